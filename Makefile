@@ -1,0 +1,103 @@
+# Only Python 3.11 or newer and make are assumed; everything else is installed into .venv.
+# PYTHON=... chooses the interpreter, JOBS=... the number of test processes.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PEERS  := .venv-peers
+JOBS   ?= 2
+PYTHON ?=
+
+PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
+CAMPAIGN    := $(BIN)/python -m tests.crash.campaign
+
+# Shell: sets $$python to the first interpreter that is new enough and can make environments.
+define find_python
+python=; \
+for candidate in $(or $(PYTHON),python3.11 python3 python3.12 python3.13 python3.14); do \
+  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+    python=$$candidate; break; \
+  fi; \
+done; \
+if [ -z "$$python" ]; then \
+  echo "perdure needs Python 3.11 or newer with venv and ensurepip (Debian: python3-venv)." >&2; \
+  echo "Found: $$(python3 --version 2>&1). Install one, or name it: make setup PYTHON=python3.11" >&2; \
+  exit 1; \
+fi
+endef
+
+.PHONY: help
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+.PHONY: setup
+setup: $(STAMP) ## create .venv with pinned dependencies and perdure itself
+
+$(STAMP): pyproject.toml requirements/runtime.txt requirements/dev.txt src/perdure/_version.py
+	@$(find_python); echo "setup: $$("$$python" --version) in $(VENV)"; "$$python" -m venv --clear $(VENV)
+	@$(BIN)/python $(PIP_INSTALL) --no-deps -r requirements/dev.txt
+	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip check --disable-pip-version-check
+	@touch $@
+
+.PHONY: check lint types imports doctest
+check: lint types imports doctest ## style, types, import rules and the examples in docstrings
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+imports: $(STAMP)
+	$(BIN)/lint-imports --no-logo
+
+# pytest answers 5 when it finds no example at all; that is no failure here.
+doctest: $(STAMP)
+	$(BIN)/python -m pytest -q --doctest-modules src || test $$? -eq 5
+
+.PHONY: format
+format: $(STAMP) ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: test
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" tests
+
+.PHONY: demo
+demo: $(STAMP) ## see an agent survive a crash
+	$(BIN)/perdure demo
+
+.PHONY: bench
+bench: $(STAMP) ## measure the kernel, as JSON
+	@$(BIN)/perdure bench kernel --json
+
+.PHONY: crash powerloss tamper
+crash: $(STAMP) ## long run: kill -9 at random moments
+	$(CAMPAIGN) kill
+
+powerloss: $(STAMP) ## long run: lose what was not synced
+	$(CAMPAIGN) powerloss
+
+tamper: $(STAMP) ## long run: change stored bytes
+	$(CAMPAIGN) tamper
+
+.PHONY: peers
+peers: $(PEERS)/.installed ## install the systems that benchmarks compare with
+
+$(PEERS)/.installed: requirements/peers.txt
+	@$(find_python); echo "peers: $$("$$python" --version) in $(PEERS)"; "$$python" -m venv --clear $(PEERS)
+	@$(PEERS)/bin/python $(PIP_INSTALL) --no-deps -r requirements/peers.txt
+	@$(PEERS)/bin/python -m pip check --disable-pip-version-check
+	@touch $@
+
+.PHONY: clean
+clean: ## remove everything that was made
+	rm -rf $(VENV) $(PEERS) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

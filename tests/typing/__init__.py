@@ -1,0 +1,1 @@
+"""What the type checker says about code that uses perdure."""

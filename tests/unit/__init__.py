@@ -1,0 +1,1 @@
+"""Single modules, without a store or with the one in memory."""
