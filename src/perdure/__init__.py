@@ -1,0 +1,102 @@
+"""Perdure: durable state for AI agents. A save button that survives kill -9."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure._version import __version__
+
+if TYPE_CHECKING:
+    from perdure.approvals import Approval as Approval
+    from perdure.bridge import AsyncDatabase as AsyncDatabase
+    from perdure.bridge import AsyncSession as AsyncSession
+    from perdure.checkpoint import Checkpoint as Checkpoint
+    from perdure.checkpoint import Reading as Reading
+    from perdure.database import Database as Database
+    from perdure.errors import ApprovalError as ApprovalError
+    from perdure.errors import ApprovalNeeded as ApprovalNeeded
+    from perdure.errors import Busy as Busy
+    from perdure.errors import CallError as CallError
+    from perdure.errors import Conflict as Conflict
+    from perdure.errors import Corrupted as Corrupted
+    from perdure.errors import CursorExpired as CursorExpired
+    from perdure.errors import Diverged as Diverged
+    from perdure.errors import DoneElsewhere as DoneElsewhere
+    from perdure.errors import EffectFailed as EffectFailed
+    from perdure.errors import Gone as Gone
+    from perdure.errors import Incompatible as Incompatible
+    from perdure.errors import InDoubt as InDoubt
+    from perdure.errors import InvalidInput as InvalidInput
+    from perdure.errors import InvalidState as InvalidState
+    from perdure.errors import KeyMismatch as KeyMismatch
+    from perdure.errors import LeaseLost as LeaseLost
+    from perdure.errors import LimitExceeded as LimitExceeded
+    from perdure.errors import MergeConflict as MergeConflict
+    from perdure.errors import Misuse as Misuse
+    from perdure.errors import NotFound as NotFound
+    from perdure.errors import NotJson as NotJson
+    from perdure.errors import OutcomeUnknown as OutcomeUnknown
+    from perdure.errors import PerdureError as PerdureError
+    from perdure.errors import Poisoned as Poisoned
+    from perdure.errors import ReadOnly as ReadOnly
+    from perdure.errors import StoreError as StoreError
+    from perdure.errors import StoreFull as StoreFull
+    from perdure.errors import Unavailable as Unavailable
+    from perdure.inbox import Message as Message
+    from perdure.keys import Keys as Keys
+    from perdure.merge import Clash as Clash
+    from perdure.merge import Difference as Difference
+    from perdure.migrations import Migrations as Migrations
+    from perdure.migrations import migration as migration
+    from perdure.model import Kind as Kind
+    from perdure.model import Status as Status
+    from perdure.opening import open as open
+    from perdure.opening import open_async as open_async
+    from perdure.session import Session as Session
+    from perdure.session import UncommittedEdits as UncommittedEdits
+    from perdure.tools import Context as Context
+    from perdure.tools import Done as Done
+    from perdure.tools import NotDone as NotDone
+    from perdure.tools import Tool as Tool
+    from perdure.tools import Unknown as Unknown
+    from perdure.tools import tool as tool
+
+_HOMES = {
+    "approvals": ("Approval",),
+    "bridge": ("AsyncDatabase", "AsyncSession"),
+    "checkpoint": ("Checkpoint", "Reading"),
+    "database": ("Database",),
+    "errors": (
+        "ApprovalError", "ApprovalNeeded", "Busy", "CallError", "Conflict", "Corrupted", "CursorExpired", "Diverged",
+        "DoneElsewhere", "EffectFailed", "Gone", "InDoubt", "Incompatible", "InvalidInput", "InvalidState",
+        "KeyMismatch", "LeaseLost", "LimitExceeded", "MergeConflict", "Misuse", "NotFound", "NotJson",
+        "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "StoreError", "StoreFull", "Unavailable",
+    ),
+    "inbox": ("Message",),
+    "keys": ("Keys",),
+    "merge": ("Clash", "Difference"),
+    "migrations": ("Migrations", "migration"),
+    "model": ("Kind", "Status"),
+    "opening": ("open", "open_async"),
+    "session": ("Session", "UncommittedEdits"),
+    "tools": ("Context", "Done", "NotDone", "Tool", "Unknown", "tool"),
+}  # fmt: skip
+_WHERE = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_WHERE)]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    # Each part is imported when first used: a process that only reads does not pay for the rest.
+    if name not in _WHERE:
+        msg = f"module 'perdure' has no attribute {name!r}"
+        raise AttributeError(msg)
+    import importlib
+
+    value = getattr(importlib.import_module(f"perdure.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,160 @@
+"""Branches: fork, rewind, switch, tag and merge. Pointers move; nothing is copied and nothing is rewritten."""
+
+# pyright: reportPrivateUsage=false
+# The handle is one thing in several rooms: they share its inner parts.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure import codec, faults
+from perdure.checkpoint import Checkpoint, checkpoint_of
+from perdure.core import SessionCore, seal_commit
+from perdure.delta import diff
+from perdure.errors import Conflict, MergeConflict, Misuse, NotFound, PerdureError
+from perdure.flow import Do, Enter, Flow, Write
+from perdure.hydrate import ancestry, load, load_head, locate, look
+from perdure.kernel import BOOK, STATE, Loaded, Point
+from perdure.merge import Clash, merge
+from perdure.model import TAG_PREFIX, Kind, SessionRow
+from perdure.names import check_branch, check_name
+from perdure.tracked import edit, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_EMPTY: list[Any] = [[], None]
+
+
+class Branching(SessionCore):
+    """The flows of a handle that add and move branches."""
+
+    def _fork_flow(self, name: str, at: int | str | None = None) -> Flow[Checkpoint]:
+        """Start a branch at a step (or tag, branch, id) of this one; None: at its head. This handle stays put."""
+        return (yield from self._start_line(check_branch(name), at, Kind.FORK))
+
+    def _tag_flow(self, name: str, at: int | str | None = None) -> Flow[Checkpoint]:
+        """Give a checkpoint a name that never moves."""
+        return (yield from self._start_line(TAG_PREFIX + check_name(name, "tag"), at, Kind.TAG))
+
+    def _rewind_flow(self, at: int | str) -> Flow[Checkpoint]:
+        """Go on from an earlier checkpoint. What was left stays in the history, under the tip's id."""
+        yield from self._ready("rewind")
+        tip = self._standing().envelope.id
+        row, loaded = yield from self._locate(at)
+        assert loaded.point is not None
+        point = yield from self._append_line(self.branch, row, loaded.point, Kind.REWIND, {"leaves": tip}, tip)
+        self._adopt(Loaded(loaded.doc, point, loaded.loose))
+        return checkpoint_of(point)
+
+    def _switch_flow(self, branch: str) -> Flow[Checkpoint | None]:
+        """Move this handle to the head of another branch."""
+        yield from self._ready("switch")
+        row = yield Do(look, (self.kernel, self.id))
+        loaded: Loaded = yield Do(load_head, (self.kernel, row, branch))
+        self.branch = branch
+        self._adopt(loaded)
+        return self.head
+
+    def _merge_flow(self, other: str, prefer: str | Callable[[Clash], Any] | None = None) -> Flow[Checkpoint | None]:
+        """Bring what another branch (or tag, or step) changed since the two parted into this one, as one commit.
+
+        Where both changed the same path, ``MergeConflict`` lists the paths and nothing is written; ``prefer``
+        settles them: "ours", "theirs", "both" (lists that only grew), or a function of the clash.
+        """
+        yield from self._ready("merge")
+        self._standing()
+        _, theirs = yield from self._locate(other)
+        assert theirs.point is not None
+        base: Loaded = yield Do(self._common, (theirs.point, plain(theirs.doc[BOOK].get("merges", []))))
+        merged, clashes = merge(plain(base.doc[STATE]), self.state.plain(), plain(theirs.doc[STATE]), prefer)
+        if clashes:
+            shown = ", ".join(str(c) for c in clashes[:5])
+            msg = f"{len(clashes)} conflicting paths between {self.branch!r} and {other!r}: {shown}; pass prefer="
+            raise MergeConflict(msg, clashes, self.head)
+        edit(diff(self.state.plain(), merged), self.state)
+        env = theirs.point.envelope
+        self._book.setdefault("merges", []).append([env.line, env.step])
+        return (yield from self._write(Kind.MERGE, x={"with": [env.line, env.step, env.id.hex()]}))
+
+    def _ready(self, what: str) -> Flow[None]:
+        """Before a handle moves: nothing of it may be left behind."""
+        self._usable()
+        if self._run is not None:
+            msg = f"{what} is not possible inside a run: end it first"
+            raise Misuse(msg)
+        if self.changed:
+            msg = f"there are edits that are not committed: commit() or reload() before {what}"
+            raise Misuse(msg)
+        yield from self._resend()
+
+    def _resend(self) -> Flow[None]:
+        """A commit whose fate we never learnt is settled first: it would be lost, or land behind our back."""
+        if self._pending is not None:
+            yield Enter(self._gate)
+            try:
+                yield from self._settle_pending()
+            finally:
+                self._gate.release()
+
+    def _standing(self) -> Point:
+        if self._point is None:
+            msg = f"session {self.id!r} has no checkpoint yet: commit() first"
+            raise NotFound(msg)
+        return self._point
+
+    def _locate(self, at: int | str | None) -> Flow[tuple[SessionRow, Loaded]]:
+        row: SessionRow = yield Do(look, (self.kernel, self.id))
+        line, step = yield Do(locate, (self.kernel, row, at, self.branch))
+        loaded: Loaded = yield Do(load, (self.kernel, self.id, line, step))
+        return row, loaded
+
+    def _start_line(self, name: str, at: int | str | None, kind: str) -> Flow[Checkpoint]:
+        self._usable()
+        yield from self._resend()
+        point = self._standing()
+        if at is None or at == self.step:
+            row: SessionRow = yield Do(look, (self.kernel, self.id))
+        else:
+            row, loaded = yield from self._locate(at)
+            assert loaded.point is not None
+            point = loaded.point
+        if any(h.branch == name for h in row.heads):
+            what = "tag" if kind == Kind.TAG else "branch"
+            msg = f"session {self.id!r} already has a {what} {name.removeprefix(TAG_PREFIX)!r}: choose another name"
+            raise Conflict(msg, next(h for h in row.heads if h.branch == name))
+        return checkpoint_of((yield from self._append_line(name, row, point, kind, {}, None)))
+
+    def _append_line(
+        self, branch: str, row: SessionRow, before: Point, kind: str, x: dict[str, Any], expect: bytes | None
+    ) -> Flow[Point]:
+        yield Enter(self._gate)
+        try:
+            yield from self._settle_pending()
+            body = codec.encode(_EMPTY, self.kernel.form)
+            item, point = seal_commit(
+                self.kernel, self.id, branch, before, kind, body, x, self._settings,
+                before.envelope.status, self.fence, line=row.lines, expect=expect,
+            )  # fmt: skip
+            faults.point("branch.before_write")
+            answer: Any = yield Write(item)
+            faults.point("branch.after_write")
+            if isinstance(answer, PerdureError):
+                raise answer
+            return point
+        finally:
+            self._gate.release()
+
+    def _common(self, theirs: Point, their_merges: list[list[int]]) -> Loaded:
+        """The newest checkpoint that both sides stand on, earlier merges included."""
+        assert self._point is not None
+        reaches: list[dict[int, int]] = []
+        for point, merges in ((self._point, plain(self._book.get("merges", []))), (theirs, their_merges)):
+            env = point.envelope
+            reach = ancestry(self.kernel, self.id, env.line, env.step)
+            for line, step in merges:
+                for k, v in ancestry(self.kernel, self.id, line, step).items():
+                    reach[k] = max(reach.get(k, 0), v)
+            reaches.append(reach)
+        ours, other = reaches
+        line = max(k for k in ours if k in other)
+        return load(self.kernel, self.id, line, min(ours[line], other[line]))

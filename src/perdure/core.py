@@ -1,0 +1,314 @@
+"""The heart of a session handle: its document, its head, and the one way a checkpoint gets written.
+
+Only flows live here; the handles with blocking and awaited methods are put together in ``session`` and ``bridge``.
+"""
+
+# pyright: reportPrivateUsage=false
+# The handle is one thing in several rooms: they share its inner parts.
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from perdure import codec, faults
+from perdure.checkpoint import Checkpoint, StateView, checkpoint_of
+from perdure.codec import ZERO
+from perdure.delta import APPEND, DEL, SET, SPLICE
+from perdure.errors import Conflict, ForkedProcess, HandleClosed, LimitExceeded, Misuse, NotFound, PerdureError
+from perdure.flow import Do, Enter, Flow, Write
+from perdure.hydrate import load_head, look
+from perdure.kernel import BOOK, STATE, Kernel, Loaded, Point, genesis
+from perdure.model import Append, Envelope, Kind, Landed, Lease, Status
+from perdure.tracked import Document, TrackedDict
+from perdure.values import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.replay import Replay
+
+MAX_COMMIT = 64 * 1024 * 1024
+"""The most bytes one commit may carry, blobs apart."""
+
+
+class Settings:
+    """How a session was opened: what every commit of its handle says."""
+
+    def __init__(self, owner: str, ttl: int | None, schema: str, effects: str = "reuse") -> None:
+        self.owner = owner
+        self.ttl = ttl
+        self.schema = schema
+        self.effects = effects
+        self.validate: Callable[[TrackedDict, list[Any]], None] | None = None
+
+
+class SessionCore(StateView):
+    """A session being written. See :class:`perdure.Session`."""
+
+    def __init__(
+        self, kernel: Kernel, session: str, branch: str, lease: Lease | None, settings: Settings, gate: Any
+    ) -> None:
+        self.kernel = kernel
+        self.id = session
+        self.branch = branch
+        self.opened = "created"
+        """How the handle came to its state: "created", "resumed" or "restarted"."""
+        self.because = ""
+        """Why it was restarted: "expired", or what a tombstone says."""
+        self._settings = settings
+        self._lease = lease
+        self._gate = gate
+        self._pid = os.getpid()
+        self._closed = False
+        self._stale: Conflict | None = None
+        self._point: Point | None = None
+        self._document = Document(genesis(), kernel.resolve)
+        self._pending: tuple[Append, Point] | None = None
+        self._taking: list[Any] = []
+        self._loose = 0
+        self._replay: Replay | None = None
+        self._run: str | None = None
+        self._elsewhere: Any = None
+        self._on_commit: Callable[[SessionCore], None] | None = None
+
+    # -- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def owner(self) -> str:
+        """Who the session belongs to."""
+        return self._settings.owner
+
+    @property
+    def step(self) -> int:
+        """The newest step; 0 before the first commit."""
+        return self._point.envelope.step if self._point else 0
+
+    @property
+    def status(self) -> str:
+        """The status the newest checkpoint records."""
+        return self._point.envelope.status if self._point else Status.IDLE
+
+    @property
+    def head(self) -> Checkpoint | None:
+        """The newest checkpoint."""
+        return checkpoint_of(self._point) if self._point else None
+
+    @property
+    def fence(self) -> int | None:
+        """The fencing token of this handle's lease; None for an optimistic writer."""
+        return self._lease.token if self._lease else None
+
+    @property
+    def changed(self) -> bool:
+        """Whether there are edits that no commit has taken yet."""
+        return any(op[1][0] == STATE for op in self._document.collect())
+
+    @property
+    def _book(self) -> TrackedDict:
+        return self._document.root[BOOK]
+
+    def set_summary(self, text: str) -> None:
+        """Replace the summary."""
+        self.state["summary"] = text
+
+    def remember(self, name: str, value: Any, source: str = "") -> None:
+        """Put a fact down with its time (ms) and source."""
+        self.facts[name] = {"value": value, "time": self.kernel.clock.wall(), "source": source}
+
+    # -- guards -------------------------------------------------------------------------------------------------
+
+    def _usable(self) -> None:
+        if self._closed:
+            msg = f"this handle of session {self.id!r} was closed: open the session again"
+            raise HandleClosed(msg)
+        if os.getpid() != self._pid:
+            msg = f"this handle of session {self.id!r} was opened before a fork: open the database anew in the child"
+            raise ForkedProcess(msg)
+
+    # -- loading ------------------------------------------------------------------------------------------------
+
+    def _adopt(self, loaded: Loaded) -> None:
+        self._document.replace(loaded.doc)
+        self._point = loaded.point
+        self._loose = loaded.loose
+        self._pending = None
+        self._stale = None
+        self._taking = []
+        self._elsewhere = None
+
+    def _load(self) -> Flow[None]:
+        """Read the head of the branch; a session without checkpoints begins empty."""
+        try:
+            row = yield Do(look, (self.kernel, self.id))
+        except NotFound:
+            self._adopt(Loaded(genesis(), None, 0))
+            return
+        loaded: Loaded = yield Do(load_head, (self.kernel, row, self.branch))
+        self._adopt(loaded)
+
+    def _reload_flow(self) -> Flow[None]:
+        """Throw uncommitted edits away and read the head anew."""
+        self._usable()
+        yield from self._load()
+
+    # -- committing ---------------------------------------------------------------------------------------------
+
+    def _commit_flow(self, note: str = "", *, status: str | None = None) -> Flow[Checkpoint | None]:
+        """Make all edits durable as one checkpoint. When this returns, they survive kill -9.
+
+        Without edits nothing is written and the head is returned (None: there is none yet).
+        """
+        self._usable()
+        if self._replay is not None:
+            done = yield from self._replay.commit(self)
+            if done:
+                return self.head
+        x: dict[str, Any] = {"note": note} if note else {}
+        return (yield from self._write(Kind.COMMIT, x=x, status=status, empty=bool(note or status)))
+
+    def _write(
+        self,
+        kind: str,
+        *,
+        x: dict[str, Any] | None = None,
+        extra: dict[str, Any] | None = None,
+        status: str | None = None,
+        empty: bool = True,
+    ) -> Flow[Checkpoint | None]:
+        yield Enter(self._gate)
+        try:
+            yield from self._settle_pending()
+            if self._point is not None and self._point.envelope.status == Status.CLOSED and kind != Kind.CLOSED:
+                msg = f"session {self.id!r} is closed: open it with reopen=True to go on"
+                raise Misuse(msg)
+            ops = self._document.collect()
+            if not ops and not empty and not self._taking:
+                return self.head
+            item, point, blobs = self._seal(kind, ops, dict(x or {}), dict(extra or {}), status)
+            # Blobs are durable before the commit that names them.
+            for ref, data in blobs.items():
+                yield Do(self.kernel.blobs.put, (ref, data))
+            yield from self._land(item, point)
+            return self.head
+        finally:
+            self._gate.release()
+
+    def _settle_pending(self) -> Flow[None]:
+        """A commit whose fate we never learnt is sent again, byte for byte, before anything else."""
+        if self._stale is not None:
+            raise self._stale
+        if self._pending is not None:
+            yield from self._send()
+
+    def _land(self, item: Append, point: Point) -> Flow[None]:
+        self._pending = (item, point)
+        self._document.settle()
+        self._taking = []
+        yield from self._send()
+
+    def _send(self) -> Flow[None]:
+        assert self._pending is not None
+        item, point = self._pending
+        faults.point("commit.before_write")
+        answer: Landed | PerdureError = yield Write(item)
+        faults.point("commit.after_write")
+        if isinstance(answer, PerdureError):
+            if isinstance(answer, Conflict):
+                # The head moved: what we built on is no longer there, so this handle must be reloaded.
+                self._stale, self._pending = answer, None
+            raise answer
+        self._pending = None
+        self._point = point
+        self._loose += 1
+        if self._on_commit is not None:
+            self._on_commit(self)
+
+    def _seal(
+        self, kind: str, ops: list[Any], x: dict[str, Any], extra: dict[str, Any], status: str | None
+    ) -> tuple[Append, Point, dict[str, bytes]]:
+        """Check and seal; nothing is changed if this raises."""
+        if self._settings.validate is not None:
+            self._settings.validate(self.state, ops)
+        blobs: dict[str, bytes] = {}
+
+        def offload(form: int, data: bytes) -> str:
+            ref = hashlib.sha256(data).hexdigest()
+            blobs[ref] = data
+            return ref
+
+        wire = Wire(offload, big_ints=self.kernel.form == codec.MSGPACK)
+        wired = [_wire_op(wire, op) for op in ops]
+        if self._taking:
+            x["takes"] = [e.key for e in self._taking]
+            extra["took"] = [[e.key, e.kind, e.body] for e in self._taking]
+        payload = [wired, wire.value(extra, ("extra",)) if extra else None]
+        if self._run is not None:
+            x.setdefault("run", self._run)
+        if blobs:
+            x["blobs"] = sorted(blobs)
+        body = codec.encode(payload, self.kernel.form)
+        if len(body.data) > MAX_COMMIT:
+            msg = (
+                f"this commit has {len(body.data)} bytes, over the limit of {MAX_COMMIT}: "
+                "commit more often, or keep large values as single values so that they become blobs"
+            )
+            raise LimitExceeded(msg)
+        before = self._point
+        item, point = seal_commit(
+            self.kernel, self.id, self.branch, before, kind, body, x, self._settings,
+            status or (before.envelope.status if before else Status.IDLE), self.fence,
+        )  # fmt: skip
+        return item, point, blobs
+
+
+def _wire_op(wire: Wire, op: list[Any]) -> list[Any]:
+    code, path = op[0], op[1]
+    shown = tuple(path[1:])
+    if code == APPEND:
+        return [APPEND, path, [wire.value(v, (*shown, i)) for i, v in enumerate(op[2])]]
+    if code == SET:
+        return [SET, path, wire.value(op[2], shown)]
+    if code == DEL:
+        return op
+    return [SPLICE, path, op[2], op[3], [wire.value(v, (*shown, op[2] + i)) for i, v in enumerate(op[4])]]
+
+
+def seal_commit(
+    kernel: Kernel,
+    session: str,
+    branch: str,
+    before: Point | None,
+    kind: str,
+    body: codec.Body,
+    x: dict[str, Any],
+    settings: Settings,
+    status: str,
+    token: int | None,
+    *,
+    line: int | None = None,
+    expect: bytes | None = None,
+) -> tuple[Append, Point]:
+    """Build a sealed commit on top of ``before``; with ``line`` it starts that line, the branch being at ``expect``."""
+    starts = before is None or line is not None
+    parent = before.envelope.id if before else None
+    if line is not None and before is not None:
+        x["from"] = [before.envelope.line, before.envelope.step, before.digest]
+    env = Envelope(
+        1, session, secrets.token_bytes(16), parent,
+        line if line is not None else (before.envelope.line if before else 0),
+        before.envelope.step + 1 if before else 1,
+        branch, kind, kernel.clock.wall(), settings.owner, status, settings.ttl, settings.schema,
+        kernel.keys.current, x,
+    )  # fmt: skip
+    env_bytes = codec.encode_envelope(env)
+    digest = codec.chain_digest(
+        kernel.keys, env.key, before.digest if before else ZERO, env_bytes, body, f"session {session!r}"
+    )
+    item = Append(
+        session, branch, env.line, env.step, env.id, expect if line is not None else parent, digest, env_bytes,
+        codec.seal(body), token, starts, env.owner, status, kind, env.at, env.ttl,
+        tuple(x.get("takes", ())), tuple(x.get("blobs", ())), str(x.get("tool", "")), str(x.get("error", "")),
+    )  # fmt: skip
+    return item, Point(env, digest)

@@ -1,0 +1,361 @@
+"""The database handle: open it by URL, get sessions from it, look at anything in it without a lease."""
+
+# pyright: reportPrivateUsage=false
+# The handle is one thing in several rooms: they share its inner parts.
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from perdure import faults
+from perdure.approvals import decision
+from perdure.checkpoint import Checkpoint, Reading, checkpoint_of
+from perdure.codec import JSON, MSGPACK
+from perdure.compaction import PACK_MIN, PACK_ROWS, compact
+from perdure.core import SessionCore, Settings
+from perdure.delta import diff
+from perdure.errors import ApprovalError, Conflict, ForkedProcess, Gone, HandleClosed, InvalidInput, PerdureError
+from perdure.expiry import expired
+from perdure.flow import Do, Flow, Invoke, sync
+from perdure.holders import new_holder
+from perdure.housekeeping import Heartbeat, Housekeeper
+from perdure.hydrate import load_at, load_head, look
+from perdure.inbox import seal_entry
+from perdure.kernel import BOOK, STATE, Kernel, Loaded
+from perdure.lineage import history
+from perdure.merge import Difference, differences
+from perdure.model import DEFAULT_TTL, MAIN, ChangePage, Kind, Lease, SessionRow, Status
+from perdure.names import check_branch, check_name, check_session, check_ttl
+from perdure.session import Session, SessionFlows
+from perdure.statetypes import validator
+from perdure.tracked import edit, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+EFFECTS = ("reuse", "dry", "live")
+At = int | str | None
+
+
+class DatabaseFlows:
+    """All flows of a database. :class:`Database` and :class:`perdure.bridge.AsyncDatabase` are made from these."""
+
+    def __init__(self, kernel: Kernel, *, lease_ttl: float, state: Any, maintain: bool) -> None:
+        self.kernel = kernel
+        self._pid = os.getpid()
+        self._closed = False
+        self._state = state
+        self._maintain = maintain
+        self._lease_ttl = int(lease_ttl * 1000)
+        self._heartbeat = Heartbeat(kernel, self._lease_ttl)
+        self._housekeeper = Housekeeper(kernel)
+
+    @property
+    def url(self) -> str:
+        """How the store was opened, without any secret."""
+        return self.kernel.store.url
+
+    @property
+    def promise(self) -> str:
+        """What the store promises once a commit has returned, in words."""
+        return self.kernel.store.promise.words
+
+    def _usable(self) -> None:
+        if self._closed:
+            msg = "this database was closed: open it again"
+            raise HandleClosed(msg)
+        if os.getpid() != self._pid:
+            msg = "this database was opened before a fork: open it anew in the child"
+            raise ForkedProcess(msg)
+
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    def _open(
+        self,
+        session: str,
+        *,
+        owner: str = "",
+        branch: str = MAIN,
+        ttl: int | Literal["default"] | None = "default",
+        lease: bool = True,
+        effects: str = "reuse",
+        reopen: bool = False,
+    ) -> Flow[Any]:
+        self._usable()
+        check_session(session)
+        check_name(owner, "owner", empty=True)
+        if branch != MAIN:
+            check_branch(branch)
+        if effects not in EFFECTS:
+            msg = f"effects is one of {', '.join(EFFECTS)}, not {effects!r:.40}"
+            raise InvalidInput(msg)
+        wanted = DEFAULT_TTL if ttl == "default" else check_ttl(ttl)
+        granted: Lease | None = None
+        if lease:
+            granted = yield Do(self.kernel.store.acquire, (session, new_holder(), self._lease_ttl))
+            assert granted is not None
+            self._heartbeat.add(granted)
+        try:
+            because, granted = yield from self._expire(session, granted)
+            return (yield from self._hydrate(session, owner, branch, ttl, wanted, granted, effects, reopen, because))
+        except BaseException:
+            if granted is not None:
+                self._heartbeat.remove(granted)
+                yield Do(self.kernel.store.release, (granted,))
+            raise
+
+    def _hydrate(
+        self, session: str, owner: str, branch: str, ttl: Any, wanted: int | None, granted: Lease | None,
+        effects: str, reopen: bool, because: str,
+    ) -> Flow[SessionFlows]:  # fmt: skip
+        settings = Settings(owner, wanted, self.kernel.schema, effects)
+        settings.validate = validator(self._state)
+        s = self._new_handle(self.kernel, session, branch, granted, settings, self._new_gate())
+        yield from s._load()
+        if because:
+            s.opened, s.because = "restarted", because
+        elif s._point is not None:
+            s.opened = "resumed"
+            env = s._point.envelope
+            if owner and env.owner and owner != env.owner:
+                msg = f"session {session!r} belongs to another owner"
+                raise InvalidInput(msg)
+            settings.owner = env.owner or owner
+            if ttl == "default":
+                settings.ttl = env.ttl
+            yield from self._migrate(s)
+            if env.status == Status.CLOSED and reopen:
+                yield from s._write(Kind.CLOSED, status=Status.IDLE)
+        s._on_commit = self._committed
+        s._on_release = self._released
+        return s
+
+    def _expire(self, session: str, granted: Lease | None) -> Flow[tuple[str, Lease | None]]:
+        """An expired session is swept before its name is used again; says why it had to go, and whose it is now."""
+        row: SessionRow | None = yield Do(self.kernel.store.look, (session,))
+        if row is None:
+            return "", granted
+        if not row.heads:
+            return row.reason, granted
+        if row.expires is None or self.kernel.clock.wall() < row.expires or granted is None:
+            return "", granted
+        from perdure.retention import expire
+
+        gone = yield Do(expire, (self.kernel, session, granted.token))
+        if not gone:
+            return "", granted
+        # A tombstone ends every lease, ours included.
+        self._heartbeat.remove(granted)
+        again: Lease = yield Do(self.kernel.store.acquire, (session, granted.holder, self._lease_ttl))
+        self._heartbeat.add(again)
+        return "expired", again
+
+    def _migrate(self, s: SessionFlows) -> Flow[None]:
+        assert s._point is not None
+        if s._point.envelope.schema == self.kernel.schema:
+            return
+        new = self.kernel.upgrade(Loaded({STATE: s.state.plain()}, s._point, 0)).doc[STATE]
+        edit(diff(s.state.plain(), new), s.state)
+        old = s._point.envelope.schema
+        faults.point("migrate.before_write")
+        yield from s._write(Kind.MIGRATED, x={"note": f"schema {old} to {self.kernel.schema}"})
+        faults.point("migrate.after_write")
+
+    def _new_gate(self) -> Any:
+        return threading.Lock()
+
+    def _new_handle(self, *args: Any) -> SessionFlows:
+        return Session(*args)
+
+    def _committed(self, s: SessionCore) -> None:
+        if self._maintain and s._loose >= PACK_ROWS and s._point is not None:
+            s._loose = 0
+            self._housekeeper.request(s.id, s._point.envelope.line, PACK_ROWS)
+
+    def _released(self, s: SessionFlows) -> None:
+        if s._lease is not None:
+            self._heartbeat.remove(s._lease)
+        if self._maintain and s._loose >= PACK_MIN and s._point is not None and not self._closed:
+            self._housekeeper.request(s.id, s._point.envelope.line, PACK_MIN)
+
+    def _update_flow(self, session: str, fn: Callable[[Any], Any], *, tries: int = 10, **options: Any) -> Flow[Any]:
+        """Apply ``fn(session)`` and commit, optimistically: on a conflict it is applied again on the new head.
+
+        This is the helper for several writers without a lease: no input is lost, and ``fn`` may run several times,
+        so it must only edit the state. After ``tries`` conflicts the last one is raised.
+        """
+        for attempt in range(tries):
+            s: SessionFlows = yield from self._open(session, lease=False, **options)
+            try:
+                result = yield Invoke(fn, (s,))
+                yield from s._commit_flow()
+            except Conflict:
+                if attempt + 1 == tries:
+                    raise
+            else:
+                return result
+            finally:
+                yield from s._release_flow()
+        return None
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def _read_flow(self, session: str, at: At = None, *, branch: str = MAIN) -> Flow[Reading]:
+        """The state at a step, tag, branch or checkpoint id (None: the head), without a lease."""
+        self._usable()
+        return (yield Do(self._read, (check_session(session), at, branch)))
+
+    def _read(self, session: str, at: At, branch: str) -> Reading:
+        row = look(self.kernel, session)
+        if row.expires is not None and self.kernel.clock.wall() >= row.expires and expired(self.kernel, row):
+            raise Gone(f"session {session!r} has expired", "expired")
+        return Reading(self.kernel, self.kernel.upgrade(load_at(self.kernel, row, at, branch)))
+
+    def _history_flow(
+        self, session: str, *, branch: str = MAIN, limit: int = 100, before: int | None = None
+    ) -> Flow[list[Checkpoint]]:
+        """The checkpoints of a branch, newest first; ``before`` continues from a step."""
+        self._usable()
+        points = yield Do(history, (self.kernel, check_session(session), branch, limit, before))
+        return [checkpoint_of(p) for p in points]
+
+    def _diff_flow(self, session: str, a: At, b: At, *, branch: str = MAIN) -> Flow[list[Difference]]:
+        """Where the states at two checkpoints differ."""
+        self._usable()
+        check_session(session)
+        one: Reading = yield Do(self._read, (session, a, branch))
+        two: Reading = yield Do(self._read, (session, b, branch))
+        return differences(one.plain(), two.plain())
+
+    def _look_flow(self, session: str) -> Flow[SessionRow]:
+        """Owner, status, lease, branches and times of a session, as the store projects them."""
+        self._usable()
+        return (yield Do(look, (self.kernel, check_session(session))))
+
+    def _sessions_flow(
+        self, *, owner: str | None = None, status: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Flow[list[SessionRow]]:
+        """Sessions in order of id; ``after`` continues from an id."""
+        self._usable()
+
+        def listed() -> list[SessionRow]:
+            return self.kernel.store.sessions(owner=owner, status=status, after=after, limit=limit)
+
+        return (yield Do(listed))
+
+    def _changes_flow(self, after: str | None = None, limit: int = 1000) -> Flow[ChangePage]:
+        """Commits after a cursor: at least once, in order within a session."""
+        self._usable()
+        return (yield Do(self.kernel.store.changes, (after, limit)))
+
+    # -- the inbox ----------------------------------------------------------------------------------------------
+
+    def _post_flow(self, session: str, body: Any, *, key: str | None = None) -> Flow[bool]:
+        """Put a message into a session's inbox, durably and without its lease; False when the key was there already."""
+        name = check_name(key, "message key") if key is not None else secrets.token_hex(12)
+        return (yield from self._post(session, name, "message", body))
+
+    def _post(self, session: str, key: str, kind: str, body: Any) -> Flow[bool]:
+        self._usable()
+        entry = seal_entry(self.kernel, check_session(session), key, kind, body)
+        answers: list[bool | PerdureError] = yield Do(self.kernel.store.post, ([entry],))
+        if isinstance(answers[0], PerdureError):
+            raise answers[0]
+        return answers[0]
+
+    def _post_outcome_flow(self, session: str, effect: str, result: Any) -> Flow[bool]:
+        """Report the outcome of an effect whose worker lost its lease; settles the doubt about it."""
+        return (yield from self._post(session, f"outcome:{effect}", "outcome", result))
+
+    def _approve_flow(self, session: str, approval: str, *, by: str, reason: str = "") -> Flow[None]:
+        """Agree to a call, once, exactly as it was asked."""
+        yield from self._decide(session, approval, True, by, reason)
+
+    def _reject_flow(self, session: str, approval: str, *, by: str, reason: str = "") -> Flow[None]:
+        """Refuse a call."""
+        yield from self._decide(session, approval, False, by, reason)
+
+    def _decide(self, session: str, approval: str, approved: bool, by: str, reason: str) -> Flow[None]:
+        row: SessionRow = yield from self._look_flow(session)
+        now = self.kernel.clock.wall()
+        request = yield Do(self._find_approval, (row, approval))
+        if request["status"] != "pending":
+            raise ApprovalError(f"approval {approval} was decided already: {request['status']}")
+        if now >= request["expires"]:
+            raise ApprovalError(f"approval {approval} has expired: the next call asks again")
+        body = decision(approved, by, reason, now)
+        try:
+            new = yield from self._post(session, f"decision:{approval}", "decision", body)
+        except InvalidInput:
+            new = False
+        if not new:
+            raise ApprovalError(f"approval {approval} was decided already")
+
+    def _find_approval(self, row: SessionRow, approval: str) -> dict[str, Any]:
+        for head in row.heads:
+            book = load_head(self.kernel, row, head.branch).doc[BOOK]
+            if approval in book.get("approvals", {}):
+                return plain(book["approvals"][approval])
+        raise ApprovalError(f"session {row.id!r} has no approval {approval!r:.60}")
+
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    def _compact_flow(self, session: str) -> Flow[int]:
+        """Pack the rows of a session now; returns how many were packed."""
+        row: SessionRow = yield from self._look_flow(session)
+        packed = 0
+        for line in range(row.lines):
+            packed += yield Do(compact, (self.kernel, session, line, PACK_MIN))
+        return packed
+
+
+class Database(DatabaseFlows):
+    """An open store with its sessions. Get one from :func:`perdure.open`."""
+
+    session = sync(DatabaseFlows._open)
+    update = sync(DatabaseFlows._update_flow)
+    read = sync(DatabaseFlows._read_flow)
+    history = sync(DatabaseFlows._history_flow)
+    diff = sync(DatabaseFlows._diff_flow)
+    look = sync(DatabaseFlows._look_flow)
+    sessions = sync(DatabaseFlows._sessions_flow)
+    changes = sync(DatabaseFlows._changes_flow)
+    post = sync(DatabaseFlows._post_flow)
+    post_outcome = sync(DatabaseFlows._post_outcome_flow)
+    approve = sync(DatabaseFlows._approve_flow)
+    reject = sync(DatabaseFlows._reject_flow)
+    compact = sync(DatabaseFlows._compact_flow)
+
+    def watch(
+        self, after: str | None = None, *, poll: float = 0.2, stop: threading.Event | None = None
+    ) -> Iterator[Any]:
+        """Changes as they happen, for ever or until ``stop`` is set."""
+        stop = stop or threading.Event()
+        cursor = after
+        while not stop.is_set():
+            page = self.changes(cursor)
+            yield from page.items
+            cursor = page.cursor
+            if not page.items:
+                stop.wait(poll)
+
+    def close(self) -> None:
+        """Finish upkeep, let leases go, close the store."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._heartbeat.close()
+        self._housekeeper.close()
+        self.kernel.store.close()
+        self.kernel.blobs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+FORMS = {"msgpack": MSGPACK, "json": JSON}

@@ -1,0 +1,178 @@
+"""The one seam between our file formats and the operating system, and what its errors mean. No format here.
+
+The file store and the blob folder do all their writing through a :class:`Disk`, so that a test can
+replace it by one that loses, tears and reorders whatever was not synced. What may be relied on:
+
+* bytes written survive power loss only after :meth:`Disk.fdatasync` of that file;
+* a name (created, renamed, removed) survives only after :meth:`Disk.fsync_folder` of its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+
+from perdure.errors import Poisoned, StoreFull, Unavailable
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+"""States hold what users said: only their owner may read them, whatever the umask."""
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# EBADF: the file could be opened for reading only.
+READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM, errno.EBADF}
+
+
+class Disk:
+    """Files by descriptor, names by path; every method is one system call (or a loop over one)."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> int:
+        """Open a file; ``exclusive`` makes it and fails when it is there."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
+        if create or exclusive:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_EXCL
+        return os.open(path, flags, FILE_MODE)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor. What was written and not synced stays unsynced."""
+        os.close(fd)
+
+    def stat(self, path: str) -> os.stat_result:
+        """What the folder says of a name."""
+        return os.stat(path)
+
+    def fstat(self, fd: int) -> os.stat_result:
+        """What is known of an open file."""
+        return os.fstat(fd)
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes from ``offset``; fewer only at the end of the file."""
+        data = os.pread(fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (data := os.pread(fd, size - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def write(self, fd: int, data: bytes, offset: int) -> int:
+        """Write at ``offset``; the answer may be short of ``len(data)``, as the system's own is."""
+        return os.pwrite(fd, data, offset)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut (or extend) a file."""
+        os.ftruncate(fd, size)
+
+    def fdatasync(self, fd: int) -> None:
+        """Make what was written to this file durable, and the size needed to read it."""
+        # Darwin has no fdatasync, and its fsync stops at the drive's own cache.
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(fd)
+        elif (barrier := getattr(fcntl, "F_FULLFSYNC", None)) is not None:
+            fcntl.fcntl(fd, barrier)
+        else:
+            os.fsync(fd)
+
+    def fsync_folder(self, path: str) -> None:
+        """Make the names in a folder durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def mkdir(self, path: str) -> None:
+        """Make one folder; no error when it is there already."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, FOLDER_MODE)
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, replacing what had it."""
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        os.unlink(path)
+
+    def utime(self, path: str, ns: int) -> None:
+        """Set a file's time of change."""
+        os.utime(path, ns=(ns, ns))
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a folder, sorted; none when there is no such folder."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def lock(self, fd: int, *, exclusive: bool) -> None:
+        """Wait for the advisory lock of an open file; it ends with :meth:`unlock` or the process."""
+        fcntl.flock(fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+
+    def unlock(self, fd: int) -> None:
+        """Give the advisory lock back."""
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def open_to_write(disk: Disk, path: str) -> int:
+    """Open a file, making it if need be; for reading only where nothing may be written.
+
+    A store on a read-only disk can still be read; a write says so when it is tried.
+    """
+    try:
+        return disk.open(path, create=True)
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+        return disk.open(path, write=False)
+
+
+def write_all(disk: Disk, fd: int, data: bytes, offset: int) -> None:
+    """Write all of it; a disk that takes only a part is full."""
+    done = disk.write(fd, data, offset)
+    while done < len(data):
+        more = disk.write(fd, data[done:], offset + done)
+        if not more:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done += more
+
+
+def sync(disk: Disk, fd: int, path: str) -> None:
+    """Sync a file. After a failure nobody knows what is on disk, and asking again would not tell."""
+    try:
+        disk.fdatasync(fd)
+    except OSError as error:
+        raise Poisoned(f"{path}: could not be synced ({error.strerror})") from error
+
+
+def sync_folder(disk: Disk, path: str) -> None:
+    """Sync the names in a folder."""
+    try:
+        disk.fsync_folder(path)
+    except OSError as error:
+        raise Poisoned(f"{path}: could not be synced ({error.strerror})") from error
+
+
+def explain(error: OSError, path: str) -> Unavailable:
+    """What the system says, as what happened and what to do about it."""
+    said, path = error.strerror or str(error), str(error.filename or path)
+    if error.errno in _FULL:
+        return StoreFull(
+            f"{path}: no space left; nothing was written and earlier checkpoints are intact: free some "
+            "space (or run retention) and try again"
+        )
+    if error.errno in READ_ONLY:
+        return Unavailable(
+            f"{path}: may not be written ({said}); nothing was written: check the owner and mode of the "
+            "folder, and that its file system is mounted for writing"
+        )
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return Unavailable(f"{path}: too many open files; nothing was written: raise `ulimit -n`")
+    return Unavailable(f"{path}: {said}; nothing was written: see to the disk, then try again")

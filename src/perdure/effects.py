@@ -1,0 +1,278 @@
+"""The effect journal: planned, started, done, failed or in doubt. A call is written down before it is made.
+
+Identity of a call: inside a run its place in the run; with ``options(key=...)`` that key; otherwise tool, version
+and arguments. A recorded outcome is returned, never made again.
+"""
+
+# pyright: reportPrivateUsage=false
+# The handle is one thing in several rooms: they share its inner parts.
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from perdure import faults
+from perdure.elsewhere import Elsewhere, find_elsewhere
+from perdure.errors import CallError, Diverged, DoneElsewhere, EffectFailed, InDoubt, NotFound, NotJson
+from perdure.flow import Do, Flow, Invoke
+from perdure.inbox import Inbox
+from perdure.model import Kind, Status
+from perdure.tools import Context, Done, NotDone, Tool, Unknown, as_tool, call_digest
+from perdure.tracked import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.tracked import TrackedDict
+
+MAX_ATTEMPTS = 3
+"""How often one call of ``s.call`` tries a tool that keeps raising before it asks a human."""
+_UNSET: Any = object()
+
+
+class Effects(Inbox):
+    """The flows of a handle that call tools."""
+
+    _calls = 0
+
+    def _call_flow(self, fn: Callable[..., Any] | Tool, /, *args: Any, **kwargs: Any) -> Flow[Any]:
+        """Call a tool, journalled: a crash at any moment neither repeats nor forgets it.
+
+        Raises ``InDoubt`` when it was started and nobody knows whether it happened, ``EffectFailed`` when the tool
+        said that it did not, ``ApprovalNeeded`` when a person must agree first.
+        """
+        self._usable()
+        tool = as_tool(fn)
+        bound = tool.bind(args, kwargs)
+        digest = call_digest(tool.name, tool.version, bound)
+        if tool.read:
+            return (yield from self._read(tool, bound, digest))
+        slot = self._slot(tool, digest)
+        if self._replay is not None:
+            yield from self._replay.call(self, slot, tool.name, digest)
+        record: TrackedDict | None = self._book.get("effects", {}).get(slot)
+        if record is not None and record["digest"] != digest:
+            msg = f"{slot}: recorded as a call of {record['tool']} with other arguments than this call of {tool.name}"
+            raise Diverged(msg)
+        if record is None:
+            record = yield from self._begin(tool, bound, digest, slot)
+        return (yield from self._go_on(tool, bound, record))
+
+    def _resolve_flow(
+        self, effect: str, *, done: Any = _UNSET, retry: bool = False, abort: bool = False, by: str = ""
+    ) -> Flow[None]:
+        """Settle an effect in doubt: it happened with this result, or may be tried again, or is given up."""
+        self._usable()
+        if (done is not _UNSET) + retry + abort != 1:
+            msg = "resolve with exactly one of done=result, retry=True, abort=True"
+            raise CallError(msg)
+        record = self._record(effect)
+        if record["status"] not in ("started", "in_doubt", "unknown"):
+            msg = f"effect {effect} is {record['status']}, not in doubt"
+            raise CallError(msg)
+        record["resolved_by"] = by
+        x = {"effect": effect, "tool": record["tool"]}
+        after = Status.RUNNING if self._run or self._open_run() else Status.IDLE
+        if done is not _UNSET:
+            yield from self._finish(record, "done", done, None, after)
+        elif abort:
+            yield from self._finish(record, "failed", None, "given up", after)
+        else:
+            record["status"] = "planned"
+            yield from self._write(Kind.PLANNED, x=x, status=after)
+
+    def effects(self) -> list[dict[str, Any]]:
+        """The effects this branch still holds records of, oldest first."""
+        return [plain(r) for r in self._book.get("effects", {}).values()]
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+
+    def _open_run(self) -> bool:
+        return any(r["status"] == "open" for r in self._book.get("runs", {}).values())
+
+    def _record(self, effect: str) -> TrackedDict:
+        for record in self._book.get("effects", {}).values():
+            if record["id"] == effect:
+                return record
+        msg = f"session {self.id!r} has no effect {effect!r} on branch {self.branch!r}"
+        raise NotFound(msg)
+
+    def _slot(self, tool: Tool, digest: str) -> str:
+        if tool.key is not None:
+            return f"k:{tool.name}:{tool.key}"
+        if self._run is not None:
+            self._calls += 1
+            return f"r:{self._run}:{self._calls}"
+        return f"c:{digest}"
+
+    def _read(self, tool: Tool, bound: dict[str, Any], digest: str) -> Flow[Any]:
+        """A read runs whenever asked, unless a recorded answer is still fresh."""
+        cache: Any = self._book.get("cache", {}) if tool.cache is not None else {}
+        hit = cache.get(digest)
+        if hit is not None and hit["until"] > self.kernel.clock.wall():
+            return plain(hit["result"])
+        result = yield Invoke(tool.fn, (), self._arguments(tool, bound, "", 1))
+        if tool.cache is not None and self._replay is None:
+            until = self.kernel.clock.wall() + int(tool.cache * 1000)
+            self._book.setdefault("cache", {})[digest] = {"result": result, "until": until}
+            # A cached read is one somebody pays for: it is durable before anyone sees it.
+            yield from self._write(Kind.DONE, x={"tool": tool.name})
+        return result
+
+    def _arguments(self, tool: Tool, bound: dict[str, Any], effect: str, attempt: int) -> dict[str, Any]:
+        if not tool.wants_context:
+            return bound
+        return {**bound, "ctx": Context(effect, self.fence, self.id, attempt)}
+
+    def _begin(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict]:
+        """Plan a call that was never made on this line, unless another line has made it."""
+        reused: Any = None
+        if self._settings.effects != "live":
+            elsewhere: Elsewhere | None = self._elsewhere
+            if elsewhere is None:
+                elsewhere = yield Do(find_elsewhere, (self.kernel, self.id, self._point, self._book))
+                assert elsewhere is not None
+                self._elsewhere = elsewhere
+            reused = yield Do(elsewhere.reuse, (digest,))
+            if reused is None and (other := elsewhere.report(digest)):
+                msg = (
+                    f"{tool.name} was already called with these arguments on another branch (effect {other}): "
+                    'open the session with effects="live" to do it again'
+                )
+                raise DoneElsewhere(msg, other)
+            if reused is None and self._settings.effects == "dry":
+                msg = f"dry run: {tool.name} is not called"
+                raise CallError(msg)
+        effects = self._book.setdefault("effects", {})
+        effects[slot] = {
+            "id": "ef_" + secrets.token_hex(12),
+            "tool": tool.name,
+            "digest": digest,
+            "args": bound,
+            "status": "planned",
+            "attempt": 0,
+            "at": self.kernel.clock.wall(),
+        }
+        record: TrackedDict = effects[slot]
+        if reused is not None:
+            record["reused"] = reused[0]
+            yield from self._finish(record, "done", reused[1], None, None)
+        return record
+
+    def _go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[Any]:
+        """Take a recorded call from where it stands to its outcome."""
+        for _ in range(MAX_ATTEMPTS):
+            status = record["status"]
+            if status == "done":
+                if "problem" in record:
+                    raise NotJson(("result",), record["problem"])
+                return plain(record["result"])
+            if status == "failed":
+                msg = f"{tool.name} did not happen: {record['error']}"
+                raise EffectFailed(msg, record["id"])
+            if status == "unknown":
+                return Unknown(record["id"])
+            if status in ("started", "in_doubt"):
+                again = yield from self._unsure(tool, bound, record)
+                if not again:
+                    continue
+            if not (yield from self._gate_call(tool, bound, record)):
+                continue
+            yield from self._attempt(tool, bound, record)
+        yield from self._park(record)
+        return None
+
+    def _gate_call(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
+        """Whether the call may be made now; overridden where people must agree to it."""
+        yield from ()
+        return True
+
+    def _attempt(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
+        """Write down that the call starts, make it, write its outcome down."""
+        record["status"] = "started"
+        record["attempt"] += 1
+        x = {"effect": record["id"], "tool": tool.name}
+        faults.point("call.before_started")
+        try:
+            yield from self._write(Kind.STARTED, x=x, status=Status.RUNNING)
+        except BaseException:
+            # It was not made, and this process knows: should the commit have landed all the same, the next
+            # call on this handle finds it planned, while another process rightly finds it in doubt.
+            if not self._closed and self._stale is None:
+                record["status"] = "planned"
+                record["attempt"] -= 1
+            raise
+        faults.point("call.after_started")
+        try:
+            result = yield Invoke(tool.fn, (), self._arguments(tool, bound, record["id"], record["attempt"]))
+        except NotDone as e:
+            yield from self._finish(record, "failed", None, str(e) or "the tool said so", None)
+        except Exception as e:
+            record["status"] = "in_doubt"
+            record["error"] = type(e).__name__
+            yield from self._write(Kind.IN_DOUBT, x={**x, "error": type(e).__name__})
+        else:
+            yield from self._finish(record, "done", result, None, None)
+
+    def _finish(
+        self, record: TrackedDict, status: str, result: Any, error: str | None, after: str | None
+    ) -> Flow[None]:
+        """Make an outcome durable."""
+        line = self._point.envelope.line if self._point else 0
+        record["status"] = status
+        record["where"] = [line, self.step + 1]
+        x: dict[str, Any] = {"effect": record["id"], "tool": record["tool"]}
+        if status == "done":
+            record["result"] = result
+        else:
+            record["error"] = error
+            x["error"] = error
+        kind = Kind.DONE if status == "done" else Kind.FAILED
+        faults.point("call.before_outcome")
+        try:
+            yield from self._write(kind, x=x, status=after)
+        except NotJson as e:
+            if status != "done" or "problem" in record:
+                raise
+            # It happened: that must be recorded even though what it returned cannot be.
+            record["result"] = None
+            record["problem"] = e.what
+            yield from self._write(kind, x=x, status=after)
+        faults.point("call.after_outcome")
+
+    def _unsure(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
+        """An effect was started and its outcome is unknown: True when it may be made (again)."""
+        late = yield from self._take_special("outcome", f"outcome:{record['id']}")
+        if late is not None:
+            yield from self._finish(record, "done", late.body, None, None)
+            return False
+        policy = tool.if_unsure
+        if callable(policy):
+            verdict = yield Invoke(policy, (), bound)
+            if isinstance(verdict, Done):
+                yield from self._finish(record, "done", verdict.result, None, None)
+                return False
+            if verdict is NotDone or isinstance(verdict, NotDone):
+                return True
+        elif policy == "retry":
+            valid = tool.key_valid_for
+            if valid is None or self.kernel.clock.wall() - record["at"] < valid * 1000:
+                return True
+        elif policy == "report":
+            record["status"] = "unknown"
+            yield from self._write(Kind.IN_DOUBT, x={"effect": record["id"], "tool": tool.name})
+            return False
+        yield from self._park(record)
+        return False
+
+    def _park(self, record: TrackedDict) -> Flow[None]:
+        """Leave an effect in doubt to a human."""
+        if record["status"] != "in_doubt" or self.status != Status.IN_DOUBT:
+            record["status"] = "in_doubt"
+            x = {"effect": record["id"], "tool": record["tool"], "error": record.get("error", "")}
+            yield from self._write(Kind.IN_DOUBT, x=x, status=Status.IN_DOUBT)
+        msg = (
+            f"{record['tool']} (effect {record['id']}) was started and nobody knows whether it happened: "
+            "find out, then session.resolve(effect, done=result | retry=True | abort=True)"
+        )
+        raise InDoubt(msg, record["id"])

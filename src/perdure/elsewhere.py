@@ -1,0 +1,92 @@
+"""Which effects were done on other lines of a session, so that none happens twice by going back in time."""
+
+# pyright: reportPrivateUsage=false
+# The handle is one thing in several rooms: they share its inner parts.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.errors import Gone
+from perdure.hydrate import ancestry, load, origins
+from perdure.kernel import BOOK, Kernel, Point
+from perdure.model import Kind
+from perdure.tracked import plain
+
+if TYPE_CHECKING:
+    from perdure.tracked import TrackedDict
+
+
+class Foreign(NamedTuple):
+    """An effect of another line."""
+
+    effect: str
+    line: int
+    step: int
+    settled: bool
+
+
+class Elsewhere:
+    """The effects of all other lines, by call digest."""
+
+    def __init__(self, kernel: Kernel, session: str) -> None:
+        self._kernel = kernel
+        self._session = session
+        self._parent: dict[str, list[Foreign]] = {}
+        self._other: dict[str, str] = {}
+        self._used: set[str] = set()
+
+    def reuse(self, digest: str) -> tuple[str, Any] | None:
+        """The outcome of the same call on the line we came from: (effect id, result), each given once."""
+        for foreign in self._parent.get(digest, ()):
+            if foreign.effect not in self._used and foreign.settled:
+                try:
+                    book = load(self._kernel, self._session, foreign.line, foreign.step).doc[BOOK]
+                except Gone:
+                    # Retention has dropped what it returned: that it was done must still be reported.
+                    continue
+                self._used.add(foreign.effect)
+                for record in book["effects"].values():
+                    if record["id"] == foreign.effect:
+                        return foreign.effect, plain(record.get("result"))
+        return None
+
+    def report(self, digest: str) -> str:
+        """The id of the same call made on another line, or started on ours without a known outcome; "" if none."""
+        for foreign in self._parent.get(digest, ()):
+            if foreign.effect not in self._used:
+                return foreign.effect
+        return self._other.get(digest, "")
+
+
+def find_elsewhere(kernel: Kernel, session: str, point: Point | None, book: TrackedDict) -> Elsewhere:
+    """Look through the ends of all other lines."""
+    found = Elsewhere(kernel, session)
+    if point is None:
+        return found
+    lines = origins(kernel, session)
+    if len(lines) == 1:
+        return found
+    mine = {e["id"] for e in book.get("effects", {}).values()} | {
+        e[0] for d in book.get("done", {}).values() for e in d
+    }
+    found._used |= {e["reused"] for e in book.get("effects", {}).values() if "reused" in e}
+    past = ancestry(kernel, session, point.envelope.line, point.envelope.step)
+    for line, (_, _, env) in lines.items():
+        if line == point.envelope.line or env.kind == Kind.TAG:
+            continue
+        other: dict[str, Any] = load(kernel, session, line, None).doc[BOOK]
+        entries: list[tuple[str, Foreign]] = []
+        for record in other.get("effects", {}).values():
+            if record["status"] in ("done", "started", "in_doubt", "unknown"):
+                at = record.get("where", [line, 0])
+                entries.append((record["digest"], Foreign(record["id"], at[0], at[1], record["status"] == "done")))
+        for digest, done in other.get("done", {}).items():
+            entries.extend((digest, Foreign(e[0], e[1], e[2], True)) for e in done)
+        for digest, foreign in entries:
+            if foreign.effect in mine:
+                continue
+            if line in past:
+                found._parent.setdefault(digest, []).append(foreign)
+            else:
+                found._other.setdefault(digest, foreign.effect)
+    return found

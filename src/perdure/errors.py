@@ -1,0 +1,277 @@
+"""Every error Perdure raises, under one root. Nothing else lives here.
+
+::
+
+    PerdureError
+    ├── InvalidInput            what you passed cannot be used; nothing was written
+    │   ├── NotJson             a value in the state is not JSON; names its path
+    │   ├── LimitExceeded       a size or depth limit; names the limit and how to raise it
+    │   ├── InvalidState        the declared state type refused the state
+    │   └── UnknownStore        the URL names no store we know
+    ├── NotFound                no such session, branch, tag or step
+    │   └── Gone                it existed; says why it no longer does
+    ├── Conflict                someone else moved the head first; carries the new head
+    │   └── MergeConflict       both sides changed the same paths; lists them
+    ├── LeaseError
+    │   ├── Busy                another writer holds the session; says who and until when
+    │   └── LeaseLost           our lease ended; nothing of ours was written after that
+    ├── CallError
+    │   ├── Diverged            a resumed run made another call than the recorded one
+    │   ├── InDoubt             an effect was started and its outcome is unknown
+    │   ├── EffectFailed        the tool said that it failed; recorded as such
+    │   ├── DoneElsewhere       the same effect was already done on another branch
+    │   └── ApprovalNeeded      the call waits for a decision
+    ├── ApprovalError           a decision that cannot be taken: unknown, used, expired
+    ├── Incompatible            no migration path between two schema versions
+    ├── StoreError
+    │   ├── Corrupted           stored bytes are not what was written; names where
+    │   ├── OutcomeUnknown      a commit may or may not have landed; carries its id
+    │   ├── Unavailable         the store cannot be reached or written at the moment
+    │   │   └── StoreFull       no space left; earlier checkpoints are intact
+    │   ├── Poisoned            an fsync failed; this handle may not be used again
+    │   ├── KeyMismatch         the store was written with another key, or with none
+    │   ├── UnsupportedFormat   written by a newer Perdure
+    │   └── CursorExpired       the changes after this cursor were trimmed; scan again
+    └── Misuse                  the API was called in a way that can never work
+        ├── ReadOnly            an edit of a state that was opened for reading
+        ├── HandleClosed        the handle was closed
+        ├── ForkedProcess       the handle was opened before a fork of the process
+        └── MissingExtra        an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class PerdureError(Exception):
+    """Root of all errors. ``str()`` says what happened, where, and what to do next."""
+
+
+class InvalidInput(PerdureError):
+    """What was passed cannot be used; nothing was written."""
+
+
+class NotJson(InvalidInput):
+    """A value in the state is not one of JSON's types.
+
+    >>> str(NotJson(("vars", "when"), "datetime"))
+    'state.vars.when is a datetime, which is not a JSON type: convert it (a string, a number) before the commit'
+    """
+
+    def __init__(self, path: Sequence[str | int], what: str, hint: str = "") -> None:
+        self.path = tuple(path)
+        self.what = what
+        advice = hint or "convert it (a string, a number) before the commit"
+        super().__init__(f"{format_path(self.path)} is a {what}, which is not a JSON type: {advice}")
+
+
+class LimitExceeded(InvalidInput):
+    """A documented limit was reached."""
+
+
+class InvalidState(InvalidInput):
+    """The state does not fit the declared state type."""
+
+
+class UnknownStore(InvalidInput):
+    """The URL names no store."""
+
+
+class NotFound(PerdureError):
+    """No such session, branch, tag or step."""
+
+
+class Gone(NotFound):
+    """It existed and was removed; ``reason`` says why (expired, deleted, retention)."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+class Conflict(PerdureError):
+    """Another writer moved the head first. ``head`` is where it stands now.
+
+    Nothing was written. Use :meth:`perdure.Session.retry` (or reopen the session)
+    to replay the input on the new head.
+    """
+
+    def __init__(self, message: str, head: Any = None) -> None:
+        self.head = head
+        super().__init__(message)
+
+
+class MergeConflict(Conflict):
+    """Both sides changed the same paths since they parted; ``paths`` lists them."""
+
+    def __init__(self, message: str, paths: Sequence[Any], head: Any = None) -> None:
+        self.paths = tuple(paths)
+        super().__init__(message, head)
+
+
+class LeaseError(PerdureError):
+    """Something about the right to write a session."""
+
+
+class Busy(LeaseError):
+    """Another writer holds the session: ``holder`` says who, ``until`` for how long (store ms)."""
+
+    def __init__(self, session: str, holder: str, until: int) -> None:
+        self.session = session
+        self.holder = holder
+        self.until = until
+        super().__init__(
+            f"session {session!r} is being written by {holder}: wait until its lease ends, "
+            "or post() to its inbox, or read() it without a lease"
+        )
+
+
+class LeaseLost(LeaseError):
+    """The lease ended while we held the handle; nothing was written after that."""
+
+
+class CallError(PerdureError):
+    """Something about a tool call."""
+
+
+class Diverged(CallError):
+    """A resumed run did not repeat the recorded call at this place; nothing was executed."""
+
+
+class InDoubt(CallError):
+    """An effect was started and nobody knows whether it happened.
+
+    ``effect`` is its id. Settle it with ``session.resolve(effect, ...)``.
+    """
+
+    def __init__(self, message: str, effect: str) -> None:
+        self.effect = effect
+        super().__init__(message)
+
+
+class EffectFailed(CallError):
+    """The tool reported a definite failure (nothing happened); recorded under ``effect``."""
+
+    def __init__(self, message: str, effect: str) -> None:
+        self.effect = effect
+        super().__init__(message)
+
+
+class DoneElsewhere(CallError):
+    """The same effect was already done on another line of this session."""
+
+    def __init__(self, message: str, effect: str) -> None:
+        self.effect = effect
+        super().__init__(message)
+
+
+class ApprovalNeeded(CallError):
+    """The call is recorded and waits for a decision; ``approval`` is the request."""
+
+    def __init__(self, message: str, approval: Any) -> None:
+        self.approval = approval
+        super().__init__(message)
+
+
+class ApprovalError(PerdureError):
+    """A decision that cannot be taken: unknown, already used, expired, or for something else."""
+
+
+class Incompatible(PerdureError):
+    """No migration path leads from the stored schema version to the wanted one."""
+
+    def __init__(self, message: str, found: str = "", wanted: str = "") -> None:
+        self.found = found
+        self.wanted = wanted
+        super().__init__(message)
+
+
+class StoreError(PerdureError):
+    """Something about the store."""
+
+
+class Corrupted(StoreError):
+    """Stored bytes are not what was written; ``where`` names the place."""
+
+    def __init__(self, where: str, what: str) -> None:
+        self.where = where
+        self.what = what
+        super().__init__(
+            f"{where}: {what}. Nothing was changed: restore a backup, or run `perdure verify` to see what is intact"
+        )
+
+
+class OutcomeUnknown(StoreError):
+    """The store did not say whether commit ``id`` landed. Retry with the same handle, or look it up."""
+
+    def __init__(self, message: str, id: bytes = b"") -> None:
+        self.id = id
+        super().__init__(message)
+
+
+class Unavailable(StoreError):
+    """The store cannot be reached or written at the moment; nothing was written."""
+
+
+class StoreFull(Unavailable):
+    """No space left; nothing was written and earlier checkpoints are intact."""
+
+
+class Poisoned(StoreError):
+    """An fsync failed, so nobody knows what is on disk: close this handle and open a new one."""
+
+
+class KeyMismatch(StoreError):
+    """The records were written with another key than the one given, or with none."""
+
+
+class UnsupportedFormat(StoreError):
+    """The record was written by a newer Perdure: upgrade this process."""
+
+
+class CursorExpired(StoreError):
+    """The changes after this cursor were trimmed or the store was restored: scan again."""
+
+
+class Misuse(PerdureError):
+    """The API was called in a way that can never work."""
+
+
+class ReadOnly(Misuse):
+    """An edit of a state that was opened for reading."""
+
+
+class HandleClosed(Misuse):
+    """The handle was closed."""
+
+
+class ForkedProcess(Misuse):
+    """The handle was opened before this process was forked: open a new one in the child."""
+
+
+class MissingExtra(Misuse, ImportError):
+    """An optional dependency is missing."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(f'{module} is not installed: pip install "perdure[{extra}]"')
+
+
+def format_path(path: Sequence[str | int]) -> str:
+    """Write a path the way a person reads it.
+
+    >>> format_path(("messages", 3, "content"))
+    'state.messages[3].content'
+    """
+    out = "state"
+    for part in path:
+        if isinstance(part, int):
+            out += f"[{part}]"
+        elif part.isidentifier():
+            out += f".{part}"
+        else:
+            out += f"[{part[:80]!a}]"
+    return out

@@ -1,0 +1,107 @@
+"""One flow, two drivers: session logic is written once as generators that yield what must be waited for.
+
+A flow yields requests and is sent their answers. The driver below carries them out where it stands;
+the asynchronous one lives in ``bridge``. This module's only job is the waiting, not the logic.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from perdure.errors import Misuse
+
+if TYPE_CHECKING:
+    from perdure.model import Append
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Do(NamedTuple):
+    """Call something of ours that may block."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+
+
+class Write(NamedTuple):
+    """Append one commit; answered with what the store says of it."""
+
+    item: Append
+
+
+class Invoke(NamedTuple):
+    """Call the user's function, which may be a coroutine function where the driver can wait for one."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default is never mutated here
+
+
+class Enter(NamedTuple):
+    """Wait for the session's gate: one commit of a handle at a time."""
+
+    gate: Any
+
+
+Request = Do | Write | Invoke | Enter
+Flow = Generator[Request, Any, R]
+
+
+class Driven(Protocol):
+    """What a driver needs of the object whose flows it drives."""
+
+    @property
+    def kernel(self) -> Any: ...
+
+
+def _perform(me: Driven, request: Request) -> Any:
+    if isinstance(request, Write):
+        return me.kernel.store.append([request.item])[0]
+    if isinstance(request, Do):
+        return request.fn(*request.args)
+    if isinstance(request, Enter):
+        return request.gate.acquire()
+    answer = request.fn(*request.args, **request.kwargs)
+    if inspect.iscoroutine(answer):
+        answer.close()
+        name = getattr(request.fn, "__qualname__", repr(request.fn))
+        msg = f"{name} is asynchronous: use it through perdure.open_async(...)"
+        raise Misuse(msg)
+    return answer
+
+
+def drive(me: Driven, flow: Flow[R]) -> R:
+    """Carry a flow out in this thread."""
+    try:
+        request = next(flow)
+        while True:
+            try:
+                answer = _perform(me, request)
+            except BaseException as e:
+                request = flow.throw(e)
+            else:
+                request = flow.send(answer)
+    except StopIteration as stop:
+        return stop.value
+
+
+def sync(flow: Callable[Concatenate[Any, P], Flow[R]]) -> Callable[Concatenate[Any, P], R]:
+    """The blocking method for a flow."""
+
+    @functools.wraps(flow)
+    def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        return drive(self, flow(self, *args, **kwargs))
+
+    return named(method)
+
+
+def named(method: R) -> R:
+    """Give a method made from a flow the name people call it by."""
+    m: Any = method
+    m.__name__ = m.__name__.removeprefix("_").removesuffix("_flow")
+    m.__qualname__ = m.__name__
+    return method

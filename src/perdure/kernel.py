@@ -1,0 +1,101 @@
+"""What every part of the session layer works with: a store, blobs, keys, a clock, a form. No behaviour of its own."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# Values are any JSON here: their types are looked at, not declared.
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.codec import MSGPACK, Body, Decoder
+from perdure.errors import Corrupted, Incompatible
+from perdure.tracked import plain
+from perdure.values import BYTES, STR, BlobRef
+
+if TYPE_CHECKING:
+    from perdure.keys import Keys
+    from perdure.migrations import Migrations
+    from perdure.model import Envelope
+    from perdure.protocols import Blobs, Clock, Store
+
+STATE, BOOK = "s", "k"
+"""Where a document keeps the user's state, and where the kernel keeps its own books."""
+
+
+def genesis() -> dict[str, Any]:
+    """The document every session begins with."""
+    return {STATE: {"messages": [], "vars": {}, "facts": {}, "todos": [], "summary": ""}, BOOK: {}}
+
+
+class Kernel:
+    """One open database, as its parts see it."""
+
+    def __init__(
+        self,
+        store: Store,
+        blobs: Blobs,
+        keys: Keys,
+        clock: Clock,
+        form: int = MSGPACK,
+        schema: str = "1.0.0",
+        migrations: Migrations | None = None,
+    ) -> None:
+        self.store = store
+        self.blobs = blobs
+        self.keys = keys
+        self.clock = clock
+        self.form = form
+        self.schema = schema
+        self.migrations = migrations
+        self.decode = Decoder(self.resolve)
+        """Decodes plaintexts; blobs in them are looked up in this database."""
+
+    def upgrade(self, loaded: Loaded) -> Loaded:
+        """A loaded document with its state brought to this program's schema; the stored original stays."""
+        if loaded.point is None or loaded.point.envelope.schema == self.schema:
+            return loaded
+        env = loaded.point.envelope
+        if self.migrations is None:
+            raise no_path(f"session {env.session!r}", env.schema, self.schema)
+        state = self.migrations.upgrade(plain(loaded.doc[STATE]), env.schema, self.schema, f"session {env.session!r}")
+        return Loaded({**loaded.doc, STATE: state}, loaded.point, loaded.loose, loaded.blobs)
+
+    def resolve(self, ref: BlobRef) -> Any:
+        """The value a blob stands for; its content is verified by its name."""
+        data = self.blobs.get(ref.ref)
+        if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.ref:
+            raise Corrupted(f"blob {ref.ref}", "the content does not match its name")
+        if ref.form == BYTES:
+            return data
+        if ref.form == STR:
+            return data.decode()
+        return self.decode(Body(MSGPACK, data), f"blob {ref.ref}")
+
+
+def no_path(what: str, found: str, wanted: str) -> Incompatible:
+    """The error for a state that no migration leads to this program from."""
+    return Incompatible(
+        f"{what} was written with schema {found}, this program has {wanted}, and no migration leads there: "
+        f'write one, @migration("{found}", "{wanted}"), or open it with the program that wrote it',
+        found,
+        wanted,
+    )
+
+
+class Point(NamedTuple):
+    """A verified checkpoint: its envelope and its digest."""
+
+    envelope: Envelope
+    digest: bytes
+
+
+class Loaded(NamedTuple):
+    """A document rebuilt at a checkpoint, every byte of it verified."""
+
+    doc: dict[str, Any]
+    point: Point | None
+    """None before the first checkpoint."""
+    loose: int
+    """How many rows after the newest pack were read one by one."""
+    blobs: bool = True
+    """Whether blob refs may stand in the document; False when certainly none does."""

@@ -1,0 +1,58 @@
+"""Which names are accepted for sessions, owners, branches, tags and keys, and what their refusal says."""
+
+from __future__ import annotations
+
+from perdure.errors import InvalidInput
+
+MAX_ID = 512
+MAX_NAME = 200
+
+
+def check_name(value: object, what: str, limit: int = MAX_NAME, *, empty: bool = False) -> str:
+    """A name that every store can keep: text without NUL or lone surrogates, of bounded length.
+
+    >>> check_name("a/../b", "session id", MAX_ID)
+    'a/../b'
+    """
+    if not isinstance(value, str):
+        msg = f"a {what} is a string, not a {type(value).__name__}"
+        raise InvalidInput(msg)
+    if not value and not empty:
+        msg = f"a {what} must not be empty"
+        raise InvalidInput(msg)
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        msg = f"a {what} must not contain lone surrogates: {value[:40]!a}"
+        raise InvalidInput(msg) from None
+    if size > limit:
+        msg = f"a {what} may have up to {limit} bytes, and this one has {size}: {value[:40]!a}…"
+        raise InvalidInput(msg)
+    if "\0" in value:
+        msg = f"a {what} must not contain NUL: {value[:40]!a}"
+        raise InvalidInput(msg)
+    return value
+
+
+def check_session(value: object) -> str:
+    """A session id."""
+    return check_name(value, "session id", MAX_ID)
+
+
+def check_branch(value: object) -> str:
+    """A branch name; ``tags/`` is kept for tags, and "@" separates a session from a step in commands."""
+    name = check_name(value, "branch name")
+    if name.startswith("tags/") or "@" in name or name.isdigit():
+        msg = f"a branch name must not start with 'tags/', contain '@' or be a number: {name[:40]!a}"
+        raise InvalidInput(msg)
+    return name
+
+
+def check_ttl(value: object) -> int | None:
+    """Seconds a session lives after its last commit; None for ever."""
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        msg = f"a TTL is a whole number of seconds, at least 1, or None for ever: {value!r:.40}"
+        raise InvalidInput(msg)
+    return value

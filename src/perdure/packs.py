@@ -1,0 +1,215 @@
+"""Packs: rows of a line compressed together, and snapshots that refer to them. Formats only; who builds them when
+is decided in compaction.
+
+A pack holds ``[digest before it, envelopes, forms, payloads]``. A snapshot holds a document without its long
+top-level lists; those are given in parts, ``[0, values]`` or ``[1, line, lo, hi]``: what the rows lo..hi appended.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# Values are any JSON here: their types are looked at, not declared.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from perdure import codec
+from perdure.codec import MSGPACK, Body
+from perdure.delta import APPEND
+from perdure.errors import Corrupted
+from perdure.kernel import STATE, Kernel, Point
+from perdure.model import ANCHOR, PACK, SNAPSHOT, Artifact, Span
+from perdure.values import TREE, BlobRef
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+INLINE, RUN = 0, 1
+
+
+class Packed(NamedTuple):
+    """One row inside a pack."""
+
+    envelope: bytes
+    body: Body
+
+
+_raw_pack = msgspec.msgpack.Decoder(tuple[bytes, list[bytes], bytes, list[msgspec.Raw]]).decode
+
+
+def build_pack(kernel: Kernel, session: str, line: int, lo: int, before: bytes, rows: list[Packed]) -> Artifact:
+    """Compress rows together."""
+    payloads = [msgspec.Raw(r.body.data) if r.body.form == MSGPACK else r.body.data for r in rows]
+    forms = bytes(r.body.form for r in rows)
+    data = msgspec.msgpack.encode((before, [r.envelope for r in rows], forms, payloads))
+    artifact = Artifact(PACK, line, lo, lo + len(rows) - 1, b"")
+    return codec.seal_artifact(kernel.keys, session, artifact, Body(MSGPACK, data))
+
+
+def _place(pack: Artifact) -> tuple[int, int]:
+    return pack.line, pack.lo
+
+
+class PackReader:
+    """Rows of the packs in a bundle, opened when asked for."""
+
+    def __init__(self, kernel: Kernel, session: str, packs: Iterable[Artifact]) -> None:
+        self._kernel = kernel
+        self._session = session
+        held = list(packs)
+        self._packs = sorted((p for p in held if p.kind == PACK), key=_place)
+        self._anchors = {(p.line, p.hi): p for p in held if p.kind == ANCHOR}
+        self._plain: dict[tuple[int, int], Body] = {}
+        self._rows: dict[tuple[int, int], list[Packed]] = {}
+
+    def add(self, packs: Iterable[Artifact]) -> None:
+        """Read these too."""
+        known = {(p.line, p.lo) for p in self._packs}
+        self._packs = sorted([*self._packs, *(p for p in packs if (p.line, p.lo) not in known)], key=_place)
+
+    def anchored(self, line: int, step: int) -> Point | None:
+        """The checkpoint that an anchor stands for since the rows before it were dropped; None: an ordinary row."""
+        anchor = self._anchors.get((line, step))
+        return open_base(self._kernel, self._session, anchor).point if anchor is not None else None
+
+    def _body(self, pack: Artifact) -> Body:
+        at = (pack.line, pack.lo)
+        if at not in self._plain:
+            where = f"session {self._session!r}, pack of line {pack.line}, steps {pack.lo}-{pack.hi}"
+            self._plain[at] = codec.open_artifact(self._kernel.keys, self._session, pack, where)
+        return self._plain[at]
+
+    def _find(self, line: int, step: int) -> Artifact:
+        for pack in self._packs:
+            if pack.line == line and pack.lo <= step <= pack.hi:
+                return pack
+        raise Corrupted(f"session {self._session!r}, line {line}, step {step}", "the pack that holds it is missing")
+
+    def row(self, line: int, step: int) -> Packed:
+        """A row that lives in a pack."""
+        pack = self._find(line, step)
+        at = (pack.line, pack.lo)
+        if at not in self._rows:
+            where = f"pack of line {pack.line}, steps {pack.lo}-{pack.hi}"
+            try:
+                _, envelopes, forms, raws = _raw_pack(self._body(pack).data)
+                self._rows[at] = [
+                    Packed(e, Body(f, bytes(r) if f == MSGPACK else msgspec.msgpack.decode(r, type=bytes)))
+                    for e, f, r in zip(envelopes, forms, raws, strict=True)
+                ]
+            except (msgspec.MsgspecError, ValueError) as e:
+                raise Corrupted(where, "the pack cannot be read") from e
+            if len(self._rows[at]) != pack.hi - pack.lo + 1:
+                raise Corrupted(where, "the pack holds another number of rows than it says")
+        return self._rows[at][step - pack.lo]
+
+    def appended(self, name: str, span: Span) -> list[Any]:
+        """All that the rows of a span appended to a top-level list of the state."""
+        out: list[Any] = []
+        path = [STATE, name]
+        step = span.lo
+        while step <= span.hi:
+            pack = self._find(span.line, step)
+            where = f"session {self._session!r}, pack of line {pack.line}, steps {pack.lo}-{pack.hi}"
+            _, _, forms, payloads = self._kernel.decode(self._body(pack), where)
+            for i in range(step - pack.lo, min(span.hi, pack.hi) - pack.lo + 1):
+                payload = (
+                    payloads[i] if forms[i] == MSGPACK else self._kernel.decode(Body(forms[i], payloads[i]), where)
+                )
+                for op in payload[0]:
+                    if op[0] == APPEND and op[1] == path:
+                        out.extend(op[2])
+            step = pack.hi + 1
+        return out
+
+
+class Skeleton(NamedTuple):
+    """A document with its long lists apart: what a snapshot stores."""
+
+    doc: dict[str, Any]
+    lists: dict[str, list[list[Any]]]
+    """Name of a top-level list -> its parts."""
+
+    def spans(self) -> tuple[Span, ...]:
+        """The rows this snapshot refers to."""
+        return tuple(Span(*part[1:]) for parts in self.lists.values() for part in parts if part[0] == RUN)
+
+
+def build_snapshot(kernel: Kernel, session: str, point: Point, skeleton: Skeleton, gap: Span | None = None) -> Artifact:
+    """Seal a document at a checkpoint; with ``gap`` as an anchor that stands for the dropped rows."""
+    env = point.envelope
+    value: list[Any] = [codec.encode_envelope(env), point.digest, skeleton.doc, skeleton.lists, None]
+    artifact = Artifact(SNAPSHOT, env.line, env.step, env.step, b"", skeleton.spans())
+    if gap is not None:
+        # Rows that name a blob may be dropped: from then on the anchor names it.
+        artifact = Artifact(ANCHOR, env.line, gap.lo, gap.hi, b"", (), blobs_in(kernel, skeleton.doc))
+    return codec.seal_artifact(kernel.keys, session, artifact, codec.encode(value))
+
+
+def build_delta_anchor(
+    kernel: Kernel, session: str, point: Point, after: Point, ops: list[Any], gap: Span
+) -> Artifact:
+    """Seal a kept checkpoint as what changed since the kept checkpoint of its line before it."""
+    value = [codec.encode_envelope(point.envelope), point.digest, ops, {}, [after.envelope.step, after.digest]]
+    artifact = Artifact(ANCHOR, gap.line, gap.lo, gap.hi, b"", (), blobs_in(kernel, ops))
+    return codec.seal_artifact(kernel.keys, session, artifact, codec.encode(value))
+
+
+class Base(NamedTuple):
+    """An opened snapshot or anchor."""
+
+    point: Point
+    skeleton: Skeleton | None
+    ops: list[Any] | None
+    after: tuple[int, bytes] | None
+    """An anchor may say only what changed since an earlier kept checkpoint of its line: (step, digest)."""
+
+
+def open_base(kernel: Kernel, session: str, artifact: Artifact) -> Base:
+    """Open a snapshot or an anchor and check that it is about the checkpoint it is filed under."""
+    where = f"session {session!r}, {artifact.kind} at line {artifact.line}, step {artifact.hi}"
+    body = codec.open_artifact(kernel.keys, session, artifact, where)
+    try:
+        env_bytes, digest, doc, lists, after = kernel.decode(body, where)
+        env = codec.decode_envelope(env_bytes, where)
+    except (TypeError, ValueError) as e:
+        raise Corrupted(where, "it cannot be read") from e
+    if (env.session, env.line, env.step) != (session, artifact.line, artifact.hi):
+        raise Corrupted(where, "it is about another checkpoint")
+    point = Point(env, digest)
+    if after is not None:
+        if after[0] >= env.step:
+            raise Corrupted(where, "it refers to itself")
+        return Base(point, None, doc, (after[0], after[1]))
+    return Base(point, Skeleton(doc, lists), None, None)
+
+
+def flesh_out(skeleton: Skeleton, packs: PackReader) -> dict[str, Any]:
+    """The whole document of a skeleton."""
+    doc = skeleton.doc
+    for name, parts in skeleton.lists.items():
+        values: list[Any] = []
+        for part in parts:
+            if part[0] == INLINE:
+                values.extend(part[1])
+            else:
+                values.extend(packs.appended(name, Span(*part[1:])))
+        doc[STATE][name] = values
+    return doc
+
+
+def blobs_in(kernel: Kernel, value: Any) -> tuple[str, ...]:
+    """The blobs a value refers to, those inside large lists and objects included."""
+    found: set[str] = set()
+    stack = [value]
+    while stack:
+        v = stack.pop()
+        if isinstance(v, BlobRef):
+            found.add(v.ref)
+            if v.form == TREE:
+                stack.append(kernel.resolve(v))
+        elif isinstance(v, dict):
+            stack.extend(v.values())
+        elif isinstance(v, list):
+            stack.extend(v)
+    return tuple(sorted(found))

@@ -1,0 +1,187 @@
+"""Tools: functions with a declared answer to "what if we do not know whether it happened?". Declarations only."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, overload
+
+import msgspec
+
+from perdure.errors import InvalidInput
+from perdure.values import Wire
+
+POLICIES = ("retry", "ask", "report")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+class Done(NamedTuple):
+    """A reconciler's answer: it happened, and this was its result."""
+
+    result: Any = None
+
+
+class NotDone(Exception):
+    """It certainly did not happen: a reconciler returns it, a tool raises it."""
+
+
+class Unknown(NamedTuple):
+    """Nobody knows whether it happened: a reconciler's answer, or the outcome of an ``if_unsure="report"`` call."""
+
+    effect: str = ""
+
+
+class Context(NamedTuple):
+    """What a tool with a ``ctx`` parameter is given."""
+
+    effect_id: str
+    """The same for every attempt: send it as the provider's idempotency key."""
+    fence: int | None
+    session: str
+    attempt: int
+
+
+def seconds(text: str | float) -> float:
+    """A duration.
+
+    >>> seconds("24h"), seconds("7d"), seconds(90)
+    (86400.0, 604800.0, 90.0)
+    """
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        return float(text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", str(text))
+    if not match:
+        msg = f'a duration is a number of seconds or text such as "90s", "24h", "7d", not {text!r:.40}'
+        raise InvalidInput(msg)
+    return float(match[1]) * _UNITS[match[2]]
+
+
+class Tool:
+    """A function with its declarations; calling it calls the function, without any journal."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        read: bool = False,
+        cache: str | float | None = None,
+        if_unsure: str | Callable[..., Any] = "ask",
+        key_valid_for: str | float | None = None,
+        approve: bool | Callable[[dict[str, Any]], bool] = False,
+        facts: Callable[..., Any] | None = None,
+        recheck: Callable[[Any, Any], bool] | None = None,
+        approval_valid_for: str | float | None = None,
+        version: str = "1",
+        key: str | None = None,
+    ) -> None:
+        if isinstance(if_unsure, str) and if_unsure not in POLICIES:
+            msg = f"if_unsure is one of {', '.join(POLICIES)} or a function that finds out, not {if_unsure!r:.40}"
+            raise InvalidInput(msg)
+        self.fn = fn
+        self.name = name or getattr(fn, "__name__", "tool")
+        self.read = read
+        self.cache = None if cache is None else seconds(cache)
+        self.if_unsure = if_unsure
+        self.key_valid_for = None if key_valid_for is None else seconds(key_valid_for)
+        self.approve = approve
+        self.facts = facts
+        self.recheck = recheck
+        self.approval_valid_for = None if approval_valid_for is None else seconds(approval_valid_for)
+        self.version = version
+        self.key = key
+        self._signature = inspect.signature(fn)
+        self.wants_context = "ctx" in self._signature.parameters
+        functools.update_wrapper(self, fn)
+
+    def options(self, *, key: str | None = None) -> Tool:
+        """The same tool with options for one call; ``key`` tells calls with the same arguments apart."""
+        other = Tool.__new__(Tool)
+        other.__dict__.update(self.__dict__)
+        other.key = key
+        return other
+
+    def needs_approval(self, args: dict[str, Any]) -> bool:
+        """Whether a person must agree to this call."""
+        return self.approve(args) if callable(self.approve) else bool(self.approve)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The call's arguments by name, defaults included, without ``ctx``."""
+        try:
+            given = {**kwargs, "ctx": None} if self.wants_context else kwargs
+            bound = self._signature.bind(*args, **given)
+        except TypeError as e:
+            msg = f"{self.name}: {e}"
+            raise InvalidInput(msg) from None
+        bound.apply_defaults()
+        flat = dict(bound.arguments)
+        flat.pop("ctx", None)
+        for p in self._signature.parameters.values():
+            if p.kind is p.VAR_KEYWORD:
+                flat.update(flat.pop(p.name, {}))
+            elif p.kind is p.VAR_POSITIONAL and not flat.get(p.name):
+                flat.pop(p.name, None)
+        return flat
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}>"
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    read: bool = False,
+    cache: str | float | None = None,
+    if_unsure: str | Callable[..., Any] = "ask",
+    key_valid_for: str | float | None = None,
+    approve: bool | Callable[[dict[str, Any]], bool] = False,
+    facts: Callable[..., Any] | None = None,
+    recheck: Callable[[Any, Any], bool] | None = None,
+    approval_valid_for: str | float | None = None,
+    version: str = "1",
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
+    """Declare a tool.
+
+    ``read=True``: no side effect, may run again. ``if_unsure`` says what happens when a call was started and its
+    outcome is unknown: ``"retry"`` with the same effect id (while the provider's key is valid, ``key_valid_for``),
+    a function that asks the outside world, ``"ask"`` a human (the default), or ``"report"`` it as unknown.
+
+    >>> @tool(read=True)
+    ... def add(a: int, b: int = 1) -> int:
+    ...     return a + b
+    >>> add(1), add.bind((1,), {})
+    (2, {'a': 1, 'b': 1})
+    """
+
+    def declare(f: Callable[..., Any]) -> Tool:
+        return Tool(f, **declared)
+
+    return declare(fn) if fn is not None else declare
+
+
+def as_tool(fn: Callable[..., Any] | Tool) -> Tool:
+    """A plain function is a tool with the default declarations."""
+    return fn if isinstance(fn, Tool) else Tool(fn)
+
+
+def call_digest(name: str, version: str, args: dict[str, Any]) -> str:
+    """Names a call by tool, version and canonical arguments.
+
+    >>> call_digest("f", "1", {"a": 1, "b": 2}) == call_digest("f", "1", {"b": 2, "a": 1})
+    True
+    >>> call_digest("f", "1", {"a": 1}) == call_digest("f", "1", {"a": 1.0})
+    False
+    """
+    checked = Wire(lambda _, data: hashlib.sha256(data).hexdigest(), big_ints=False).value(args, ("arguments",))
+    canonical = msgspec.json.encode([name, version, checked], order="sorted", enc_hook=lambda v: v.ref)
+    return hashlib.sha256(canonical).hexdigest()[:32]

@@ -1,0 +1,222 @@
+"""What may enter a state: JSON's types, and bytes. Checks values, and stands in for large ones.
+
+A value over 32 KiB is kept outside as a blob; a :class:`BlobRef` stands in its place until somebody looks.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# Values are any JSON here: their types are looked at, not declared.
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from perdure.errors import LimitExceeded, NotJson, format_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Path = tuple[str | int, ...]
+
+MAX_DEPTH = 256
+"""How deep a state may be nested."""
+BLOB_OVER = 32 * 1024
+"""A value larger than this many bytes is stored as a blob."""
+MAX_VALUE = 256 * 1024 * 1024
+"""The largest single value."""
+
+STR, BYTES, TREE = 0, 1, 2
+"""What a blob holds: text, bytes, or an encoded list or object."""
+
+EXT_INT, EXT_BLOB = 1, 2
+
+_MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
+
+
+class BlobRef:
+    """Stands for a value that is kept as a blob; looks it up when compared or printed."""
+
+    __slots__ = ("form", "ref", "resolver", "size")
+
+    def __init__(self, form: int, ref: str, size: int, resolver: Callable[[BlobRef], Any] | None = None) -> None:
+        self.form = form
+        self.ref = ref
+        self.size = size
+        self.resolver = resolver
+
+    def resolve(self) -> Any:
+        """The value itself."""
+        if self.resolver is None:
+            msg = f"blob {self.ref} has no blob folder to be read from"
+            raise LookupError(msg)
+        return self.resolver(self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, BlobRef):
+            return self.ref == other.ref and self.form == other.form
+        return self.resolver is not None and self.resolve() == other
+
+    def __hash__(self) -> int:
+        return hash(self.ref)
+
+    def __repr__(self) -> str:
+        return f"<blob {self.ref[:12]} {self.size} bytes>"
+
+
+class Wire:
+    """Turns values into what the encoders take, putting large ones aside.
+
+    ``offload`` is called with (form, bytes) and answers the blob's ref; the blobs it was given are collected by
+    the caller. Without it nothing is put aside and bytes are refused. With ``big_ints`` an integer over 64 bits
+    becomes an extension value (msgpack); without, it stays (JSON has no limit).
+    """
+
+    def __init__(self, offload: Callable[[int, bytes], str] | None, *, big_ints: bool = True) -> None:
+        self._offload = offload
+        self._big_ints = big_ints
+        self._trail: list[str | int] = []
+
+    def value(self, value: Any, path: Path) -> Any:
+        """One value, checked and ready for the encoder; a large list or object becomes a blob as a whole."""
+        self._trail = list(path)
+        wired = self._walk(value, 0)
+        if self._offload is not None and isinstance(wired, dict | list) and (size := _rough_size(wired)) > BLOB_OVER:
+            encoded = msgspec.msgpack.encode(wired, enc_hook=wire_ref)
+            if len(encoded) > BLOB_OVER:
+                if size > MAX_VALUE:
+                    self._refuse_size(size)
+                return BlobRef(TREE, self._offload(TREE, encoded), len(encoded))
+        return wired
+
+    def _walk(self, v: Any, depth: int) -> Any:
+        t = type(v)
+        if t is str:
+            if len(v) * 4 <= BLOB_OVER and v.isascii():
+                return v
+            return self._text(v)
+        if v is None or t is bool:
+            return v
+        if t is int:
+            return v if _MIN_INT <= v <= _MAX_INT or not self._big_ints else _big(v)
+        if t is float:
+            if not math.isfinite(v):
+                self._refuse(f"float {v}", "JSON has no NaN or infinity: use None or a string")
+            return v
+        if isinstance(v, dict):
+            return self._object(v, depth)
+        if isinstance(v, list):
+            return self._array(v, depth)
+        if t is BlobRef:
+            return v
+        if isinstance(v, bytes) and self._offload is not None:
+            if len(v) > MAX_VALUE:
+                self._refuse_size(len(v))
+            return BlobRef(BYTES, self._offload(BYTES, bytes(v)), len(v))
+        self._refuse(t.__name__)
+
+    def _object(self, v: dict[Any, Any], depth: int) -> dict[str, Any]:
+        self._deeper(depth)
+        out: dict[str, Any] = {}
+        for k, item in dict.items(v):
+            if type(k) is not str:
+                self._refuse(f"key of type {type(k).__name__} ({k!r:.40})", "keys of an object must be strings")
+            if not k.isascii():
+                self._encodable(k, "key")
+            if len(k) > BLOB_OVER:
+                self._refuse(f"key of {len(k)} characters", f"keys may have up to {BLOB_OVER}")
+            self._trail.append(k)
+            out[k] = self._walk(item, depth + 1)
+            self._trail.pop()
+        return out
+
+    def _array(self, v: list[Any], depth: int) -> list[Any]:
+        self._deeper(depth)
+        out: list[Any] = []
+        for i, item in enumerate(list.__iter__(v)):
+            self._trail.append(i)
+            out.append(self._walk(item, depth + 1))
+            self._trail.pop()
+        return out
+
+    def _text(self, v: str) -> Any:
+        raw = self._encodable(v, "str")
+        if len(raw) <= BLOB_OVER or self._offload is None:
+            return v
+        if len(raw) > MAX_VALUE:
+            self._refuse_size(len(raw))
+        return BlobRef(STR, self._offload(STR, raw), len(raw))
+
+    def _encodable(self, v: str, what: str) -> bytes:
+        try:
+            return v.encode()
+        except UnicodeEncodeError:
+            self._refuse(
+                f"{what} with a lone surrogate", "it has no UTF-8 form: replace it, e.g. with errors='replace'"
+            )
+
+    def _deeper(self, depth: int) -> None:
+        if depth >= MAX_DEPTH:
+            path = format_path(self._trail[:3])
+            msg = f"{path}… is nested more than {MAX_DEPTH} deep, or contains itself: flatten it"
+            raise LimitExceeded(msg)
+
+    def _refuse(self, what: str, hint: str = "") -> NoReturn:
+        raise NotJson(tuple(self._trail), what, hint)
+
+    def _refuse_size(self, size: int) -> NoReturn:
+        path = format_path(self._trail)
+        msg = f"{path} has {size} bytes, over the limit of {MAX_VALUE} for one value: split it, or keep it elsewhere"
+        raise LimitExceeded(msg)
+
+
+def _rough_size(v: Any) -> int:
+    """A lower bound of the encoded size, cheap for the common small value."""
+    if isinstance(v, str):
+        return len(v)
+    if isinstance(v, dict):
+        return sum(len(k) + _rough_size(x) for k, x in v.items()) + 1
+    if isinstance(v, list):
+        return sum(_rough_size(x) for x in v) + 1
+    return 1
+
+
+def wire_ref(value: Any) -> Any:
+    """What stands for a blob ref in msgpack."""
+    if isinstance(value, BlobRef):
+        ref = msgspec.msgpack.encode((value.form, bytes.fromhex(value.ref), value.size))
+        return msgspec.msgpack.Ext(EXT_BLOB, ref)
+    msg = f"cannot encode {type(value).__name__}"
+    raise TypeError(msg)
+
+
+def wire_ints(value: Any) -> Any:
+    """A copy of a value with integers over 64 bits made ready for msgpack."""
+    if isinstance(value, dict):
+        return {k: wire_ints(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [wire_ints(v) for v in value]
+    return _big(value) if type(value) is int and not _MIN_INT <= value <= _MAX_INT else value
+
+
+def _big(v: int) -> msgspec.msgpack.Ext:
+    return msgspec.msgpack.Ext(EXT_INT, v.to_bytes(v.bit_length() // 8 + 1, "big", signed=True))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality that tells ``1``, ``1.0`` and ``True`` apart, at any depth.
+
+    >>> same({"a": [1]}, {"a": [1]}), same({"a": [1]}, {"a": [1.0]}), same(1, True)
+    (True, False, False)
+    """
+    if isinstance(a, dict):
+        if not isinstance(b, dict) or len(a) != len(b):
+            return False
+        return all(k in b and same(v, dict.__getitem__(b, k)) for k, v in dict.items(a))
+    if isinstance(a, list):
+        if not isinstance(b, list) or len(a) != len(b):
+            return False
+        return all(same(x, y) for x, y in zip(list.__iter__(a), list.__iter__(b), strict=True))
+    if isinstance(a, BlobRef) or isinstance(b, BlobRef):
+        return a == b
+    return type(a) is type(b) and a == b
