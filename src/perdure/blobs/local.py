@@ -1,0 +1,228 @@
+"""Blobs in a folder: each in a file named by the sha256 of its content, below its first two digits.
+
+A file's time of change says when its content was last put. Whoever puts and whoever deletes meet at the
+advisory lock of the file ``lock``: shared for putting, exclusive for deleting, so that a blob that is being
+put again is never deleted under the hands of the one who relies on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from perdure import faults
+from perdure.clock import SystemClock
+from perdure.disk import Disk, explain, sync, sync_folder, write_all
+from perdure.errors import Corrupted, HandleClosed, InvalidInput, NotFound, Poisoned
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from perdure.protocols import Clock
+
+_REF = re.compile(r"[0-9a-f]{64}")
+_SHARD = re.compile(r"[0-9a-f]{2}")
+LEFTOVER = 3_600_000
+"""Age in ms from which an unfinished file is taken for one that a killed process left behind."""
+
+
+class LocalBlobs:
+    """Implements :class:`perdure.protocols.Blobs` on a folder. ``disk`` is for tests that lose power.
+
+    >>> import hashlib, tempfile
+    >>> blobs = LocalBlobs(tempfile.mkdtemp())
+    >>> ref = hashlib.sha256(b"a photograph").hexdigest()
+    >>> blobs.put(ref, b"a photograph")
+    >>> blobs.get(ref)
+    b'a photograph'
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, clock: Clock | None = None, disk: Disk | None = None) -> None:
+        self._folder = os.path.abspath(folder)
+        self._clock: Clock = clock or SystemClock()
+        self._disk = disk or Disk()
+        self._closed = False
+        self._poisoned = ""
+        self._named = False
+        """Whether the folder is there, and its name is durable; it is made when something is first put."""
+
+    def put(self, ref: str, data: bytes) -> None:
+        """Make the content durable under its ref; when it is there already, renew it instead."""
+        path = self._path(ref)
+        if hashlib.sha256(data).hexdigest() != ref:
+            raise InvalidInput(f"blob {ref}: the content has another sha256; nothing was written")
+        with self._noting():
+            self._make_folder()
+            if self._renew(path, len(data)):
+                return
+            unfinished = self._write(data)
+            try:
+                with self._locked(exclusive=False):
+                    shard = os.path.dirname(path)
+                    self._disk.mkdir(shard)
+                    faults.point("blobs.put.before_rename")
+                    self._disk.rename(unfinished, path)
+                    faults.point("blobs.put.after_rename")
+                    self._sync_names(shard)
+                    faults.point("blobs.put.after_fsync")
+            except OSError:
+                with suppress(OSError):
+                    self._disk.unlink(unfinished)
+                raise
+
+    def get(self, ref: str) -> bytes:
+        """The content, verified; ``NotFound`` when missing, ``Corrupted`` when altered."""
+        path = self._path(ref)
+        with self._noting():
+            try:
+                fd = self._disk.open(path, write=False)
+            except FileNotFoundError as error:
+                raise NotFound(f"there is no blob {ref} in {self._folder}") from error
+            try:
+                data = self._disk.read(fd, self._disk.fstat(fd).st_size, 0)
+            finally:
+                self._disk.close(fd)
+        if hashlib.sha256(data).hexdigest() != ref:
+            raise Corrupted(path, "this blob is not what was written")
+        return data
+
+    def refs(self) -> Iterator[tuple[str, int]]:
+        """All refs with the time (ms) each was last put or renewed; also clears what killed writers left."""
+        self._check()
+        with self._noting():
+            self._clear_leftovers()
+            for shard in self._disk.listdir(self._folder):
+                if not _SHARD.fullmatch(shard):
+                    continue
+                for name in self._disk.listdir(f"{self._folder}/{shard}"):
+                    renewed = self._renewed(f"{self._folder}/{shard}/{name}")
+                    if renewed is not None and _REF.fullmatch(shard + name):
+                        yield shard + name, renewed
+
+    def delete(self, ref: str, unless_renewed_since: int) -> bool:
+        """Delete unless it was renewed at or after that time (ms); True when deleted."""
+        path = self._path(ref)
+        if self._renewed(path) is None:
+            return False
+        with self._noting(), self._locked(exclusive=True):
+            renewed = self._renewed(path)
+            if renewed is None or renewed >= unless_renewed_since:
+                return False
+            faults.point("blobs.delete.before_unlink")
+            # Not synced: a blob that comes back after a power loss is merely collected again.
+            self._disk.unlink(path)
+            return True
+
+    def close(self) -> None:
+        """No further use; nothing is held open between calls."""
+        self._closed = True
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _path(self, ref: str) -> str:
+        self._check()
+        if not _REF.fullmatch(ref):
+            raise InvalidInput(f"{ref!a:.80} is no blob's ref: it must be 64 hexadecimal digits in lower case")
+        return f"{self._folder}/{ref[:2]}/{ref[2:]}"
+
+    def _renew(self, path: str, size: int) -> bool:
+        """Renew a blob that is there; False when it is not, or not whole."""
+        with self._locked(exclusive=False):
+            try:
+                stat = self._disk.stat(path)
+            except FileNotFoundError:
+                return False
+            if stat.st_size != size:
+                return False
+            # Never back in time: a clock that was set back must not make a blob look older than it is.
+            self._disk.utime(path, max(stat.st_mtime_ns, self._clock.wall() * 1_000_000))
+            # Whoever put it may have been killed before its name was durable.
+            self._sync_names(os.path.dirname(path))
+            return True
+
+    def _write(self, data: bytes) -> str:
+        """A new file with the content, synced, under a name that nobody reads."""
+        path = f"{self._folder}/tmp-{secrets.token_hex(8)}"
+        fd = self._disk.open(path, exclusive=True)
+        try:
+            faults.point("blobs.put.before_write")
+            write_all(self._disk, fd, data, 0)
+            self._disk.utime(path, self._clock.wall() * 1_000_000)
+            faults.point("blobs.put.before_fsync")
+            sync(self._disk, fd, path)
+        except OSError:
+            # On a full disk the half that was written must not keep it full.
+            with suppress(OSError):
+                self._disk.unlink(path)
+            raise
+        finally:
+            self._disk.close(fd)
+        return path
+
+    def _sync_names(self, shard: str) -> None:
+        sync_folder(self._disk, shard)
+        sync_folder(self._disk, self._folder)
+
+    def _renewed(self, path: str) -> int | None:
+        try:
+            return self._disk.stat(path).st_mtime_ns // 1_000_000
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _clear_leftovers(self) -> None:
+        for name in self._disk.listdir(self._folder):
+            if name.startswith("tmp-"):
+                path = f"{self._folder}/{name}"
+                made = self._renewed(path)
+                if made is not None and made < self._clock.wall() - LEFTOVER:
+                    with suppress(FileNotFoundError):
+                        self._disk.unlink(path)
+
+    def _make_folder(self) -> None:
+        if self._named:
+            return
+        missing: list[str] = []
+        path = self._folder
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for folder in reversed(missing):
+            self._disk.mkdir(folder)
+            sync_folder(self._disk, os.path.dirname(folder))
+        if not missing:
+            # Whoever made it may have been killed before its name was durable.
+            sync_folder(self._disk, os.path.dirname(self._folder))
+        self._named = True
+
+    # -- the handle --------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._closed:
+            raise HandleClosed(f"{self._folder}: these blobs were closed: open them again")
+        if self._poisoned:
+            raise Poisoned(self._poisoned)
+
+    @contextmanager
+    def _locked(self, *, exclusive: bool) -> Generator[None]:
+        # Opened each time: the lock belongs to the opened file, so threads keep each other out as well.
+        fd = self._disk.open(f"{self._folder}/lock", create=True)
+        try:
+            self._disk.lock(fd, exclusive=exclusive)
+            yield
+        finally:
+            self._disk.close(fd)
+
+    @contextmanager
+    def _noting(self) -> Generator[None]:
+        """Explain what the system says; remember a failed sync."""
+        try:
+            yield
+        except OSError as error:
+            raise explain(error, self._folder) from error
+        except Poisoned as error:
+            self._poisoned = f"{error}, so nobody knows what is on disk: see to the disk, and open these blobs again"
+            raise Poisoned(self._poisoned) from error

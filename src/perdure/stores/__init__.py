@@ -1,0 +1,81 @@
+"""Stores, opened by URL. Each backend is imported only when it is opened."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import InvalidInput, UnknownStore
+
+if TYPE_CHECKING:
+    from perdure.protocols import Clock, Store
+
+DEFAULT_PATH = os.path.join(".perdure", "agents.db")
+"""Where agents live when nothing is said."""
+
+_KNOWN = "memory://, memory://name, sqlite:///relative.db, sqlite:////absolute.db, file:///absolute/folder"
+_SQLITE_ENDINGS = (".db", ".sqlite", ".sqlite3")
+
+
+def open_store(url: str | os.PathLike[str] | None = None, *, clock: Clock | None = None, **options: Any) -> Store:
+    """Open a store by its URL; it is made when it is not there yet.
+
+    ``memory://`` is private to the handle, ``memory://name`` shared by all handles of this process.
+    A bare path that ends in .db or .sqlite is an SQLite file. Without a URL: ``./.perdure/agents.db``.
+    ``options`` are the store's own, such as ``synchronous="normal"`` of SQLite.
+
+    >>> store = open_store("memory://")
+    >>> store.promise.process_crash
+    False
+    >>> store.close()
+    """
+    if url is None:
+        return _sqlite(DEFAULT_PATH, clock, options)
+    text = os.fspath(url)
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        if text.endswith(_SQLITE_ENDINGS):
+            return _sqlite(text, clock, options)
+        raise UnknownStore(f"{text!r} names no store: use one of {_KNOWN}, or a path that ends in .db")
+    match scheme.lower():
+        case "memory":
+            from perdure.stores.memory import MemoryStore
+
+            return _made(MemoryStore, rest, clock, options)
+        case "sqlite":
+            return _sqlite(_sqlite_path(text, rest), clock, options)
+        case "file":
+            from perdure.stores.file import FileStore
+
+            if not rest.strip("/"):
+                raise InvalidInput(f"{text!r} names no folder: write file:///absolute/folder")
+            return _made(FileStore, rest, clock, options)
+        case _:
+            raise UnknownStore(f"there is no store {scheme[:40]!r}: known are {_KNOWN}")
+
+
+def _sqlite_path(url: str, rest: str) -> str:
+    path = rest.removeprefix("/")
+    if rest == path or not path.strip("/"):
+        raise InvalidInput(f"{url!r} names no file: three slashes for a relative path, four for an absolute one")
+    if path == ":memory:":
+        raise InvalidInput("SQLite in memory is not offered: use memory://")
+    if "?" in path:
+        raise InvalidInput(f"{url!r}: options are passed as keywords, not in the URL")
+    return path
+
+
+def _sqlite(path: str, clock: Clock | None, options: dict[str, Any]) -> Store:
+    from perdure.stores.sqlite import SqliteStore
+
+    return _made(SqliteStore, path, clock, options)
+
+
+def _made(store: Any, target: str, clock: Clock | None, options: dict[str, Any]) -> Store:
+    """Call a store's constructor; an option it does not have is the caller's mistake, and says so."""
+    import inspect
+
+    known = set(inspect.signature(store).parameters) - {"path", "name", "clock"}
+    if wrong := sorted(set(options) - known):
+        raise InvalidInput(f"{store.__name__} has no option {wrong[0]!r}: it has {', '.join(sorted(known)) or 'none'}")
+    return store(target, clock=clock, **options)

@@ -1,0 +1,144 @@
+"""What goes over all sessions of a file store: listing them, their changes, their blobs, their sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from perdure.model import Change, ChangePage, SessionRow, Usage
+from perdure.stores import _fileread as reading
+from perdure.stores._filechanges import Reach, resume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from perdure.stores._filehandle import FileHandle
+
+GLANCES = 100_000
+"""Sessions of which a few words are kept, so that listing them again need not read their logs."""
+
+
+class Glance(NamedTuple):
+    """What listings need of a session, and the state of its log (inode, size, time) when that was so."""
+
+    log: tuple[int, int, int]
+    session: str
+    owner: str
+    status: str
+    expires: int | None
+    reason: str
+    reach: Reach
+    checkpoints: int
+
+
+class Listing:
+    """Goes through the folders; reads only the logs that have changed since it last did."""
+
+    def __init__(self, handle: FileHandle) -> None:
+        self._handle = handle
+        self._glances: dict[str, Glance] = {}
+
+    def sessions(
+        self,
+        look: Callable[[str], SessionRow | None],
+        *,
+        owner: str | None,
+        status: str | None,
+        expired_at: int | None,
+        after: str | None,
+        limit: int,
+    ) -> list[SessionRow]:
+        """Sessions in order of id, tombstones left out; each is looked at anew before it is shown."""
+
+        def wanted(found: SessionRow | Glance) -> bool:
+            return (
+                not found.reason
+                and owner in {None, found.owner}
+                and status in {None, found.status}
+                and (expired_at is None or (found.expires is not None and found.expires <= expired_at))
+            )
+
+        ids = [
+            glance.session for _, glance in self._all() if wanted(glance) and (after is None or glance.session > after)
+        ]
+        rows: list[SessionRow] = []
+        for session in sorted(ids):
+            if len(rows) >= limit:
+                break
+            row = look(session)
+            if row is not None and wanted(row):
+                rows.append(row)
+        return rows
+
+    def changes(self, after: str | None, limit: int, epoch: str) -> ChangePage:
+        """Commits after a cursor, session by session."""
+        known = {name: glance.reach for name, glance in self._all()}
+        cursor = resume(after, epoch=epoch, reaches=known)
+        items: list[Change] = []
+        for name, reach in known.items():
+            if len(items) >= limit:
+                break
+            if cursor.at(name) >= reach.newest:
+                continue
+            with self._handle.named(name) as file:
+                if file is None:
+                    continue
+                found = reading.changes(file, cursor.at(name), limit - len(items))
+                newest = file.index.ordinal
+            items += [change for _, change in found]
+            # On a page that is not full there was no more; the newest commits may also have been dropped.
+            cursor.move(name, found[-1][0] if len(items) >= limit else newest)
+        return ChangePage(tuple(items), str(cursor))
+
+    def blob_refs(self) -> Iterator[str]:
+        """Every blob that any row or artifact refers to."""
+        for name in self._names():
+            with self._handle.named(name) as file:
+                refs = list(file.index.blobs()) if file else []
+            yield from refs
+
+    def usage(self) -> Usage:
+        """Sizes; bytes are those of the logs."""
+        sessions = checkpoints = size = 0
+        for _, glance in self._all():
+            sessions += not glance.reason
+            checkpoints += glance.checkpoints
+            size += glance.log[1]
+        return Usage(sessions, checkpoints, size)
+
+    def _names(self) -> Iterator[str]:
+        self._handle.check()
+        return self._handle.root.names()
+
+    def _all(self) -> Iterator[tuple[str, Glance]]:
+        handle = self._handle
+        for name in self._names():
+            try:
+                stat = handle.disk.stat(f"{handle.root.folder(name)}/log")
+            except FileNotFoundError:
+                continue
+            log = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            glance = self._glances.get(name)
+            if glance is None or glance.log != log:
+                glance = self._look(name, log)
+                if glance is None:
+                    continue
+                if len(self._glances) >= GLANCES:
+                    self._glances.clear()
+                self._glances[name] = glance
+            yield name, glance
+
+    def _look(self, name: str, log: tuple[int, int, int]) -> Glance | None:
+        with self._handle.named(name) as file:
+            if file is None:
+                return None
+            index = file.index
+            return Glance(
+                log,
+                index.session,
+                index.owner,
+                index.status,
+                index.expires,
+                index.reason,
+                Reach(index.ordinal, index.trimmed),
+                len(index.commits),
+            )
