@@ -1,0 +1,114 @@
+"""Approvals: for one call, its exact arguments and the facts they rest on; used once, never a hang."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import tool
+from tests.clock import FakeClock
+
+prices = {"BA1": 1200}
+booked: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    prices["BA1"] = 1200
+    booked.clear()
+
+
+def make(**declared: Any) -> perdure.Tool:
+    @tool(approve=lambda a: a["amount"] > 100, facts=lambda flight, amount: {"price": prices[flight]}, **declared)
+    def book(flight: str, amount: float) -> str:
+        booked.append(flight)
+        return f"booked {flight}"
+
+    return book
+
+
+def ask(db: perdure.Database, book: Any) -> perdure.Approval:
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded) as needed:
+        s.call(book, flight="BA1", amount=1200)
+    assert db.look("s").status == "waiting_approval"
+    return needed.value.approval
+
+
+def test_a_small_call_needs_nobody(db: perdure.Database) -> None:
+    with db.session("s") as s:
+        assert s.call(make(), flight="BA1", amount=50) == "booked BA1"
+
+
+def test_an_approved_call_is_made_once(db: perdure.Database) -> None:
+    book = make()
+    request = ask(db, book)
+    assert (request.tool, request.args, request.facts) == ("book", {"flight": "BA1", "amount": 1200}, {"price": 1200})
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded):
+        s.call(book, flight="BA1", amount=1200)
+    assert booked == []
+    db.approve("s", request.id, by="ana", reason="fine")
+    with pytest.raises(perdure.ApprovalError, match="already"):
+        db.reject("s", request.id, by="bob")
+    with db.session("s") as s:
+        assert s.call(book, flight="BA1", amount=1200) == "booked BA1"
+        used = s.approvals(status=None)[0]
+    assert (used.status, used.by, used.reason) == ("used", "ana", "fine")
+    assert booked == ["BA1"]
+
+
+def test_a_rejection_is_an_answer(db: perdure.Database) -> None:
+    book = make()
+    db.reject("s", ask(db, book).id, by="ana", reason="too dear")
+    with db.session("s") as s, pytest.raises(perdure.EffectFailed, match="too dear"):
+        s.call(book, flight="BA1", amount=1200)
+    assert booked == []
+
+
+def test_an_expired_request_is_an_answer(db: perdure.Database, clock: FakeClock) -> None:
+    book = make(approval_valid_for="1h")
+    request = ask(db, book)
+    clock.advance(3600 * 1000)
+    with pytest.raises(perdure.ApprovalError, match="expired"):
+        db.approve("s", request.id, by="ana")
+    with db.session("s") as s, pytest.raises(perdure.EffectFailed, match="expired"):
+        s.call(book, flight="BA1", amount=1200)
+
+
+def test_changed_facts_ask_again(db: perdure.Database) -> None:
+    book = make()
+    first = ask(db, book)
+    db.approve("s", first.id, by="ana")
+    prices["BA1"] = 1500
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded) as again:
+        s.call(book, flight="BA1", amount=1200)
+    assert again.value.approval.id != first.id
+    assert again.value.approval.facts == {"price": 1500}
+    assert booked == []
+    db.approve("s", again.value.approval.id, by="ana")
+    with db.session("s") as s:
+        s.call(book, flight="BA1", amount=1200)
+        assert [a.status for a in s.approvals(status=None)] == ["stale", "used"]
+    assert booked == ["BA1"]
+
+
+def test_a_comparator_may_let_better_facts_pass(db: perdure.Database) -> None:
+    book = make(recheck=lambda old, new: new["price"] <= old["price"])
+    db.approve("s", ask(db, book).id, by="ana")
+    prices["BA1"] = 900
+    with db.session("s") as s:
+        assert s.call(book, flight="BA1", amount=1200) == "booked BA1"
+
+
+def test_a_decision_needs_a_name_and_a_request(db: perdure.Database) -> None:
+    request = ask(db, make())
+    with pytest.raises(perdure.InvalidInput, match="by="):
+        db.approve("s", request.id, by="")
+    with pytest.raises(perdure.ApprovalError, match="no approval"):
+        db.approve("s", "ap_nothing", by="ana")
+    with db.session("other") as s:
+        s.vars["a"] = 1
+        s.commit()
+    with pytest.raises(perdure.ApprovalError, match="no approval"):
+        db.approve("other", request.id, by="ana")

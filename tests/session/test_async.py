@@ -1,0 +1,132 @@
+"""The awaited edge: the same flows, group commit, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import tool
+from tests.clock import FakeClock
+
+
+def test_a_session_awaited_does_what_a_blocking_one_does(url: str, clock: FakeClock) -> None:
+    async def main() -> None:
+        async with perdure.open_async(url, clock=clock) as db:
+            async with db.session("s", owner="ana") as s:
+                s.messages.append("hi")
+                assert (await s.commit()).step == 1
+                await s.fork("b")
+                await s.switch("b")
+                s.vars["x"] = 1
+                await s.commit()
+                await s.switch("main")
+                await s.merge("b")
+                await s.tag("t")
+            assert (await db.read("s")).vars == {"x": 1}
+            assert len(await db.history("s")) == 2
+            await db.post("s", "m", key="k")
+            s = await db.session("s")
+            assert [m.body for m in await s.take()] == ["m"]
+            await s.commit()
+            await s.release()
+
+    asyncio.run(main())
+
+
+def test_many_sessions_at_once_share_batches(url: str, clock: FakeClock) -> None:
+    async def main() -> None:
+        async with perdure.open_async(url, clock=clock) as db:
+            sizes: list[int] = []
+            append = db.kernel.store.append
+
+            def counted(batch: Any) -> Any:
+                sizes.append(len(batch))
+                return append(batch)
+
+            db.kernel.store.append = counted  # type: ignore[method-assign]
+
+            async def one(name: str) -> None:
+                async with db.session(name) as s:
+                    for i in range(10):
+                        s.messages.append(i)
+                        await s.commit()
+
+            await asyncio.gather(*(one(f"s{n}") for n in range(30)))
+            assert sum(sizes) == 300
+            assert max(sizes) > 1
+            for n in range(30):
+                assert (await db.read(f"s{n}")).messages == list(range(10))
+
+    asyncio.run(main())
+
+
+def test_parallel_calls_each_record_their_outcome(url: str, clock: FakeClock) -> None:
+    done: list[int] = []
+
+    @tool(if_unsure="retry")
+    async def act(n: int) -> int:
+        await asyncio.sleep(0.001 * (3 - n))
+        done.append(n)
+        return n * n
+
+    @tool
+    def block(n: int) -> int:
+        return -n
+
+    async def work(s: Any) -> list[int]:
+        return list(await asyncio.gather(*(s.call(act, n) for n in range(3)), s.call(block, 7)))
+
+    async def main() -> None:
+        async with perdure.open_async(url, clock=clock) as db:
+            async with db.session("s") as s:
+                assert await s.run("r", work) == [0, 1, 4, -7]
+                assert await s.run("r", work) == [0, 1, 4, -7]
+            assert sorted(done) == [0, 1, 2]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_commit_still_lands(url: str, clock: FakeClock) -> None:
+    async def main() -> None:
+        async with perdure.open_async(url, clock=clock) as db, db.session("s") as s:
+            s.vars["a"] = 1
+            task = asyncio.ensure_future(s.commit())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            s.vars["b"] = 2
+            await s.commit()
+            assert (await db.read("s")).vars == {"a": 1, "b": 2}
+            assert (await db.read("s", at=1)).vars == {"a": 1}
+
+    asyncio.run(main())
+
+
+def test_one_conflict_does_not_fail_its_neighbours(url: str, clock: FakeClock) -> None:
+    async def main() -> None:
+        async with perdure.open_async(url, clock=clock) as db:
+            handles = [await db.session("one", lease=False) for _ in range(5)]
+            other = await db.session("other")
+            for i, s in enumerate([*handles, other]):
+                s.vars["i"] = i
+            answers = await asyncio.gather(*(s.commit() for s in [*handles, other]), return_exceptions=True)
+            won = [a for a in answers[:5] if not isinstance(a, BaseException)]
+            lost = [a for a in answers[:5] if isinstance(a, perdure.Conflict)]
+            assert (len(won), len(lost)) == (1, 4)
+            assert answers[5].step == 1  # type: ignore[union-attr]
+            await other.release()
+
+    asyncio.run(main())
+
+
+def test_an_asynchronous_tool_needs_the_awaited_edge(tmp_path: Any) -> None:
+    @tool(read=True)
+    async def act() -> int:
+        return 1
+
+    with perdure.open("memory://") as db, db.session("s") as s, pytest.raises(perdure.Misuse, match="open_async"):
+        s.call(act)

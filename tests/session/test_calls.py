@@ -1,0 +1,301 @@
+"""Calls: written down before they are made, never made twice, and never guessed about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import Done, NotDone, Unknown, tool
+from tests.clock import FakeClock
+
+
+class Killed(BaseException):
+    """Ends a handle's life in the middle of a call, as kill -9 would: nothing after it is written."""
+
+
+class World:
+    """The outside world: what was really done, by effect id."""
+
+    def __init__(self) -> None:
+        self.did: list[tuple[str, str]] = []
+        self.entered = 0
+        self.crash: str | None = None
+
+    def do(self, order: str, effect: str) -> dict[str, Any]:
+        self.entered += 1
+        if self.crash == "before":
+            raise Killed
+        if order not in [o for o, e in self.did if e == effect]:
+            self.did.append((order, effect))
+        if self.crash == "after":
+            raise Killed
+        if self.crash == "error":
+            raise ConnectionError("the line went dead")
+        return {"order": order}
+
+
+@pytest.fixture
+def world() -> World:
+    """An outside world in which nothing has happened yet."""
+    return World()
+
+
+def charge_tool(world: World, **declared: Any) -> perdure.Tool:
+    @tool(**declared)
+    def charge(order: str, ctx: Any) -> dict[str, Any]:
+        return world.do(order, ctx.effect_id)
+
+    return charge
+
+
+def crash(db: perdure.Database, clock: FakeClock, charge: Any, world: World, when: str) -> None:
+    """Call a tool, and die in the middle of it."""
+    s = db.session("s")
+    world.crash = when
+    with pytest.raises(Killed):
+        s.call(charge, order="o1")
+    world.crash = None
+    clock.advance(60_000)
+
+
+def test_a_call_returns_what_the_tool_returned_and_is_recorded(db: perdure.Database, world: World) -> None:
+    charge = charge_tool(world)
+    with db.session("s") as s:
+        s.vars["before"] = 1
+        assert s.call(charge, order="o1") == {"order": "o1"}
+        assert [c.kind for c in db.history("s")] == ["done", "started"]
+        assert db.read("s", at=1).vars["before"] == 1
+
+
+def test_the_same_call_again_returns_the_recorded_outcome(db: perdure.Database, world: World) -> None:
+    charge = charge_tool(world)
+    for _ in range(3):
+        with db.session("s") as s:
+            assert s.call(charge, order="o1") == {"order": "o1"}
+    assert world.entered == 1
+    with db.session("s") as s:
+        s.call(charge.options(key="second"), order="o1")
+        s.call(charge, order="o2")
+    assert world.entered == 3
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_ask_parks_for_a_human_and_never_enters_twice(
+    db: perdure.Database, clock: FakeClock, world: World, when: str
+) -> None:
+    charge = charge_tool(world)
+    crash(db, clock, charge, world, when)
+    for _ in range(2):
+        with db.session("s") as s, pytest.raises(perdure.InDoubt, match="nobody knows") as doubt:
+            s.call(charge, order="o1")
+    assert world.entered == 1
+    assert db.look("s").status == "in_doubt"
+    with db.session("s") as s:
+        s.resolve(doubt.value.effect, done={"order": "found in the bank's list"}, by="ops")
+        assert s.call(charge, order="o1") == {"order": "found in the bank's list"}
+    assert world.entered == 1
+
+
+def test_a_doubt_resolved_by_retry_runs_with_the_same_id(db: perdure.Database, clock: FakeClock, world: World) -> None:
+    charge = charge_tool(world)
+    crash(db, clock, charge, world, "after")
+    with db.session("s") as s:
+        with pytest.raises(perdure.InDoubt) as doubt:
+            s.call(charge, order="o1")
+        s.resolve(doubt.value.effect, retry=True)
+        assert s.call(charge, order="o1") == {"order": "o1"}
+    assert world.did == [("o1", doubt.value.effect)]
+
+
+def test_a_doubt_given_up_is_a_failure(db: perdure.Database, clock: FakeClock, world: World) -> None:
+    charge = charge_tool(world)
+    crash(db, clock, charge, world, "before")
+    with db.session("s") as s:
+        with pytest.raises(perdure.InDoubt) as doubt:
+            s.call(charge, order="o1")
+        s.resolve(doubt.value.effect, abort=True)
+        with pytest.raises(perdure.EffectFailed, match="given up"):
+            s.call(charge, order="o1")
+        with pytest.raises(perdure.CallError, match="not in doubt"):
+            s.resolve(doubt.value.effect, retry=True)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_retry_runs_again_under_the_same_id(db: perdure.Database, clock: FakeClock, world: World, when: str) -> None:
+    charge = charge_tool(world, if_unsure="retry")
+    crash(db, clock, charge, world, when)
+    with db.session("s") as s:
+        assert s.call(charge, order="o1") == {"order": "o1"}
+    assert len(world.did) == 1
+    assert world.entered == 2
+
+
+def test_retry_asks_once_the_providers_key_has_expired(db: perdure.Database, clock: FakeClock, world: World) -> None:
+    charge = charge_tool(world, if_unsure="retry", key_valid_for="24h")
+    crash(db, clock, charge, world, "after")
+    clock.advance(24 * 3600 * 1000)
+    with db.session("s") as s, pytest.raises(perdure.InDoubt):
+        s.call(charge, order="o1")
+    assert world.entered == 1
+
+
+@pytest.mark.parametrize(("when", "entered"), [("before", 2), ("after", 1)])
+def test_a_reconciler_asks_the_outside_world(
+    db: perdure.Database, clock: FakeClock, world: World, when: str, entered: int
+) -> None:
+    def find(order: str) -> Any:
+        return Done({"order": order, "found": True}) if any(o == order for o, _ in world.did) else NotDone
+
+    charge = charge_tool(world, if_unsure=find)
+    crash(db, clock, charge, world, when)
+    with db.session("s") as s:
+        assert s.call(charge, order="o1")["order"] == "o1"
+    assert (world.entered, len(world.did)) == (entered, 1)
+
+
+def test_a_reconciler_that_does_not_know_parks(db: perdure.Database, clock: FakeClock, world: World) -> None:
+    charge = charge_tool(world, if_unsure=lambda order: Unknown())
+    crash(db, clock, charge, world, "after")
+    with db.session("s") as s, pytest.raises(perdure.InDoubt):
+        s.call(charge, order="o1")
+
+
+def test_report_tells_that_the_outcome_is_unknown(db: perdure.Database, clock: FakeClock, world: World) -> None:
+    charge = charge_tool(world, if_unsure="report")
+    crash(db, clock, charge, world, "after")
+    for _ in range(2):
+        with db.session("s") as s:
+            assert isinstance(s.call(charge, order="o1"), Unknown)
+    assert world.entered == 1
+
+
+def test_a_late_outcome_settles_the_doubt(db: perdure.Database, clock: FakeClock, world: World) -> None:
+    charge = charge_tool(world)
+    crash(db, clock, charge, world, "after")
+    db.post_outcome("s", world.did[0][1], {"order": "o1", "late": True})
+    with db.session("s") as s:
+        assert s.call(charge, order="o1") == {"order": "o1", "late": True}
+    assert world.entered == 1
+
+
+def test_an_unexpected_exception_leaves_the_outcome_unknown(db: perdure.Database, world: World) -> None:
+    world.crash = "error"
+    charge = charge_tool(world)
+    with db.session("s") as s, pytest.raises(perdure.InDoubt):
+        s.call(charge, order="o1")
+    assert world.entered == 1
+    retrying = charge_tool(world, if_unsure="retry")
+    with db.session("t") as s, pytest.raises(perdure.InDoubt):
+        s.call(retrying, order="o1")
+    assert world.entered == 1 + 3
+    assert len({e for _, e in world.did}) == 2
+
+
+def test_not_done_is_a_definite_failure(db: perdure.Database) -> None:
+    @tool
+    def refuse() -> None:
+        raise NotDone("no stock")
+
+    with db.session("s") as s:
+        for _ in range(2):
+            with pytest.raises(perdure.EffectFailed, match="no stock"):
+                s.call(refuse)
+
+
+def test_a_result_that_is_not_json_is_still_recorded_as_done(db: perdure.Database) -> None:
+    entered = []
+
+    @tool
+    def odd() -> Any:
+        entered.append(1)
+        return {"when": object()}
+
+    for _ in range(2):
+        with db.session("s") as s, pytest.raises(perdure.NotJson):
+            s.call(odd)
+    assert entered == [1]
+
+
+def test_reads_run_again_and_cached_reads_do_not(db: perdure.Database, clock: FakeClock) -> None:
+    asked: list[str] = []
+
+    @tool(read=True)
+    def look(city: str) -> str:
+        asked.append(city)
+        return city.upper()
+
+    @tool(read=True, cache="7d")
+    def search(city: str) -> list[str]:
+        asked.append(city)
+        return [city]
+
+    for _ in range(2):
+        with db.session("s") as s:
+            assert s.call(look, "oslo") == "OSLO"
+            assert s.call(search, city="paris") == ["paris"]
+            assert s.call(search, city="paris") == ["paris"]
+    assert asked == ["oslo", "paris", "oslo"]
+    clock.advance(6 * 24 * 3600 * 1000)
+    with db.session("s") as s:
+        s.call(search, city="paris")
+        s.commit("keep the session alive")
+    clock.advance(2 * 24 * 3600 * 1000)
+    with db.session("s") as s:
+        s.call(search, city="paris")
+    assert asked.count("paris") == 2
+
+
+def test_a_branch_from_before_an_effect_reuses_its_outcome(db: perdure.Database, world: World) -> None:
+    charge = charge_tool(world)
+    with db.session("s") as s:
+        s.vars["a"] = 1
+        s.commit()
+        s.fork("again", at=1)
+        assert s.call(charge, order="o1") == {"order": "o1"}
+    with db.session("s", branch="again") as s:
+        assert s.call(charge, order="o1") == {"order": "o1"}
+        ids = {e["id"] for e in s.effects()}
+    assert world.entered == 1
+    assert ids.isdisjoint({world.did[0][1]})
+    with db.session("s", branch="again", effects="live") as s:
+        s.call(charge.options(key="really"), order="o1")
+    assert world.entered == 2
+
+
+def test_an_effect_done_on_a_sibling_is_reported_before_it_happens_again(db: perdure.Database, world: World) -> None:
+    charge = charge_tool(world)
+    with db.session("s") as s:
+        s.vars["a"] = 1
+        s.commit()
+        s.fork("one")
+        s.fork("two")
+        s.switch("one")
+        s.call(charge, order="o1")
+        s.switch("two")
+    with db.session("s", branch="two") as s, pytest.raises(perdure.DoneElsewhere):
+        s.call(charge, order="o1")
+    assert world.entered == 1
+    with db.session("s", branch="two", effects="dry") as s, pytest.raises(perdure.CallError, match="dry run"):
+        s.call(charge, order="o2")
+
+
+def test_after_a_rewind_an_effect_is_not_repeated(db: perdure.Database, world: World) -> None:
+    charge = charge_tool(world)
+    with db.session("s") as s:
+        s.vars["a"] = 1
+        s.commit()
+        s.call(charge, order="o1")
+        s.rewind(1)
+        assert s.call(charge, order="o1") == {"order": "o1"}
+    assert world.entered == 1
+
+
+def test_arguments_must_fit_the_tool(db: perdure.Database, world: World) -> None:
+    with db.session("s") as s:
+        with pytest.raises(perdure.InvalidInput, match="order"):
+            s.call(charge_tool(world))
+        with pytest.raises(perdure.NotJson, match="arguments.order"):
+            s.call(charge_tool(world), order=object())
+    assert world.entered == 0

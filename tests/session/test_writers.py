@@ -1,0 +1,129 @@
+"""Several writers: leases, conflicts, the inbox. No message is lost."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import perdure
+from tests.clock import FakeClock
+
+
+def test_a_second_handle_finds_the_session_busy(db: perdure.Database, open_db: Any) -> None:
+    with db.session("s") as s:
+        with pytest.raises(perdure.Busy) as busy:
+            open_db().session("s")
+        assert "process" in busy.value.holder
+        s.vars["a"] = 1
+        s.commit()
+    with open_db().session("s") as s:
+        assert s.vars["a"] == 1
+
+
+def test_a_writer_that_lost_its_lease_cannot_write(db: perdure.Database, open_db: Any, clock: FakeClock) -> None:
+    s = db.session("s")
+    s.vars["a"] = 1
+    s.commit()
+    clock.advance(60_000)
+    with open_db().session("s") as other:
+        assert other.fence > s.fence
+        other.vars["a"] = 2
+        other.commit()
+        s.vars["a"] = 3
+        with pytest.raises(perdure.LeaseLost):
+            s.commit()
+    assert db.read("s").vars["a"] == 2
+
+
+def test_an_optimistic_writer_loses_with_the_new_head(db: perdure.Database) -> None:
+    one, two = db.session("s", lease=False), db.session("s", lease=False)
+    one.vars["a"] = 1
+    one.commit()
+    two.vars["a"] = 2
+    with pytest.raises(perdure.Conflict) as conflict:
+        two.commit()
+    assert conflict.value.head.step == 1
+    with pytest.raises(perdure.Conflict):
+        two.commit()
+    two.reload()
+    assert two.vars["a"] == 1
+    two.vars["a"] = 2
+    two.commit()
+    assert db.read("s").vars["a"] == 2
+
+
+def test_an_optimistic_writer_is_refused_while_somebody_holds_the_lease(db: perdure.Database) -> None:
+    free = db.session("s", lease=False)
+    free.vars["a"] = 1
+    with db.session("s"), pytest.raises(perdure.Busy):
+        free.commit()
+
+
+def test_update_replays_the_input_on_the_new_head(db: perdure.Database) -> None:
+    def add(name: str) -> Any:
+        return lambda s: s.messages.append(name)
+
+    threads = [
+        threading.Thread(target=lambda n=n: db.update("s", add(f"m{n}"), tries=500)) for n in range(12)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert sorted(db.read("s").messages) == sorted(f"m{n}" for n in range(12))
+    assert db.read("s").step == 12
+
+
+def test_messages_are_posted_without_the_lease_and_taken_by_a_commit(db: perdure.Database) -> None:
+    with db.session("s") as s:
+        assert db.post("s", {"text": "one"}, key="a")
+        assert db.post("s", {"text": "two"}, key="b")
+        assert not db.post("s", {"text": "one"}, key="a")
+        assert [m.body["text"] for m in s.take()] == ["one", "two"]
+        assert s.take() == []
+        s.reload()
+        taken = s.take(limit=1)
+        s.messages.append(taken[0].body)
+        s.commit()
+        assert [m.body["text"] for m in s.take()] == ["two"]
+        s.commit()
+    assert not db.post("s", {"text": "one"}, key="a")
+    with db.session("s") as s:
+        assert s.take() == []
+    with pytest.raises(perdure.InvalidInput, match="a"):
+        db.post("s", {"text": "other"}, key="a")
+
+
+def test_changes_tell_of_every_commit_in_order(db: perdure.Database) -> None:
+    page = db.changes()
+    with db.session("s") as s, db.session("t") as t:
+        for i in range(3):
+            s.vars["i"] = t.vars["i"] = i
+            s.commit()
+            t.commit()
+    seen: list[Any] = []
+    while (page := db.changes(page.cursor, limit=2)).items:
+        seen.extend(page.items)
+    assert [c.step for c in seen if c.session == "s"] == [1, 2, 3]
+    assert [c.step for c in seen if c.session == "t"] == [1, 2, 3]
+
+
+def test_watch_gives_changes_as_they_happen(db: perdure.Database) -> None:
+    stop, seen = threading.Event(), []
+
+    def watch() -> None:
+        for change in db.watch(poll=0.01, stop=stop):
+            seen.append(change.step)
+            if len(seen) == 3:
+                stop.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with db.session("s") as s:
+        for i in range(3):
+            s.vars["i"] = i
+            s.commit()
+    watcher.join(timeout=30)
+    assert seen == [1, 2, 3]
