@@ -55,7 +55,7 @@ class Branching(SessionCore):
         self._adopt(loaded)
         return self.head
 
-    def _merge_flow(self, other: str, prefer: str | Callable[[Clash], Any] | None = None) -> Flow[Checkpoint | None]:
+    def _merge_flow(self, other: str, prefer: str | Callable[[Clash], Any] | None = None) -> Flow[Checkpoint]:
         """Bring what another branch (or tag, or step) changed since the two parted into this one, as one commit.
 
         Where both changed the same path, ``MergeConflict`` lists the paths and nothing is written; ``prefer``

@@ -13,7 +13,7 @@ import functools
 import inspect
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -188,7 +188,7 @@ class Opening:
         self._opening = opening
         self._session: AsyncSession | None = None
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[Any, Any, AsyncSession]:
         return self._opening.__await__()
 
     async def __aenter__(self) -> AsyncSession:
@@ -198,6 +198,17 @@ class Opening:
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
         assert self._session is not None
         await self._session.__aexit__(kind, error, trace)
+
+
+def opening(flow: Callable[Concatenate[Any, P], Flow[Any]]) -> Callable[Concatenate[Any, P], Opening]:
+    """The method for the flow that opens a session."""
+
+    @functools.wraps(flow)
+    def session(self: Any, *args: P.args, **kwargs: P.kwargs) -> Opening:
+        return Opening(drive(self.bridge, flow(self, *args, **kwargs)))
+
+    session.__name__ = session.__qualname__ = "session"
+    return session
 
 
 class AsyncDatabase(DatabaseFlows):
@@ -210,13 +221,7 @@ class AsyncDatabase(DatabaseFlows):
     def _new_gate(self) -> Any:
         return asyncio.Lock()
 
-    @functools.wraps(DatabaseFlows._open)
-    def session(self, *args: Any, **kwargs: Any) -> Opening:
-        return Opening(self._session(*args, **kwargs))
-
-    async def _session(self, *args: Any, **kwargs: Any) -> AsyncSession:
-        s: AsyncSession = await drive(self.bridge, self._open(*args, **kwargs))
-        return s
+    session = opening(DatabaseFlows._open)
 
     def _new_handle(self, *args: Any) -> SessionFlows:
         s = AsyncSession(*args)

@@ -28,7 +28,7 @@ def compact(kernel: Kernel, session: str, line: int, minimum: int = PACK_ROWS) -
 
 
 def _compact_once(kernel: Kernel, session: str, line: int, minimum: int) -> int:
-    bundle = kernel.store.load(session, line, None)
+    bundle = kernel.store.load(session, line, None, refs=False)
     reader = PackReader(kernel, session, bundle.packs)
     builder = Builder(kernel, session, reader)
     if bundle.base is not None:

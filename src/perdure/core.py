@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_COMMIT = 64 * 1024 * 1024
 """The most bytes one commit may carry, blobs apart."""
+MAX_ABOUT = 4096
+"""The most bytes a checkpoint may say about itself in the clear."""
 
 
 class Settings:
@@ -155,18 +157,32 @@ class SessionCore(StateView):
 
     # -- committing ---------------------------------------------------------------------------------------------
 
-    def _commit_flow(self, note: str = "", *, status: str | None = None) -> Flow[Checkpoint | None]:
+    def _commit_flow(
+        self,
+        note: str = "",
+        *,
+        status: str | None = None,
+        model: dict[str, Any] | None = None,
+        usage: dict[str, Any] | None = None,
+        tools: str | None = None,
+    ) -> Flow[Checkpoint]:
         """Make all edits durable as one checkpoint. When this returns, they survive kill -9.
 
-        Without edits nothing is written and the head is returned (None: there is none yet).
+        ``model`` (name, version, temperature, top_p, seed), ``usage`` (tokens, cost) and ``tools`` (the version of
+        the tool schemas) are recorded with the checkpoint. Without edits nothing is written and the head is
+        returned, except that a session's first commit is always written.
         """
         self._usable()
-        if self._replay is not None:
+        if self._replay is not None and self._point is not None:
             done = yield from self._replay.commit(self)
             if done:
-                return self.head
-        x: dict[str, Any] = {"note": note} if note else {}
-        return (yield from self._write(Kind.COMMIT, x=x, status=status, empty=bool(note or status)))
+                return checkpoint_of(self._point)
+        x: dict[str, Any] = {"note": note, "model": model, "usage": usage, "tools": tools}
+        x = {k: v for k, v in x.items() if v}
+        if x and len(codec.encode(Wire(None).value(x, ("checkpoint",))).data) > MAX_ABOUT:
+            msg = f"note, model, usage and tools of a checkpoint may have {MAX_ABOUT} bytes: keep more in the state"
+            raise LimitExceeded(msg)
+        return (yield from self._write(Kind.COMMIT, x=x, status=status, empty=bool(x or status)))
 
     def _write(
         self,
@@ -176,7 +192,7 @@ class SessionCore(StateView):
         extra: dict[str, Any] | None = None,
         status: str | None = None,
         empty: bool = True,
-    ) -> Flow[Checkpoint | None]:
+    ) -> Flow[Checkpoint]:
         yield Enter(self._gate)
         try:
             yield from self._settle_pending()
@@ -184,14 +200,14 @@ class SessionCore(StateView):
                 msg = f"session {self.id!r} is closed: open it with reopen=True to go on"
                 raise Misuse(msg)
             ops = self._document.collect()
-            if not ops and not empty and not self._taking:
-                return self.head
+            if self._point is not None and not ops and not empty and not self._taking:
+                return checkpoint_of(self._point)
             item, point, blobs = self._seal(kind, ops, dict(x or {}), dict(extra or {}), status)
             # Blobs are durable before the commit that names them.
             for ref, data in blobs.items():
                 yield Do(self.kernel.blobs.put, (ref, data))
             yield from self._land(item, point)
-            return self.head
+            return checkpoint_of(point)
         finally:
             self._gate.release()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self
 
 from perdure import faults
 from perdure.approvals import decision
@@ -35,6 +35,7 @@ from perdure.tracked import edit, plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+P = ParamSpec("P")
 EFFECTS = ("reuse", "dry", "live")
 At = int | str | None
 
@@ -311,10 +312,17 @@ class DatabaseFlows:
         return packed
 
 
+def opened(flow: Callable[Concatenate[Any, P], Flow[Any]]) -> Callable[Concatenate[Any, P], Session]:
+    """The blocking method for the flow that opens a session."""
+    method = sync(flow)
+    method.__name__ = method.__qualname__ = "session"
+    return method
+
+
 class Database(DatabaseFlows):
     """An open store with its sessions. Get one from :func:`perdure.open`."""
 
-    session = sync(DatabaseFlows._open)
+    session = opened(DatabaseFlows._open)
     update = sync(DatabaseFlows._update_flow)
     read = sync(DatabaseFlows._read_flow)
     history = sync(DatabaseFlows._history_flow)

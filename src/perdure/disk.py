@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 
 from perdure.errors import Poisoned, StoreFull, Unavailable
 
@@ -20,7 +21,8 @@ FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 """States hold what users said: only their owner may read them, whatever the umask."""
 
-
+PATIENCE = 30.0
+"""Seconds to wait for a lock that another process holds."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # EBADF: the file could be opened for reading only.
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM, errno.EBADF}
@@ -113,8 +115,21 @@ class Disk:
             return []
 
     def lock(self, fd: int, *, exclusive: bool) -> None:
-        """Wait for the advisory lock of an open file; it ends with :meth:`unlock` or the process."""
-        fcntl.flock(fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        """Wait for the advisory lock of an open file; it ends with :meth:`unlock` or the process.
+
+        Others hold it for one write and one sync; one that was stopped while it did must not stop us for good.
+        """
+        how = (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB
+        pause, waited = 0.0002, 0.0
+        while True:
+            try:
+                return fcntl.flock(fd, how)
+            except BlockingIOError:
+                if waited > PATIENCE:
+                    raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
+            time.sleep(pause)
+            waited += pause
+            pause = min(pause * 1.5, 0.01)
 
     def unlock(self, fd: int) -> None:
         """Give the advisory lock back."""
@@ -175,4 +190,9 @@ def explain(error: OSError, path: str) -> Unavailable:
         )
     if error.errno in {errno.EMFILE, errno.ENFILE}:
         return Unavailable(f"{path}: too many open files; nothing was written: raise `ulimit -n`")
+    if error.errno == errno.ETIMEDOUT:
+        return Unavailable(
+            f"{path}: another process has held the lock for {PATIENCE:.0f} s; nothing was written: see whether "
+            "it hangs or was stopped, then try again"
+        )
     return Unavailable(f"{path}: {said}; nothing was written: see to the disk, then try again")

@@ -96,8 +96,8 @@ class Gone(NotFound):
 class Conflict(PerdureError):
     """Another writer moved the head first. ``head`` is where it stands now.
 
-    Nothing was written. Use :meth:`perdure.Session.retry` (or reopen the session)
-    to replay the input on the new head.
+    Nothing was written. ``session.reload()`` and do it again on the new head, or let
+    :meth:`perdure.Database.update` replay the input.
     """
 
     def __init__(self, message: str, head: Any = None) -> None:

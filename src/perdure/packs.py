@@ -80,9 +80,12 @@ class PackReader:
         return self._plain[at]
 
     def _find(self, line: int, step: int) -> Artifact:
-        for pack in self._packs:
-            if pack.line == line and pack.lo <= step <= pack.hi:
-                return pack
+        for _ in range(2):
+            for pack in self._packs:
+                if pack.kind == PACK and pack.line == line and pack.lo <= step <= pack.hi:
+                    return pack
+            # Packs that a snapshot refers to are not always read along with it.
+            self.add(self._kernel.store.slice(self._session, line, step, step).packs)
         raise Corrupted(f"session {self._session!r}, line {line}, step {step}", "the pack that holds it is missing")
 
     def row(self, line: int, step: int) -> Packed:
@@ -102,6 +105,10 @@ class PackReader:
             if len(self._rows[at]) != pack.hi - pack.lo + 1:
                 raise Corrupted(where, "the pack holds another number of rows than it says")
         return self._rows[at][step - pack.lo]
+
+    def before(self, pack: Artifact) -> bytes:
+        """The digest of the row before a pack."""
+        return _raw_pack(self._body(pack).data)[0]
 
     def appended(self, name: str, span: Span) -> list[Any]:
         """All that the rows of a span appended to a top-level list of the state."""

@@ -72,8 +72,12 @@ class Store(Protocol):
         """The first rows of all lines that were ever written under this branch name (None: any), by line."""
         ...
 
-    def load(self, session: str, line: int, step: int | None = None) -> Bundle:
-        """What is needed to rebuild a line at ``step`` (None: its last), at one instant."""
+    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
+        """What is needed to rebuild a line at ``step`` (None: its last), at one instant.
+
+        Without ``refs`` the packs that the base refers to are left out: whoever does not need the values of long
+        lists does not read them.
+        """
         ...
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:

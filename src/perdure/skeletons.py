@@ -127,7 +127,7 @@ def start_of_line(builder: Builder, row: Row) -> None:
     if origin is None:
         builder.begin(None, genesis(), {})
     else:
-        bundle = kernel.store.load(session, origin[0], origin[1])
+        bundle = kernel.store.load(session, origin[0], origin[1], refs=False)
         reader = PackReader(kernel, session, bundle.packs)
         parent = Builder(kernel, session, reader)
         if bundle.base is not None:

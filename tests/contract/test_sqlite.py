@@ -104,8 +104,7 @@ def test_making_a_file_waits_for_somebody_who_is_making_it(path: Path):
     """SQLite itself does not wait where the switch to a log meets a lock."""
     path.touch()
     with closing(apsw.Connection(str(path))) as other:
-        other.execute("begin exclusive")
-        other.execute("create table t (x)")
+        other.execute("begin immediate")
         release = threading.Timer(0.2, other.execute, ("rollback",))
         release.start()
         SqliteStore(path, busy_timeout=10).close()
@@ -523,6 +522,20 @@ def test_the_file_gets_smaller_when_half_of_it_is_dropped(store: SqliteStore, pa
     assert path.stat().st_size < full * 0.7
     assert store.usage().bytes < full * 0.75
     assert store.load("s39", 0).last == 3
+
+
+def test_a_file_that_cannot_shrink_is_left_as_it_is(store: SqliteStore, path: Path):
+    write(store, count=20, payload=b"x" * 50_000)
+    store.close()
+    with closing(apsw.Connection(str(path))) as other:
+        other.execute("pragma journal_mode = delete").fetchall()
+        other.execute("pragma auto_vacuum = none")
+        other.execute("vacuum")
+    again = SqliteStore(path)
+    again.drop("s", None, "expired")
+    assert path.stat().st_size > 900_000
+    write(again, count=1)
+    again.close()
 
 
 def test_reads_go_on_while_the_file_shrinks(store: SqliteStore, path: Path):

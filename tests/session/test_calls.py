@@ -87,9 +87,10 @@ def test_ask_parks_for_a_human_and_never_enters_twice(
 ) -> None:
     charge = charge_tool(world)
     crash(db, clock, charge, world, when)
-    for _ in range(2):
-        with db.session("s") as s, pytest.raises(perdure.InDoubt, match="nobody knows") as doubt:
-            s.call(charge, order="o1")
+    with db.session("s") as s, pytest.raises(perdure.InDoubt, match="nobody knows"):
+        s.call(charge, order="o1")
+    with db.session("s") as s, pytest.raises(perdure.InDoubt, match="nobody knows") as doubt:
+        s.call(charge, order="o1")
     assert world.entered == 1
     assert db.look("s").status == "in_doubt"
     with db.session("s") as s:
@@ -296,6 +297,6 @@ def test_arguments_must_fit_the_tool(db: perdure.Database, world: World) -> None
     with db.session("s") as s:
         with pytest.raises(perdure.InvalidInput, match="order"):
             s.call(charge_tool(world))
-        with pytest.raises(perdure.NotJson, match="arguments.order"):
+        with pytest.raises(perdure.NotJson, match=r"arguments\.order"):
             s.call(charge_tool(world), order=object())
     assert world.entered == 0

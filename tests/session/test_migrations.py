@@ -60,7 +60,7 @@ def test_a_migration_that_makes_no_state_is_refused(open_db: Any) -> None:
     with open_db().session("s") as s:
         s.vars["a"] = 1
         s.commit()
-    with pytest.raises(perdure.NotJson, match="1.0.0->2.0.0"):
+    with pytest.raises(perdure.NotJson, match=r"1\.0\.0->2\.0\.0"):
         open_db(schema="2.0.0", migrations=ms).session("s")
 
 

@@ -27,12 +27,26 @@ def test_a_commit_is_there_for_the_next_handle(db: perdure.Database) -> None:
         assert s.summary == "going"
 
 
-def test_a_commit_without_edits_writes_nothing(db: perdure.Database) -> None:
+def test_a_commit_without_edits_writes_nothing_but_the_first(db: perdure.Database) -> None:
     with db.session("s") as s:
-        assert s.commit() is None
+        assert s.commit().step == 1
         s.vars["a"] = 1
-        first = s.commit()
-        assert s.commit() == first
+        second = s.commit()
+        assert s.commit() == second
+        assert second.step == 2
+
+
+def test_a_checkpoint_records_model_usage_and_tools(db: perdure.Database) -> None:
+    about: dict[str, Any] = {
+        "model": {"name": "deepseek-v3.2", "temperature": 0.0, "top_p": 1.0, "seed": 7},
+        "usage": {"input_tokens": 12, "output_tokens": 3, "cost": 0.001},
+        "tools": "1.0",
+    }
+    with db.session("s") as s:
+        s.commit("planned", **about)
+        with pytest.raises(perdure.LimitExceeded, match="4096"):
+            s.commit("x" * 5000)
+    assert db.history("s")[0].more == {"note": "planned", **about}
 
 
 def test_every_step_can_be_read_again(db: perdure.Database) -> None:

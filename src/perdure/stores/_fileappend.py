@@ -203,7 +203,9 @@ def drop(file: SessionFile, session: str, reason: str, wall: int) -> None:
         index.posted,
     )
     file.replace(session, [gone], "drop")
-    file.set_lease(StoredLease(token=token))
+    # Gone it is: a lease on a tombstone that cannot be ended merely runs out.
+    with suppress(OSError):
+        file.set_lease(StoredLease(token=token))
 
 
 def restore(file: SessionFile, dump: Dump) -> None:

@@ -69,8 +69,11 @@ class SessionLog:
             self.park()
             self._forget()
             return
-        if self._fd < 0 or stat.st_ino != self._inode or stat.st_size < self.end:
+        if self._fd < 0 or stat.st_ino != self._inode:
             self._reopen(stat.st_ino)
+        if stat.st_size < self.end:
+            # Nobody ever cuts off what others may have read: what was there is lost.
+            raise Corrupted(self._where(stat.st_size), f"the log is shorter than the {self.end} bytes it had")
         if stat.st_size != self.end or self.end < self.index.durable:
             self._extend(stat.st_size)
             if self.end < self.index.durable or self._ignored != stat.st_size:
@@ -86,7 +89,7 @@ class SessionLog:
         first = next(frames.scan(self._read, 0, size, self._salt), None)
         record = None if first is None else decode(first.kind, first.body, self._where(0))
         same = isinstance(record, Birth) and record.generation == self.index.generation
-        if inode != self._inode or not same or size < self.end:
+        if inode != self._inode or not same:
             self._forget()
         self._inode = inode
 

@@ -28,7 +28,7 @@ def starts(file: SessionFile, branch: str | None) -> list[Row]:
     return _rows(file, sorted(found, key=lambda row: (row.line, row.step)))
 
 
-def load(file: SessionFile, line: int, step: int | None) -> Bundle:
+def load(file: SessionFile, line: int, step: int | None, *, refs: bool) -> Bundle:
     """What rebuilds a line at a step."""
     index = file.index
     last = _last(file, line)
@@ -43,7 +43,7 @@ def load(file: SessionFile, line: int, step: int | None) -> Bundle:
             if art.kind == ANCHOR and art.line == line and art.lo <= at < art.hi:
                 raise verdicts.retained(index.session, line, at, art.lo, art.hi)
         raise verdicts.no_step(index.session, line, at, last)
-    packs = index.packs([*_thin_spans(rows), *(base.refs if base else ())])
+    packs = index.packs([*_thin_spans(rows), *(base.refs if base and refs else ())])
     read = _artifacts(file, [*packs, *([base] if base else [])])
     return Bundle(read.pop() if base else None, tuple(_rows(file, rows)), tuple(read), last)
 

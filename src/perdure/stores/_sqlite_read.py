@@ -138,7 +138,7 @@ class Reader(Checks):
         )
         return self._rows(found)
 
-    def load(self, cursor: Cursor, session: str, line: int, step: int | None) -> Bundle:
+    def load(self, cursor: Cursor, session: str, line: int, step: int | None, *, refs: bool) -> Bundle:
         """What rebuilds a line at a step."""
         no = self._present(cursor, session)
         last = self._last(cursor, no, session, line)
@@ -162,7 +162,7 @@ class Reader(Checks):
             for anchor in anchors:
                 raise verdicts.retained(session, line, at, anchor.lo, anchor.hi)
             raise verdicts.no_step(session, line, at, last)
-        packs = self._packs(cursor, no, [*_thin_spans(rows), *(base.refs if base else ())])
+        packs = self._packs(cursor, no, [*_thin_spans(rows), *(base.refs if base and refs else ())])
         return Bundle(base, tuple(rows), packs, last)
 
     def slice(self, cursor: Cursor, session: str, line: int, lo: int, hi: int) -> Bundle:

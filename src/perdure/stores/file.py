@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import Busy, PerdureError, Poisoned, StoreFull, Unavailable
+from perdure.errors import Busy, Misuse, PerdureError, Poisoned, StoreFull, Unavailable
 from perdure.model import Lease, Promise
 from perdure.stores import _fileappend as writing
 from perdure.stores import _fileread as reading
@@ -132,12 +132,12 @@ class FileStore:
         with self._handle.known(session) as file:
             return reading.starts(file, branch) if file else []
 
-    def load(self, session: str, line: int, step: int | None = None) -> Bundle:
+    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
         with self._handle.known(session) as file:
             if file is None:
                 raise verdicts.no_session(session)
-            return reading.load(file, line, step)
+            return reading.load(file, line, step, refs=refs)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
@@ -262,4 +262,4 @@ class FileStore:
 
 def _is_final(error: PerdureError) -> bool:
     """Whether an error is the store's own, so that trying the next session could only fail again."""
-    return isinstance(error, Poisoned) or (isinstance(error, Unavailable) and not isinstance(error, StoreFull))
+    return isinstance(error, Misuse | Poisoned | Unavailable) and not isinstance(error, StoreFull)

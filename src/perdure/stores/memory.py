@@ -211,7 +211,7 @@ class MemoryStore:
             rows = [r.row for r in records if r.shown["starts"] and branch in (None, r.shown["branch"])]
             return sorted(rows, key=lambda row: row.line)
 
-    def load(self, session: str, line: int, step: int | None = None) -> Bundle:
+    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
         with self._inside() as room:
             found, last = find_line(room, session, line)
@@ -227,7 +227,7 @@ class MemoryStore:
                     if anchor.lo <= at < anchor.hi:
                         raise verdicts.retained(session, line, at, anchor.lo, anchor.hi)
                 raise verdicts.no_step(session, line, at, last)
-            return Bundle(base, tuple(rows), packs_for(found, rows, base.refs if base else ()), last)
+            return Bundle(base, tuple(rows), packs_for(found, rows, base.refs if base and refs else ()), last)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""

@@ -145,10 +145,10 @@ class SqliteStore:
         with self._file.read() as cursor:
             return self._reader.starts(cursor, session, branch)
 
-    def load(self, session: str, line: int, step: int | None = None) -> Bundle:
+    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
         with self._file.read() as cursor:
-            return self._reader.load(cursor, session, line, step)
+            return self._reader.load(cursor, session, line, step, refs=refs)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
