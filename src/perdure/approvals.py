@@ -4,7 +4,7 @@
 # The handle is one thing in several rooms: they share its inner parts.
 from __future__ import annotations
 
-import secrets
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.effects import Effects
@@ -75,7 +75,7 @@ class Approvals(Effects):
         if request["status"] == "pending":
             raise ApprovalNeeded(_words(request), Approval(**plain(request)))
         if request["status"] != "approved":
-            yield from self._finish(record, "failed", None, f"approval {request['status']}: {request['reason']}", None)
+            yield from self._finish(record, "failed", None, f"approval {request['status']}: {request['reason']}")
             return False
         fine = tool.recheck(plain(request["facts"]), facts) if tool.recheck else same(plain(request["facts"]), facts)
         if not fine:
@@ -86,7 +86,7 @@ class Approvals(Effects):
 
     def _ask(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, facts: Any) -> Flow[None]:
         now = self.kernel.clock.wall()
-        id = "ap_" + secrets.token_hex(12)
+        id = "ap_" + os.urandom(12).hex()
         ttl = tool.approval_valid_for if tool.approval_valid_for is not None else APPROVAL_TTL
         approval = Approval(id, record["id"], tool.name, bound, facts, now, now + int(ttl * 1000), "pending")
         self._book.setdefault("approvals", {})[id] = approval._asdict()

@@ -39,7 +39,7 @@ class Branching(SessionCore):
     def _rewind_flow(self, at: int | str) -> Flow[Checkpoint]:
         """Go on from an earlier checkpoint. What was left stays in the history, under the tip's id."""
         yield from self._ready("rewind")
-        tip = self._standing().envelope.id
+        tip = self._newest().envelope.id
         row, loaded = yield from self._locate(at)
         assert loaded.point is not None
         point = yield from self._append_line(self.branch, row, loaded.point, Kind.REWIND, {"leaves": tip}, tip)
@@ -62,7 +62,7 @@ class Branching(SessionCore):
         settles them: "ours", "theirs", "both" (lists that only grew), or a function of the clash.
         """
         yield from self._ready("merge")
-        self._standing()
+        self._newest()
         _, theirs = yield from self._locate(other)
         assert theirs.point is not None
         base: Loaded = yield Do(self._common, (theirs.point, plain(theirs.doc[BOOK].get("merges", []))))
@@ -96,7 +96,7 @@ class Branching(SessionCore):
             finally:
                 self._gate.release()
 
-    def _standing(self) -> Point:
+    def _newest(self) -> Point:
         if self._point is None:
             msg = f"session {self.id!r} has no checkpoint yet: commit() first"
             raise NotFound(msg)
@@ -111,7 +111,7 @@ class Branching(SessionCore):
     def _start_line(self, name: str, at: int | str | None, kind: str) -> Flow[Checkpoint]:
         self._usable()
         yield from self._resend()
-        point = self._standing()
+        point = self._newest()
         if at is None or at == self.step:
             row: SessionRow = yield Do(look, (self.kernel, self.id))
         else:
@@ -140,6 +140,8 @@ class Branching(SessionCore):
             faults.point("branch.after_write")
             if isinstance(answer, PerdureError):
                 raise answer
+            if self._on_point is not None:
+                self._on_point(point)
             return point
         finally:
             self._gate.release()

@@ -240,6 +240,14 @@ class AsyncDatabase(DatabaseFlows):
     approve = awaited(DatabaseFlows._approve_flow)
     reject = awaited(DatabaseFlows._reject_flow)
     compact = awaited(DatabaseFlows._compact_flow)
+    prune = awaited(DatabaseFlows._prune_flow)
+    sweep = awaited(DatabaseFlows._sweep_flow)
+    migrate = awaited(DatabaseFlows._migrate_flow)
+    collect = awaited(DatabaseFlows._collect_flow)
+    verify = awaited(DatabaseFlows._verify_flow)
+    witness = awaited(DatabaseFlows._witness_flow)
+    backup = awaited(DatabaseFlows._backup_flow)
+    restore = awaited(DatabaseFlows._restore_flow)
 
     async def watch(self, after: str | None = None, *, poll: float = 0.2) -> AsyncIterator[Any]:
         """Changes as they happen, until the iteration is left."""
@@ -262,6 +270,8 @@ class AsyncDatabase(DatabaseFlows):
             self.bridge.close()
             self._heartbeat.close()
             self._housekeeper.close()
+            if self._witness is not None:
+                self._witness.close()
             self.kernel.store.close()
             self.kernel.blobs.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from functools import cache
-from pathlib import Path
 
 
 class SystemClock:
@@ -23,7 +22,8 @@ class SystemClock:
 def boot_id() -> str:
     """Names this boot of this machine: monotonic times compare only within one boot."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
     except OSError:
         import platform
 

@@ -33,10 +33,14 @@ MSGPACK, JSON = 1, 2
 RAW, ZSTD = 0, 1
 """Compressions."""
 MAX_INFLATED = 512 * 1024 * 1024
+MAX_ROW = 64 * 1024 * 1024
+"""The most bytes the plaintext of one checkpoint may have, blobs apart."""
 ZERO = b"\0" * 32
 """Stands for the digest of the parent of a first checkpoint."""
 _MAGIC, _VERSION = 0xD5, 1
 _HAS_DICT, _HAS_CIPHER = 1, 2
+_PLAUSIBLE = 200
+"""By how much what people say may be compressed; beyond that, memory is taken step by step."""
 _MIN_WORTH = 96
 """Below this size compression does not pay."""
 _local = threading.local()
@@ -154,7 +158,7 @@ def seal(body: Body) -> bytes:
     return struct.pack("<BBBBI", _MAGIC, _VERSION, 0, body.form << 4 | how, len(body.data)) + data
 
 
-def unseal(sealed: bytes, where: str) -> Body:
+def unseal(sealed: bytes | memoryview, where: str, limit: int = MAX_INFLATED) -> Body:
     """Check the header and give the plaintext back; it is verified by digest afterwards."""
     if len(sealed) < 8:
         raise Corrupted(where, "the sealed bytes are cut short")
@@ -165,20 +169,22 @@ def unseal(sealed: bytes, where: str) -> Body:
         raise UnsupportedFormat(f"{where}: header version {version}, flags {flags} are not known: upgrade Perdure")
     if flags:
         raise UnsupportedFormat(f"{where}: dictionaries and ciphers are not supported by this version: upgrade Perdure")
-    if size > MAX_INFLATED:
-        raise Corrupted(where, f"claims to inflate to {size} bytes, over the limit of {MAX_INFLATED}")
+    if size > limit:
+        raise Corrupted(where, f"claims to inflate to {size} bytes, over the limit of {limit}")
     form, compression = how >> 4, how & 15
     data = sealed[8:]
     if compression == ZSTD:
         data = _inflate(data, size, where)
-    elif compression != RAW:
+    elif compression == RAW:
+        data = bytes(data)
+    else:
         raise UnsupportedFormat(f"{where}: compression {compression} is not known to this version: upgrade Perdure")
     if len(data) != size:
         raise Corrupted(where, "the sealed bytes have another length than the header says")
     return Body(form, data)
 
 
-def _inflate(data: bytes, size: int, where: str) -> bytes:
+def _inflate(data: bytes | memoryview, size: int, where: str) -> bytes:
     try:
         decompressor = _local.decompressor
     except AttributeError:
@@ -187,9 +193,20 @@ def _inflate(data: bytes, size: int, where: str) -> bytes:
         # The frame's own size is what memory is taken for: it must be the one that was checked against the limit.
         if zstandard.frame_content_size(data) != size:
             raise Corrupted(where, "the compressed frame claims another size than the header")
+        if size > max(_PLAUSIBLE * len(data), 1 << 20):
+            return _inflate_bit_by_bit(decompressor, data, size)
         return decompressor.decompress(data, max_output_size=size)
     except zstandard.ZstdError as e:
         raise Corrupted(where, "the compressed bytes cannot be read") from e
+
+
+def _inflate_bit_by_bit(decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, size: int) -> bytes:
+    """Nothing is verified yet, so no memory is taken on a frame's word alone: only for what really comes out."""
+    out = bytearray()
+    with decompressor.stream_reader(data) as reader:
+        while len(out) <= size and (part := reader.read(1 << 20)):
+            out += part
+    return bytes(out)
 
 
 def digest(keys: Keys, name: str, label: bytes, parts: tuple[bytes, ...], where: str) -> bytes:
@@ -197,7 +214,10 @@ def digest(keys: Keys, name: str, label: bytes, parts: tuple[bytes, ...], where:
 
     With keys in hand nothing unkeyed is believed, or whoever can write the store could simply leave the key out.
     """
-    message = b"".join((label, *(x for p in parts for x in (len(p).to_bytes(8, "little"), p))))
+    pieces = [label]
+    for part in parts:
+        pieces += (len(part).to_bytes(8, "little"), part)
+    message = b"".join(pieces)
     if not name:
         if keys:
             raise KeyMismatch(f"{where} was written without a key, and a key was given: open it without keys=")
@@ -214,19 +234,19 @@ def chain_digest(keys: Keys, name: str, parent: bytes, envelope: bytes, body: Bo
     return digest(keys, name, b"checkpoint\0", (parent, envelope, bytes((body.form,)), body.data), where)
 
 
-def seal_artifact(keys: Keys, session: str, artifact: Artifact, body: Body) -> Artifact:
-    """Seal derived bytes, bound to what they say they are.
+def seal_artifact(keys: Keys, session: str, artifact: Artifact, *bodies: Body) -> Artifact:
+    """Seal derived bytes, bound to what they say they are; each part can be inflated without the others.
 
     The digest is over the sealed bytes: they are checked before anything is inflated, and there are fewer of them.
     """
-    sealed = seal(body)
+    sealed = b"".join(len(part).to_bytes(4, "little") + part for part in map(seal, bodies))
     name = keys.current.encode()
     mac = _artifact_digest(keys, keys.current, session, artifact, sealed)
     return artifact._replace(body=bytes((len(name),)) + name + mac + sealed)
 
 
-def open_artifact(keys: Keys, session: str, artifact: Artifact, where: str) -> Body:
-    """The verified plaintext of an artifact."""
+def artifact_parts(keys: Keys, session: str, artifact: Artifact, where: str) -> list[memoryview]:
+    """The parts of an artifact, verified and still sealed."""
     raw = artifact.body
     if not raw or len(raw) < 1 + raw[0] + 32:
         raise Corrupted(where, "the sealed bytes are cut short")
@@ -235,13 +255,28 @@ def open_artifact(keys: Keys, session: str, artifact: Artifact, where: str) -> B
     except UnicodeDecodeError as e:
         raise Corrupted(where, "the key's name cannot be read") from e
     at = 1 + raw[0]
-    sealed = raw[at + 32 :]
-    if not hmac.compare_digest(_artifact_digest(keys, name, session, artifact, sealed), raw[at : at + 32]):
+    rest = memoryview(raw)[at + 32 :]
+    if not hmac.compare_digest(_artifact_digest(keys, name, session, artifact, rest), raw[at : at + 32]):
         raise Corrupted(where, "the digest does not match")
-    return unseal(sealed, where)
+    parts: list[memoryview] = []
+    while rest:
+        size = int.from_bytes(rest[:4], "little")
+        if size > len(rest) - 4:
+            raise Corrupted(where, "a part of it is cut short")
+        parts.append(rest[4 : 4 + size])
+        rest = rest[4 + size :]
+    return parts
 
 
-def _artifact_digest(keys: Keys, name: str, session: str, a: Artifact, sealed: bytes) -> bytes:
+def open_artifact(keys: Keys, session: str, artifact: Artifact, where: str) -> Body:
+    """The verified plaintext of an artifact of one part."""
+    parts = artifact_parts(keys, session, artifact, where)
+    if len(parts) != 1:
+        raise Corrupted(where, f"it has {len(parts)} parts")
+    return unseal(parts[0], where)
+
+
+def _artifact_digest(keys: Keys, name: str, session: str, a: Artifact, sealed: bytes | memoryview) -> bytes:
     about = _encode((session, a.kind, a.line, a.lo, a.hi, [list(s) for s in a.refs], list(a.blobs)))
     where = f"{a.kind} of session {session!r}, line {a.line}, steps {a.lo}-{a.hi}"
-    return digest(keys, name, b"artifact\0", (about, sealed), where)
+    return digest(keys, name, b"artifact\0", (about, hashlib.sha256(sealed).digest()), where)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from perdure import codec, faults
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from perdure.replay import Replay
 
-MAX_COMMIT = 64 * 1024 * 1024
+MAX_COMMIT = codec.MAX_ROW
 """The most bytes one commit may carry, blobs apart."""
 MAX_ABOUT = 4096
 """The most bytes a checkpoint may say about itself in the clear."""
@@ -74,6 +73,7 @@ class SessionCore(StateView):
         self._run: str | None = None
         self._elsewhere: Any = None
         self._on_commit: Callable[[SessionCore], None] | None = None
+        self._on_point: Callable[[Point], None] | None = None
 
     # -- what it is ---------------------------------------------------------------------------------------------
 
@@ -237,6 +237,8 @@ class SessionCore(StateView):
             raise answer
         self._pending = None
         self._point = point
+        if self._on_point is not None:
+            self._on_point(point)
         self._loose += 1
         if self._on_commit is not None:
             self._on_commit(self)
@@ -307,12 +309,14 @@ def seal_commit(
     expect: bytes | None = None,
 ) -> tuple[Append, Point]:
     """Build a sealed commit on top of ``before``; with ``line`` it starts that line, the branch being at ``expect``."""
+    # Plain strings, whatever named them: what is written does not depend on how it was spelt.
+    kind, status = str(kind), str(status)
     starts = before is None or line is not None
     parent = before.envelope.id if before else None
     if line is not None and before is not None:
         x["from"] = [before.envelope.line, before.envelope.step, before.digest]
     env = Envelope(
-        1, session, secrets.token_bytes(16), parent,
+        1, session, os.urandom(16), parent,
         line if line is not None else (before.envelope.line if before else 0),
         before.envelope.step + 1 if before else 1,
         branch, kind, kernel.clock.wall(), settings.owner, status, settings.ttl, settings.schema,

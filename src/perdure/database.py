@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self
 
@@ -13,7 +12,7 @@ from perdure import faults
 from perdure.approvals import decision
 from perdure.checkpoint import Checkpoint, Reading, checkpoint_of
 from perdure.codec import JSON, MSGPACK
-from perdure.compaction import PACK_MIN, PACK_ROWS, compact
+from perdure.compaction import PACK_MIN, PACK_ROWS
 from perdure.core import SessionCore, Settings
 from perdure.delta import diff
 from perdure.errors import ApprovalError, Conflict, ForkedProcess, Gone, HandleClosed, InvalidInput, PerdureError
@@ -31,6 +30,7 @@ from perdure.names import check_branch, check_name, check_session, check_ttl
 from perdure.session import Session, SessionFlows
 from perdure.statetypes import validator
 from perdure.tracked import edit, plain
+from perdure.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,10 +40,12 @@ EFFECTS = ("reuse", "dry", "live")
 At = int | str | None
 
 
-class DatabaseFlows:
+class DatabaseFlows(Upkeep):
     """All flows of a database. :class:`Database` and :class:`perdure.bridge.AsyncDatabase` are made from these."""
 
-    def __init__(self, kernel: Kernel, *, lease_ttl: float, state: Any, maintain: bool) -> None:
+    def __init__(
+        self, kernel: Kernel, *, lease_ttl: float, state: Any, maintain: bool, witness: str | os.PathLike[str] | None
+    ) -> None:
         self.kernel = kernel
         self._pid = os.getpid()
         self._closed = False
@@ -52,6 +54,16 @@ class DatabaseFlows:
         self._lease_ttl = int(lease_ttl * 1000)
         self._heartbeat = Heartbeat(kernel, self._lease_ttl)
         self._housekeeper = Housekeeper(kernel)
+        self._witness = None
+        if witness is not None:
+            from perdure.witness import LiveWitness
+
+            try:
+                self._witness = LiveWitness(kernel, witness)
+            except BaseException:
+                kernel.store.close()
+                kernel.blobs.close()
+                raise
 
     @property
     def url(self) -> str:
@@ -84,6 +96,13 @@ class DatabaseFlows:
         effects: str = "reuse",
         reopen: bool = False,
     ) -> Flow[Any]:
+        """Open a session for writing: hydrate it, or create it. Use it as a context manager.
+
+        ``branch`` is where to go on; ``ttl`` how many seconds it lives after its last commit (None: for ever);
+        ``lease=False`` makes an optimistic writer that may lose with ``Conflict``; ``effects`` says what happens to
+        calls that another branch already made: "reuse", "dry" (nothing is called) or "live"; ``reopen`` goes on with
+        a closed session. Raises ``Busy`` while somebody else holds the lease.
+        """
         self._usable()
         check_session(session)
         check_name(owner, "owner", empty=True)
@@ -114,6 +133,7 @@ class DatabaseFlows:
         settings = Settings(owner, wanted, self.kernel.schema, effects)
         settings.validate = validator(self._state)
         s = self._new_handle(self.kernel, session, branch, granted, settings, self._new_gate())
+        s._on_point = self._witness.note if self._witness is not None else None
         yield from s._load()
         if because:
             s.opened, s.because = "restarted", because
@@ -203,16 +223,22 @@ class DatabaseFlows:
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def _read_flow(self, session: str, at: At = None, *, branch: str = MAIN) -> Flow[Reading]:
-        """The state at a step, tag, branch or checkpoint id (None: the head), without a lease."""
-        self._usable()
-        return (yield Do(self._read, (check_session(session), at, branch)))
+    def _read_flow(
+        self, session: str, at: At = None, *, branch: str = MAIN, migrate: bool = True
+    ) -> Flow[Reading]:
+        """The state at a step, tag, branch or checkpoint id (None: the head), without a lease.
 
-    def _read(self, session: str, at: At, branch: str) -> Reading:
+        A state of an older schema is shown migrated, or with ``migrate=False`` as it was written.
+        """
+        self._usable()
+        return (yield Do(self._read, (check_session(session), at, branch, migrate)))
+
+    def _read(self, session: str, at: At, branch: str, migrate: bool = True) -> Reading:
         row = look(self.kernel, session)
         if row.expires is not None and self.kernel.clock.wall() >= row.expires and expired(self.kernel, row):
             raise Gone(f"session {session!r} has expired", "expired")
-        return Reading(self.kernel, self.kernel.upgrade(load_at(self.kernel, row, at, branch)))
+        loaded = load_at(self.kernel, row, at, branch)
+        return Reading(self.kernel, self.kernel.upgrade(loaded) if migrate else loaded)
 
     def _history_flow(
         self, session: str, *, branch: str = MAIN, limit: int = 100, before: int | None = None
@@ -255,7 +281,7 @@ class DatabaseFlows:
 
     def _post_flow(self, session: str, body: Any, *, key: str | None = None) -> Flow[bool]:
         """Put a message into a session's inbox, durably and without its lease; False when the key was there already."""
-        name = check_name(key, "message key") if key is not None else secrets.token_hex(12)
+        name = check_name(key, "message key") if key is not None else os.urandom(12).hex()
         return (yield from self._post(session, name, "message", body))
 
     def _post(self, session: str, key: str, kind: str, body: Any) -> Flow[bool]:
@@ -301,16 +327,6 @@ class DatabaseFlows:
                 return plain(book["approvals"][approval])
         raise ApprovalError(f"session {row.id!r} has no approval {approval!r:.60}")
 
-    # -- upkeep -------------------------------------------------------------------------------------------------
-
-    def _compact_flow(self, session: str) -> Flow[int]:
-        """Pack the rows of a session now; returns how many were packed."""
-        row: SessionRow = yield from self._look_flow(session)
-        packed = 0
-        for line in range(row.lines):
-            packed += yield Do(compact, (self.kernel, session, line, PACK_MIN))
-        return packed
-
 
 def opened(flow: Callable[Concatenate[Any, P], Flow[Any]]) -> Callable[Concatenate[Any, P], Session]:
     """The blocking method for the flow that opens a session."""
@@ -335,6 +351,14 @@ class Database(DatabaseFlows):
     approve = sync(DatabaseFlows._approve_flow)
     reject = sync(DatabaseFlows._reject_flow)
     compact = sync(DatabaseFlows._compact_flow)
+    prune = sync(DatabaseFlows._prune_flow)
+    sweep = sync(DatabaseFlows._sweep_flow)
+    migrate = sync(DatabaseFlows._migrate_flow)
+    collect = sync(DatabaseFlows._collect_flow)
+    verify = sync(DatabaseFlows._verify_flow)
+    witness = sync(DatabaseFlows._witness_flow)
+    backup = sync(DatabaseFlows._backup_flow)
+    restore = sync(DatabaseFlows._restore_flow)
 
     def watch(
         self, after: str | None = None, *, poll: float = 0.2, stop: threading.Event | None = None
@@ -356,6 +380,8 @@ class Database(DatabaseFlows):
         self._closed = True
         self._heartbeat.close()
         self._housekeeper.close()
+        if self._witness is not None:
+            self._witness.close()
         self.kernel.store.close()
         self.kernel.blobs.close()
 

@@ -8,7 +8,7 @@ and arguments. A recorded outcome is returned, never made again.
 # The handle is one thing in several rooms: they share its inner parts.
 from __future__ import annotations
 
-import secrets
+import os
 from typing import TYPE_CHECKING, Any
 
 from perdure import faults
@@ -72,14 +72,13 @@ class Effects(Inbox):
             raise CallError(msg)
         record["resolved_by"] = by
         x = {"effect": effect, "tool": record["tool"]}
-        after = Status.RUNNING if self._run or self._open_run() else Status.IDLE
         if done is not _UNSET:
-            yield from self._finish(record, "done", done, None, after)
+            yield from self._finish(record, "done", done, None)
         elif abort:
-            yield from self._finish(record, "failed", None, "given up", after)
+            yield from self._finish(record, "failed", None, "given up")
         else:
             record["status"] = "planned"
-            yield from self._write(Kind.PLANNED, x=x, status=after)
+            yield from self._write(Kind.PLANNED, x=x, status=self._standing())
 
     def effects(self) -> list[dict[str, Any]]:
         """The effects this branch still holds records of, oldest first."""
@@ -87,8 +86,15 @@ class Effects(Inbox):
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
-    def _open_run(self) -> bool:
-        return any(r["status"] == "open" for r in self._book.get("runs", {}).values())
+    def _standing(self) -> str:
+        """Where the session stands once what is being written is written."""
+        if any(r["status"] == "in_doubt" for r in self._book.get("effects", {}).values()):
+            return Status.IN_DOUBT
+        if any(r["status"] == "pending" for r in self._book.get("approvals", {}).values()):
+            return Status.WAITING_APPROVAL
+        if any(r["status"] == "open" for r in self._book.get("runs", {}).values()):
+            return Status.RUNNING
+        return Status.IDLE
 
     def _record(self, effect: str) -> TrackedDict:
         for record in self._book.get("effects", {}).values():
@@ -145,7 +151,7 @@ class Effects(Inbox):
                 raise CallError(msg)
         effects = self._book.setdefault("effects", {})
         effects[slot] = {
-            "id": "ef_" + secrets.token_hex(12),
+            "id": "ef_" + os.urandom(12).hex(),
             "tool": tool.name,
             "digest": digest,
             "args": bound,
@@ -156,12 +162,13 @@ class Effects(Inbox):
         record: TrackedDict = effects[slot]
         if reused is not None:
             record["reused"] = reused[0]
-            yield from self._finish(record, "done", reused[1], None, None)
+            yield from self._finish(record, "done", reused[1], None)
         return record
 
     def _go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[Any]:
         """Take a recorded call from where it stands to its outcome."""
-        for _ in range(MAX_ATTEMPTS):
+        tries = 0
+        while True:
             status = record["status"]
             if status == "done":
                 if "problem" in record:
@@ -172,15 +179,13 @@ class Effects(Inbox):
                 raise EffectFailed(msg, record["id"])
             if status == "unknown":
                 return Unknown(record["id"])
-            if status in ("started", "in_doubt"):
-                again = yield from self._unsure(tool, bound, record)
-                if not again:
-                    continue
-            if not (yield from self._gate_call(tool, bound, record)):
+            if tries == MAX_ATTEMPTS:
+                yield from self._park(record)
+            if status in ("started", "in_doubt") and not (yield from self._unsure(tool, bound, record)):
                 continue
-            yield from self._attempt(tool, bound, record)
-        yield from self._park(record)
-        return None
+            if (yield from self._gate_call(tool, bound, record)):
+                tries += 1
+                yield from self._attempt(tool, bound, record)
 
     def _gate_call(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
         """Whether the call may be made now; overridden where people must agree to it."""
@@ -206,17 +211,15 @@ class Effects(Inbox):
         try:
             result = yield Invoke(tool.fn, (), self._arguments(tool, bound, record["id"], record["attempt"]))
         except NotDone as e:
-            yield from self._finish(record, "failed", None, str(e) or "the tool said so", None)
+            yield from self._finish(record, "failed", None, str(e) or "the tool said so")
         except Exception as e:
             record["status"] = "in_doubt"
             record["error"] = type(e).__name__
             yield from self._write(Kind.IN_DOUBT, x={**x, "error": type(e).__name__})
         else:
-            yield from self._finish(record, "done", result, None, None)
+            yield from self._finish(record, "done", result, None)
 
-    def _finish(
-        self, record: TrackedDict, status: str, result: Any, error: str | None, after: str | None
-    ) -> Flow[None]:
+    def _finish(self, record: TrackedDict, status: str, result: Any, error: str | None) -> Flow[None]:
         """Make an outcome durable."""
         line = self._point.envelope.line if self._point else 0
         record["status"] = status
@@ -230,27 +233,27 @@ class Effects(Inbox):
         kind = Kind.DONE if status == "done" else Kind.FAILED
         faults.point("call.before_outcome")
         try:
-            yield from self._write(kind, x=x, status=after)
+            yield from self._write(kind, x=x, status=self._standing())
         except NotJson as e:
             if status != "done" or "problem" in record:
                 raise
             # It happened: that must be recorded even though what it returned cannot be.
             record["result"] = None
             record["problem"] = e.what
-            yield from self._write(kind, x=x, status=after)
+            yield from self._write(kind, x=x, status=self._standing())
         faults.point("call.after_outcome")
 
     def _unsure(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
         """An effect was started and its outcome is unknown: True when it may be made (again)."""
         late = yield from self._take_special("outcome", f"outcome:{record['id']}")
         if late is not None:
-            yield from self._finish(record, "done", late.body, None, None)
+            yield from self._finish(record, "done", late.body, None)
             return False
         policy = tool.if_unsure
         if callable(policy):
             verdict = yield Invoke(policy, (), bound)
             if isinstance(verdict, Done):
-                yield from self._finish(record, "done", verdict.result, None, None)
+                yield from self._finish(record, "done", verdict.result, None)
                 return False
             if verdict is NotDone or isinstance(verdict, NotDone):
                 return True

@@ -8,9 +8,6 @@ next process need not wait for the lease to run out. Anything less than certain 
 from __future__ import annotations
 
 import os
-import secrets
-import socket
-from pathlib import Path
 
 from perdure.clock import boot_id
 
@@ -18,8 +15,8 @@ from perdure.clock import boot_id
 def new_holder() -> str:
     """A fresh name for one handle of this process."""
     pid = os.getpid()
-    host = socket.gethostname().replace("/", "_")
-    return f"{host}/{pid}/{_started(pid)}/{boot_id()}/{_namespace()}/{secrets.token_hex(4)}"
+    host = os.uname().nodename.replace("/", "_")
+    return f"{host}/{pid}/{_started(pid)}/{boot_id()}/{_namespace()}/{os.urandom(4).hex()}"
 
 
 def describe(holder: str) -> str:
@@ -46,7 +43,8 @@ def is_dead(holder: str) -> bool:
 def _started(pid: int) -> str:
     """When a process started, in the boot's ticks; "" when there is no such process (or no /proc)."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            stat = file.read()
     except OSError:
         return ""
     fields = stat.rpartition(")")[2].split()

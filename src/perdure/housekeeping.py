@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from typing import TYPE_CHECKING
@@ -14,7 +13,12 @@ if TYPE_CHECKING:
     from perdure.kernel import Kernel
     from perdure.model import Lease
 
-log = logging.getLogger("perdure")
+
+def _warn(words: str, *about: object) -> None:
+    # Imported when there is something to say: a process that starts is not kept waiting for it.
+    import logging
+
+    logging.getLogger("perdure").warning(words, *about)
 
 
 class Heartbeat:
@@ -57,13 +61,13 @@ class Heartbeat:
             kept = self._kernel.store.renew(leases, self._ttl)
         except PerdureError as e:
             # Commits fail with the same error where somebody waits for them; the next beat tries again.
-            log.warning("leases could not be renewed: %s", e)
+            _warn("leases could not be renewed: %s", e)
             return
         for lease, ok in zip(leases, kept, strict=True):
             if not ok:
                 self.remove(lease)
                 self.lost.add(lease.token)
-                log.warning("the lease of session %r was lost: its handle can no longer write", lease.session)
+                _warn("the lease of session %r was lost: its handle can no longer write", lease.session)
 
     def close(self) -> None:
         """Stop renewing."""
@@ -102,7 +106,7 @@ class Housekeeper:
                 compact(self._kernel, *key, minimum)
             except PerdureError as e:
                 # Nothing is lost: the rows stay as they are, and whoever reads them meets the same error.
-                log.warning("session %r could not be compacted: %s", key[0], e)
+                _warn("session %r could not be compacted: %s", key[0], e)
 
     def close(self) -> None:
         """Finish what is queued, then stop."""

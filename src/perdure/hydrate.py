@@ -10,7 +10,7 @@ from perdure.codec import ZERO, Body
 from perdure.delta import apply
 from perdure.errors import Corrupted, Gone, NotFound
 from perdure.kernel import Kernel, Loaded, Point, genesis
-from perdure.model import MAIN, Envelope, Head, Row, SessionRow
+from perdure.model import MAIN, TAG_PREFIX, Envelope, Head, Row, SessionRow
 from perdure.packs import PackReader, flesh_out, open_base
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def open_row(kernel: Kernel, session: str, row: Row, packs: PackReader, before: 
     """Verify one row on top of the one before it (None: it starts a line)."""
     where = where_is(session, row.line, row.step)
     if row.envelope:
-        env_bytes, body = row.envelope, codec.unseal(row.payload, where)
+        env_bytes, body = row.envelope, codec.unseal(row.payload, where, codec.MAX_ROW)
     else:
         env_bytes, body = packs.row(row.line, row.step)
     env = codec.decode_envelope(env_bytes, where)
@@ -247,8 +247,6 @@ def look(kernel: Kernel, session: str) -> SessionRow:
 
 def locate(kernel: Kernel, row: SessionRow, at: int | str | None, branch: str = MAIN) -> tuple[int, int]:
     """The (line, step) that ``at`` means: a step of the branch, or a branch, a tag, or (the beginning of) an id."""
-    from perdure.model import TAG_PREFIX
-
     names = {h.branch: h for h in row.heads}
     if isinstance(at, str):
         if at in names:
@@ -256,7 +254,9 @@ def locate(kernel: Kernel, row: SessionRow, at: int | str | None, branch: str = 
             return head.line, head.step
         if TAG_PREFIX + at in names:
             head = head_of(kernel, row, TAG_PREFIX + at)
-            return head.line, head.step
+            start = kernel.store.starts(row.id, TAG_PREFIX + at)[-1]
+            origin = open_row(kernel, row.id, start, PackReader(kernel, row.id, ()), None)[0].envelope.x["from"]
+            return (origin[0], origin[1]) if start.step == head.step else (head.line, head.step)
         return _by_id(kernel, row, at)
     head = head_of(kernel, row, branch)
     if at is None or at == head.step:

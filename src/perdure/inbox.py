@@ -50,7 +50,7 @@ def open_entry(kernel: Kernel, entry: InboxEntry) -> Message:
         name = entry.body[1 : 1 + size].decode("ascii")
     except UnicodeDecodeError as e:
         raise Corrupted(where, "the key's name cannot be read") from e
-    body = codec.unseal(entry.body[1 + size :], where)
+    body = codec.unseal(entry.body[1 + size :], where, MAX_MESSAGE)
     if not hmac.compare_digest(_digest(kernel, name, entry.session, entry.key, entry.kind, body), entry.digest):
         raise Corrupted(where, "the digest does not match")
     return Message(entry.key, entry.kind, kernel.decode(body, where))

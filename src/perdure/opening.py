@@ -11,6 +11,8 @@ from perdure.errors import InvalidInput
 from perdure.keys import Keys, find_keys
 
 if TYPE_CHECKING:
+    import os
+
     from perdure.bridge import AsyncDatabase
     from perdure.database import Database
     from perdure.kernel import Kernel
@@ -33,18 +35,20 @@ def open(
     maintain: bool = True,
     blobs: Blobs | None = None,
     clock: Clock | None = None,
+    witness: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Database:
     """Open a database: ``sqlite:///agents.db``, ``file:///folder``, ``memory://``; None: ``./.perdure/``.
 
     ``keys`` (or the variable ``PERDURE_KEY``) keys the digest chain; ``codec`` is how new checkpoints are written,
     "msgpack" or "json"; ``schema`` is the version of the state your program writes; ``state`` a type it must fit.
+    ``witness`` is a file outside the store that is told of every commit; ``verify`` compares with it.
     Other options go to the store, such as ``synchronous="normal"`` for SQLite.
     """
     from perdure.database import Database
 
     kernel = _kernel(url, keys, codec, schema, migrations, blobs, clock, options)
-    return Database(kernel, lease_ttl=lease_ttl, state=state, maintain=maintain)
+    return Database(kernel, lease_ttl=lease_ttl, state=state, maintain=maintain, witness=witness)
 
 
 def open_async(
@@ -59,6 +63,7 @@ def open_async(
     maintain: bool = True,
     blobs: Blobs | None = None,
     clock: Clock | None = None,
+    witness: str | os.PathLike[str] | None = None,
     max_batch: int = 256,
     **options: Any,
 ) -> AsyncDatabase:
@@ -69,7 +74,9 @@ def open_async(
     from perdure.bridge import AsyncDatabase
 
     kernel = _kernel(url, keys, codec, schema, migrations, blobs, clock, options)
-    return AsyncDatabase(kernel, lease_ttl=lease_ttl, state=state, maintain=maintain, max_batch=max_batch)
+    return AsyncDatabase(
+        kernel, lease_ttl=lease_ttl, state=state, maintain=maintain, witness=witness, max_batch=max_batch
+    )
 
 
 def _kernel(

@@ -1,7 +1,12 @@
 """Packs: rows of a line compressed together, and snapshots that refer to them. Formats only; who builds them when
 is decided in compaction.
 
-A pack holds ``[digest before it, envelopes, forms, payloads]``. A snapshot holds a document without its long
+A pack has two parts, so that a load inflates only what it needs. Most rows do nothing but append to one list: what
+they append lies in the first part, ``[name of the list, how many values of each row, values]``. The second holds
+``[digest before the pack, envelopes, forms, payloads]``; a row whose values lie in the first part has no payload, and
+its bytes are written anew, exactly, when it is asked for.
+
+A snapshot holds a document without its long
 top-level lists; those are given in parts, ``[0, values]`` or ``[1, line, lo, hi]``: what the rows lo..hi appended.
 """
 
@@ -22,7 +27,7 @@ from perdure.model import ANCHOR, PACK, SNAPSHOT, Artifact, Span
 from perdure.values import TREE, BlobRef
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 INLINE, RUN = 0, 1
 
@@ -34,16 +39,69 @@ class Packed(NamedTuple):
     body: Body
 
 
-_raw_pack = msgspec.msgpack.Decoder(tuple[bytes, list[bytes], bytes, list[msgspec.Raw]]).decode
+_raw_column = msgspec.msgpack.Decoder(tuple[str, bytes, list[msgspec.Raw]]).decode
+_raw_rows = msgspec.msgpack.Decoder(tuple[bytes, list[bytes], bytes, list[msgspec.Raw]]).decode
+_raw_payload = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], msgspec.Raw]).decode
+_raw_append = msgspec.msgpack.Decoder(tuple[int, list[str | int], list[msgspec.Raw]]).decode
+_NIL = b"\xc0"
+_MAX_COUNT = 255
+
+
+def _append_of(body: Body) -> tuple[str, list[msgspec.Raw]] | None:
+    """The list and the values of a row that does nothing but append to a top-level list; None for any other."""
+    if body.form != MSGPACK:
+        return None
+    try:
+        (op,), extra = _raw_payload(body.data)
+        code, path, values = _raw_append(op)
+        _, name = path
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    # Only what comes out byte for byte the same may be written anew: its digest is over these bytes.
+    if not isinstance(name, str) or not 0 < len(values) <= _MAX_COUNT or bytes(extra) != _NIL:
+        return None
+    return (name, values) if code == APPEND and _append_bytes(name, values) == body.data else None
+
+
+def _append_bytes(name: str, values: list[msgspec.Raw]) -> bytes:
+    return msgspec.msgpack.encode(([[APPEND, [STATE, name], values]], None))
 
 
 def build_pack(kernel: Kernel, session: str, line: int, lo: int, before: bytes, rows: list[Packed]) -> Artifact:
     """Compress rows together."""
-    payloads = [msgspec.Raw(r.body.data) if r.body.form == MSGPACK else r.body.data for r in rows]
+    appends = [_append_of(r.body) for r in rows]
+    names = [a[0] for a in appends if a is not None]
+    column = max(set(names), key=names.count, default="")
+    payloads: list[Any] = []
+    counts = bytearray()
+    values: list[msgspec.Raw] = []
+    for row, append in zip(rows, appends, strict=True):
+        if append is not None and append[0] == column:
+            payloads.append(None)
+            counts.append(len(append[1]))
+            values += append[1]
+        else:
+            payloads.append(msgspec.Raw(row.body.data) if row.body.form == MSGPACK else row.body.data)
+            counts.append(0)
     forms = bytes(r.body.form for r in rows)
-    data = msgspec.msgpack.encode((before, [r.envelope for r in rows], forms, payloads))
+    encode = msgspec.msgpack.encode
+    parts = encode((column, bytes(counts), values)), encode((before, [r.envelope for r in rows], forms, payloads))
     artifact = Artifact(PACK, line, lo, lo + len(rows) - 1, b"")
-    return codec.seal_artifact(kernel.keys, session, artifact, Body(MSGPACK, data))
+    return codec.seal_artifact(kernel.keys, session, artifact, *(Body(MSGPACK, part) for part in parts))
+
+
+def _rows_of(first: Body, second: Body) -> Iterator[Packed]:
+    """The rows of a pack as they were written."""
+    column, counts, values = _raw_column(first.data)
+    _, envelopes, forms, payloads = _raw_rows(second.data)
+    taken = 0
+    for envelope, form, payload, count in zip(envelopes, forms, payloads, counts, strict=True):
+        if count:
+            data = _append_bytes(column, values[taken : taken + count])
+        else:
+            data = bytes(payload) if form == MSGPACK else msgspec.msgpack.decode(payload, type=bytes)
+        taken += count
+        yield Packed(envelope, Body(form, data))
 
 
 def _place(pack: Artifact) -> tuple[int, int]:
@@ -59,7 +117,7 @@ class PackReader:
         held = list(packs)
         self._packs = sorted((p for p in held if p.kind == PACK), key=_place)
         self._anchors = {(p.line, p.hi): p for p in held if p.kind == ANCHOR}
-        self._plain: dict[tuple[int, int], Body] = {}
+        self._sealed: dict[tuple[int, int], list[memoryview]] = {}
         self._rows: dict[tuple[int, int], list[Packed]] = {}
 
     def add(self, packs: Iterable[Artifact]) -> None:
@@ -72,12 +130,17 @@ class PackReader:
         anchor = self._anchors.get((line, step))
         return open_base(self._kernel, self._session, anchor).point if anchor is not None else None
 
-    def _body(self, pack: Artifact) -> Body:
-        at = (pack.line, pack.lo)
-        if at not in self._plain:
-            where = f"session {self._session!r}, pack of line {pack.line}, steps {pack.lo}-{pack.hi}"
-            self._plain[at] = codec.open_artifact(self._kernel.keys, self._session, pack, where)
-        return self._plain[at]
+    def _part(self, pack: Artifact, number: int) -> Body:
+        """One of the two parts of a pack. Not kept: the next one is then inflated into the same memory."""
+        at, where = (pack.line, pack.lo), self._where(pack)
+        if at not in self._sealed:
+            self._sealed[at] = codec.artifact_parts(self._kernel.keys, self._session, pack, where)
+        if len(self._sealed[at]) != 2:
+            raise Corrupted(where, "the pack has not got two parts")
+        return codec.unseal(self._sealed[at][number], where)
+
+    def _where(self, pack: Artifact) -> str:
+        return f"session {self._session!r}, pack of line {pack.line}, steps {pack.lo}-{pack.hi}"
 
     def _find(self, line: int, step: int) -> Artifact:
         for _ in range(2):
@@ -93,13 +156,9 @@ class PackReader:
         pack = self._find(line, step)
         at = (pack.line, pack.lo)
         if at not in self._rows:
-            where = f"pack of line {pack.line}, steps {pack.lo}-{pack.hi}"
+            where = self._where(pack)
             try:
-                _, envelopes, forms, raws = _raw_pack(self._body(pack).data)
-                self._rows[at] = [
-                    Packed(e, Body(f, bytes(r) if f == MSGPACK else msgspec.msgpack.decode(r, type=bytes)))
-                    for e, f, r in zip(envelopes, forms, raws, strict=True)
-                ]
+                self._rows[at] = list(_rows_of(self._part(pack, 0), self._part(pack, 1)))
             except (msgspec.MsgspecError, ValueError) as e:
                 raise Corrupted(where, "the pack cannot be read") from e
             if len(self._rows[at]) != pack.hi - pack.lo + 1:
@@ -108,7 +167,7 @@ class PackReader:
 
     def before(self, pack: Artifact) -> bytes:
         """The digest of the row before a pack."""
-        return _raw_pack(self._body(pack).data)[0]
+        return _raw_rows(self._part(pack, 1).data)[0]
 
     def appended(self, name: str, span: Span) -> list[Any]:
         """All that the rows of a span appended to a top-level list of the state."""
@@ -117,15 +176,26 @@ class PackReader:
         step = span.lo
         while step <= span.hi:
             pack = self._find(span.line, step)
-            where = f"session {self._session!r}, pack of line {pack.line}, steps {pack.lo}-{pack.hi}"
-            _, _, forms, payloads = self._kernel.decode(self._body(pack), where)
-            for i in range(step - pack.lo, min(span.hi, pack.hi) - pack.lo + 1):
-                payload = (
-                    payloads[i] if forms[i] == MSGPACK else self._kernel.decode(Body(forms[i], payloads[i]), where)
-                )
-                for op in payload[0]:
-                    if op[0] == APPEND and op[1] == path:
-                        out.extend(op[2])
+            where = self._where(pack)
+            column, counts, values = self._kernel.decode(self._part(pack, 0), where)
+            if column == name and step == pack.lo and pack.hi <= span.hi and 0 not in counts:
+                out.extend(values)
+            else:
+                _, _, forms, payloads = self._kernel.decode(self._part(pack, 1), where)
+                taken = 0
+                for i, count in enumerate(counts[: min(span.hi, pack.hi) - pack.lo + 1]):
+                    if pack.lo + i < step:
+                        pass
+                    elif not count:
+                        payload = payloads[i]
+                        if forms[i] != MSGPACK:
+                            payload = self._kernel.decode(Body(forms[i], payload), where)
+                        for op in payload[0]:
+                            if op[0] == APPEND and op[1] == path:
+                                out.extend(op[2])
+                    elif column == name:
+                        out.extend(values[taken : taken + count])
+                    taken += count
             step = pack.hi + 1
         return out
 
@@ -153,9 +223,7 @@ def build_snapshot(kernel: Kernel, session: str, point: Point, skeleton: Skeleto
     return codec.seal_artifact(kernel.keys, session, artifact, codec.encode(value))
 
 
-def build_delta_anchor(
-    kernel: Kernel, session: str, point: Point, after: Point, ops: list[Any], gap: Span
-) -> Artifact:
+def build_delta_anchor(kernel: Kernel, session: str, point: Point, after: Point, ops: list[Any], gap: Span) -> Artifact:
     """Seal a kept checkpoint as what changed since the kept checkpoint of its line before it."""
     value = [codec.encode_envelope(point.envelope), point.digest, ops, {}, [after.envelope.step, after.digest]]
     artifact = Artifact(ANCHOR, gap.line, gap.lo, gap.hi, b"", (), blobs_in(kernel, ops))

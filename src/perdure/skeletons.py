@@ -34,6 +34,8 @@ class Builder:
         self._packed: dict[str, list[Any]] = {}
         self._sizes: dict[str, int] = {}
         self._span: tuple[int, int, int] | None = None
+        self._carried: dict[str, int] = {}
+        """Name of a list -> the last packed step that edited it other than at its end: no run may reach back there."""
 
     def resume(self, base: Artifact) -> None:
         """Begin at a snapshot or an anchor."""
@@ -56,19 +58,20 @@ class Builder:
             line, lo, _ = self._span or (env.line, env.step, env.step)
             self._span = (line, lo, env.step)
         for op in ops:
-            self._follow(op, packed=packed)
+            self._follow(op, env.step, packed=packed)
         self.point = point
 
-    def _follow(self, op: Op, *, packed: bool) -> None:
+    def _follow(self, op: Op, step: int, *, packed: bool) -> None:
         path = op[1]
         name = path[1] if len(path) > 1 and path[0] == STATE else None
         if name is None:
             apply([op], self._doc)
-        elif packed and op[0] == APPEND and len(path) == 2 and self._grows(name):
+        elif packed and op[0] == APPEND and len(path) == 2 and self._carried.get(name) != step and self._grows(name):
             self._packed.setdefault(name, []).extend(op[2])
             self._sizes[name] = self._sizes.get(name, 0) + len(codec.encode(op[2]).data)
         else:
             self._carry(name)
+            self._carried[name] = step
             apply([op], self._doc)
 
     def _grows(self, name: str) -> bool:
@@ -90,7 +93,8 @@ class Builder:
             inline: list[Any] = [] if name in self._lists else self._doc[STATE][name]
             parts = self._lists.get(name) or ([[INLINE, inline]] if inline else [])
             if self._span is not None and self._sizes[name] * SHARE >= self.weight:
-                _add_run(parts, self._span)
+                line, lo, hi = self._span
+                _add_run(parts, (line, max(lo, self._carried.get(name, 0) + 1), hi))
             elif name in self._lists:
                 _add_values(parts, values)
             else:

@@ -1,9 +1,9 @@
 """The witness: the newest checkpoint of every line, kept outside the store, against which a lost tail shows.
 
 A text file of JSON lines. First a header (store id, epoch, time, name of the key), then one line per line of a
-session, then an end line with a digest over all before it (an HMAC when keys are held). A live witness appends one
-line per commit behind the end line, each with a digest of its own, and is not synced: what a crash takes from it is
-only that much less to compare with.
+session and one per input that waits in its inbox, then an end line with a digest over all before it (an HMAC when
+keys are held). A live witness appends one line per commit behind the end line, each with a digest of its own, and is
+not synced: what a crash takes from it is only that much less to compare with.
 """
 
 from __future__ import annotations
@@ -46,6 +46,16 @@ class Seen(NamedTuple):
     """When it was seen (ms)."""
 
 
+class Waited(msgspec.Struct, frozen=True):
+    """An input that waited in an inbox when the witness looked."""
+
+    session: str
+    key: str
+    digest: str
+    at: int
+    """When it was seen (ms)."""
+
+
 class Witness(NamedTuple):
     """A witness as read from its file."""
 
@@ -57,6 +67,7 @@ class Witness(NamedTuple):
     """By session and line."""
     live: int = 0
     """Lines that were appended since the file was last written as a whole."""
+    waited: tuple[Waited, ...] = ()
 
 
 class _Header(msgspec.Struct, tag_field="perdure", tag="witness"):
@@ -73,9 +84,12 @@ class _End(msgspec.Struct):
 
 
 def write_witness(kernel: Kernel, path: str | os.PathLike[str], progress: Progress | None = None) -> int:
-    """Write down the head of every branch of every session, atomically and durably; returns how many."""
+    """Write down the head of every branch of every session, and what waits in its inbox, atomically and durably.
 
-    def heads() -> Iterable[Seen]:
+    Returns how many heads there are.
+    """
+
+    def heads() -> Iterable[Seen | Waited]:
         after: str | None = None
         done = 0
         while rows := kernel.store.sessions(after=after, limit=PAGE):
@@ -87,6 +101,8 @@ def write_witness(kernel: Kernel, path: str | os.PathLike[str], progress: Progre
                     if found and found[0].id == head.id:
                         digest = found[0].digest.hex()
                         yield Seen(row.id, head.branch, head.line, head.step, head.id.hex(), digest, now)
+                for entry in kernel.store.inbox(row.id, row.pending) if row.pending else ():
+                    yield Waited(row.id, entry.key, entry.digest.hex(), kernel.clock.wall())
                 done += 1
                 if progress is not None:
                     progress(row.id, done)
@@ -94,16 +110,19 @@ def write_witness(kernel: Kernel, path: str | os.PathLike[str], progress: Progre
     return _write(kernel, os.fspath(path), heads())
 
 
-def _write(kernel: Kernel, path: str, seen: Iterable[Seen]) -> int:
+def _write(kernel: Kernel, path: str, seen: Iterable[Seen | Waited]) -> int:
     name = kernel.keys.current
     header = _Header(1, kernel.store.id, kernel.store.epoch, kernel.clock.wall(), name)
     lines = [msgspec.json.encode(header)]
-    lines.extend(msgspec.json.encode(one) for one in seen)
+    heads = 0
+    for one in seen:
+        heads += isinstance(one, Seen)
+        lines.append(msgspec.json.encode(one))
     body = b"\n".join(lines) + b"\n"
     mac = _digest(kernel, name, body, path)
     body += msgspec.json.encode(_End(len(lines) - 1, mac)) + b"\n"
     _replace(path, body)
-    return len(lines) - 1
+    return heads
 
 
 def _replace(path: str, data: bytes) -> None:
@@ -142,13 +161,17 @@ def read_witness(kernel: Kernel, path: str | os.PathLike[str]) -> Witness:
     if not _matches(kernel, header.key, b"\n".join(lines[:end]) + b"\n", claim.digest, where):
         raise Corrupted(f"witness {where}", "the digest does not match")
     seen: dict[tuple[str, int], Seen] = {}
+    waited: list[Waited] = []
     for line in lines[1:end]:
-        _note(seen, _parse(where, line, Seen))
+        if line.startswith(b"{"):
+            waited.append(_parse(where, line, Waited))
+        else:
+            _note(seen, _parse(where, line, Seen))
     live = [line for line in lines[end + 1 :] if line]
     for line in live:
         if (one := _live(kernel, where, line)) is not None:
             _note(seen, one)
-    return Witness(where, header.store, header.epoch, header.at, seen, len(live))
+    return Witness(where, header.store, header.epoch, header.at, seen, len(live), tuple(waited))
 
 
 def _note(seen: dict[tuple[str, int], Seen], one: Seen) -> None:
@@ -218,11 +241,12 @@ class LiveWitness:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 known = read_witness(self._kernel, self._path)
-                _write(self._kernel, self._path, [s for s in known.seen.values() if not self._is_over(s)])
+                kept = [one for one in (*known.seen.values(), *known.waited) if not self._is_over(one)]
+                _write(self._kernel, self._path, kept)
         finally:
             os.close(fd)
 
-    def _is_over(self, one: Seen) -> bool:
+    def _is_over(self, one: Seen | Waited) -> bool:
         """Whether a session has rightly ended since."""
         row = self._kernel.store.look(one.session)
         return row is not None and bool(row.reason) and row.updated >= one.at

@@ -49,6 +49,7 @@ def test_a_tag_stays_where_it_was_put(db: perdure.Database) -> None:
         with pytest.raises(perdure.Conflict, match="already has a tag"):
             s.tag("good")
     assert db.read("s", "good").messages == ["1", "2"]
+    assert db.read("s", "good").step == 2
 
 
 def test_going_back_needs_a_clean_handle(db: perdure.Database) -> None:

@@ -194,6 +194,21 @@ def test_an_unexpected_exception_leaves_the_outcome_unknown(db: perdure.Database
     assert len({e for _, e in world.did}) == 2
 
 
+def test_a_tool_that_succeeds_at_its_last_attempt_has_succeeded(db: perdure.Database) -> None:
+    tries: list[int] = []
+
+    @tool(if_unsure="retry")
+    def flaky() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError
+        return "done"
+
+    with db.session("s") as s:
+        assert s.call(flaky) == "done"
+        assert s.status == "idle"
+
+
 def test_not_done_is_a_definite_failure(db: perdure.Database) -> None:
     @tool
     def refuse() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -146,7 +145,7 @@ class LocalBlobs:
 
     def _write(self, data: bytes) -> str:
         """A new file with the content, synced, under a name that nobody reads."""
-        path = f"{self._folder}/tmp-{secrets.token_hex(8)}"
+        path = f"{self._folder}/tmp-{os.urandom(8).hex()}"
         fd = self._disk.open(path, exclusive=True)
         try:
             faults.point("blobs.put.before_write")

@@ -73,9 +73,11 @@ def _sqlite(path: str, clock: Clock | None, options: dict[str, Any]) -> Store:
 
 def _made(store: Any, target: str, clock: Clock | None, options: dict[str, Any]) -> Store:
     """Call a store's constructor; an option it does not have is the caller's mistake, and says so."""
-    import inspect
+    if options:
+        import inspect
 
-    known = set(inspect.signature(store).parameters) - {"path", "name", "clock"}
-    if wrong := sorted(set(options) - known):
-        raise InvalidInput(f"{store.__name__} has no option {wrong[0]!r}: it has {', '.join(sorted(known)) or 'none'}")
+        known = set(inspect.signature(store).parameters) - {"path", "name", "clock"}
+        if wrong := sorted(set(options) - known):
+            has = ", ".join(sorted(known)) or "none"
+            raise InvalidInput(f"{store.__name__} has no option {wrong[0]!r}: it has {has}")
     return store(target, clock=clock, **options)

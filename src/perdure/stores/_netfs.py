@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from pathlib import Path
 
 _NETWORK = {
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs", "gfs2", "glusterfs", "gpfs",
@@ -21,27 +20,32 @@ def network_filesystem(path: str | os.PathLike[str], mounts: str | None = None) 
 
     >>> network_filesystem("/data/agents.db", "server:/x /data nfs4 rw 0 0")
     'nfs4'
-    >>> network_filesystem("/home/agents.db", "/dev/sda / ext4 rw 0 0\\nserver:/x /data nfs4 rw 0 0")
+    >>> network_filesystem("/local/agents.db", "/dev/sda / ext4 rw 0 0\\nserver:/x /data nfs4 rw 0 0")
     ''
     """
     if mounts is None:
         try:
-            mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="surrogateescape")
+            with open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as file:
+                mounts = file.read()
         except OSError:
             return ""
+    lines = [fields for line in mounts.splitlines() if len(fields := line.split(" ")) >= 3]
+    if not any(_is_network(fields[2]) for fields in lines):
+        return ""
     target = os.path.realpath(path)
     best, found = "", ""
-    for line in mounts.splitlines():
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
+    for fields in lines:
         where = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[1])
         inside = target == where or target.startswith(where.rstrip("/") + "/")
         # A later mount on the same place hides an earlier one.
         if inside and len(where) >= len(best):
             best, found = where, fields[2]
-    kind, _, fuse = found.partition(".")
-    return found if kind in _NETWORK or (kind == "fuse" and fuse in _NETWORK_FUSE) else ""
+    return found if _is_network(found) else ""
+
+
+def _is_network(filesystem: str) -> bool:
+    kind, _, fuse = filesystem.partition(".")
+    return kind in _NETWORK or (kind == "fuse" and fuse in _NETWORK_FUSE)
 
 
 def warn_if_network(path: str | os.PathLike[str]) -> None:

@@ -39,10 +39,11 @@ KEEP_SHARE = 8
 class SqliteFile:
     """Transactions on one database file. May be used from any thread."""
 
-    def __init__(self, path: str, *, synchronous: str, busy_timeout: float) -> None:
+    def __init__(self, path: str, *, synchronous: str, busy_timeout: float, vfs: str | None = None) -> None:
         self.path = path
         self._pid = os.getpid()
         self._busy_ms = max(0, round(busy_timeout * 1000))
+        self._vfs = vfs
         self._closed = False
         self._poisoned = ""
         self._lock = threading.Lock()
@@ -201,7 +202,9 @@ class SqliteFile:
         # In a forked child the connections belong to the parent: they are left alone, not closed.
         if self._closed or os.getpid() != self._pid:
             return
-        with suppress(PerdureError):  # closing must not fail for want of space: the pages stay free instead
+        # Closing must neither fail for want of space nor wait for a writer: the pages stay free instead.
+        with suppress(PerdureError):
+            self._writer.set_busy_timeout(0)
             self.write("shrink", lambda cursor: _vacuum(cursor, last=True))
         with self._lock, self._pool_lock:
             self._closed = True
@@ -230,7 +233,7 @@ class SqliteFile:
         connection.close()
 
     def _connect(self) -> apsw.Connection:
-        connection = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE)
+        connection = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
         connection.set_busy_timeout(self._busy_ms)
         return connection
 
@@ -243,4 +246,5 @@ def _vacuum(cursor: Cursor, *, last: bool = False) -> bool:
     if pages <= 0:
         return False
     cursor.execute(f"pragma incremental_vacuum({pages})").fetchall()
-    return True
+    # A file that went through somebody's VACUUM with other settings gives nothing back, however often asked.
+    return value_of(cursor, "pragma freelist_count") < free

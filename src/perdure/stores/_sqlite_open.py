@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from importlib import resources
 from typing import TYPE_CHECKING
 
 import apsw
@@ -121,6 +120,8 @@ def _use_log(cursor: Cursor, path: str, patience: float) -> None:
 
 
 def _create(cursor: Cursor, path: str) -> None:
+    from importlib import resources
+
     script = (resources.files("perdure.stores") / "sql" / f"sqlite_v{VERSION}.sql").read_text("utf-8")
     values = {
         "schema": VERSION,

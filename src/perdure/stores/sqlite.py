@@ -59,7 +59,7 @@ class SqliteStore:
     """Implements :class:`perdure.protocols.Store` on one SQLite file.
 
     ``synchronous="normal"`` gives up the promise about power loss for speed; ``busy_timeout`` is how many
-    seconds to wait for other processes that are writing.
+    seconds to wait for other processes that are writing. ``vfs`` is for tests that lose power.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class SqliteStore:
         clock: Clock | None = None,
         synchronous: str = "full",
         busy_timeout: float = 30.0,
+        vfs: str | None = None,
     ) -> None:
         mode = synchronous.lower()
         if mode not in _PROMISES:
@@ -76,7 +77,7 @@ class SqliteStore:
         self.url = f"sqlite:///{os.fspath(path)}"
         self.promise = _PROMISES[mode]
         self._clock: Clock = clock or SystemClock()
-        self._file = SqliteFile(os.path.abspath(path), synchronous=mode, busy_timeout=busy_timeout)
+        self._file = SqliteFile(os.path.abspath(path), synchronous=mode, busy_timeout=busy_timeout, vfs=vfs)
         judge = LeaseJudge(self._clock)
         self._reader = Reader(self._file.path, judge)
         self._writer = Writer(self._clock, judge, self._reader)

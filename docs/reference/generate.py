@@ -1,0 +1,167 @@
+"""Writes the generated parts of the reference: `python docs/reference/generate.py`. A test compares them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
+
+GROUPS = {
+    "Opening": ["open", "open_async", "Database", "AsyncDatabase"],
+    "Sessions": ["Session", "AsyncSession", "UncommittedEdits"],
+    "Looking": ["Reading", "Checkpoint", "Status", "Kind", "Difference", "Clash", "Message"],
+    "Tools": ["tool", "Tool", "Context", "Done", "NotDone", "Unknown", "Approval"],
+    "Keys and migrations": ["Keys", "Migrations", "migration"],
+}
+_FLOW = re.compile(r"^(?:Flow|Generator)\[(.*)\]$")
+
+
+def api() -> str:
+    """Every public name with its signature and first words."""
+    import perdure
+
+    errors = {n for n in perdure.__all__ if _is_error(getattr(perdure, n))}
+    grouped = {n for names in GROUPS.values() for n in names}
+    rest = sorted(set(perdure.__all__) - errors - grouped - {"__version__"})
+    out: list[str] = []
+    for title, names in {**GROUPS, **({"More": rest} if rest else {})}.items():
+        out.append(f"## {title}\n")
+        out += [_entry(name, getattr(perdure, name)) for name in names if hasattr(perdure, name)]
+    return "\n".join(out)
+
+
+def _is_error(value: Any) -> bool:
+    from perdure.errors import PerdureError
+
+    return inspect.isclass(value) and issubclass(value, PerdureError)
+
+
+def _entry(name: str, value: Any) -> str:
+    if not inspect.isclass(value):
+        signature = _signature(value).replace(", ", ",\n    ").replace("(", "(\n    ", 1).replace(") ->", ",\n) ->")
+        return f"### `{name}`\n\n```\n{name}{signature}\n```\n\n{_doc(value)}\n"
+    lines = [f"### `{name}`\n", _doc(value), ""]
+    if issubclass(value, str):
+        lines.append(", ".join(f"`{member.value}`" for member in value))  # type: ignore[attr-defined]
+        return "\n".join(lines) + "\n"
+    fields = getattr(value, "_fields", None)
+    if fields:
+        lines.append("Fields: " + ", ".join(f"`{f}`" for f in fields))
+        return "\n".join(lines) + "\n"
+    members: list[str] = []
+    for owner in reversed(value.__mro__[:-1]):
+        if owner.__module__.startswith("perdure"):
+            members += [m for m in vars(owner) if not m.startswith("_") and m not in members]
+    for member in sorted(m for m in members if m not in ("kernel", "bridge")):
+        found = inspect.getattr_static(value, member)
+        if isinstance(found, property):
+            lines.append(f"- **`{member}`**: {_first(found)}")
+        elif callable(getattr(value, member)):
+            lines.append(f"- **`{member}{_signature(getattr(value, member))}`**: {_first(getattr(value, member))}")
+    return "\n".join(lines) + "\n"
+
+
+def _signature(value: Any) -> str:
+    """The signature with annotations as they were written."""
+    signature = inspect.signature(value)
+    parts: list[str] = []
+    star = False
+    for name, p in signature.parameters.items():
+        if name == "self":
+            continue
+        if p.kind is p.KEYWORD_ONLY and not star:
+            parts.append("*")
+        star = star or p.kind in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)
+        prefix = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        # A sentinel's address differs from run to run and says nothing.
+        shown = "..." if type(p.default) is object else repr(p.default)
+        default = "" if p.default is p.empty else f" = {shown}"
+        parts.append(f"{prefix}{name}{_annotation(': ', p.annotation)}{default}")
+    return f"({', '.join(parts)}){_annotation(' -> ', signature.return_annotation)}"
+
+
+def _annotation(before: str, found: Any) -> str:
+    if found is inspect.Signature.empty:
+        return ""
+    text = found if isinstance(found, str) else inspect.formatannotation(found)
+    if match := _FLOW.match(text):
+        text = match[1]
+    return before + text
+
+
+def _doc(value: Any) -> str:
+    """The docstring without its examples."""
+    doc = inspect.getdoc(value) or ""
+    return _plain(re.split(r"\n\s*>>> ", doc, maxsplit=1)[0].strip())
+
+
+def _first(value: Any) -> str:
+    return _plain(re.sub(r"\s+", " ", (inspect.getdoc(value) or "").split("\n\n")[0]))
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r":(?:class|func|meth):`(?:~?perdure\.)?(?:\w+\.)*?(\w+)`", r"`\1`", text)
+    return text.replace("``", "`")
+
+
+def errors() -> str:
+    """The tree of errors."""
+    import perdure.errors
+
+    tree = (perdure.errors.__doc__ or "").partition("::\n\n")[2]
+    return f"```\n{inspect.cleandoc(tree)}\n```\n"
+
+
+def cli() -> str:
+    """What `--help` says of every command."""
+    from typer.main import get_command
+    from typer.testing import CliRunner
+
+    from perdure.cli.app import app
+
+    out: list[str] = []
+    runner = CliRunner(env={"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"})
+    for name in ["", *get_command(app).commands]:  # type: ignore[attr-defined]
+        if name == "bench":
+            continue
+        text = runner.invoke(app, [*([name] if name else []), "--help"], prog_name="perdure", terminal_width=100).output
+        lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
+        out.append(f"### perdure {name}".rstrip() + f"\n\n```\n{lines}\n```\n")
+    return "\n".join(out)
+
+
+@dataclasses.dataclass
+class Part:
+    """A generated part of one file."""
+
+    file: str
+    name: str
+
+    def renewed(self) -> str:
+        """The file with this part written anew."""
+        text = (HERE / self.file).read_text(encoding="utf-8")
+        begin = BEGIN.format(self.name)
+        before, found, rest = text.partition(begin)
+        if not found or END not in rest:
+            raise SystemExit(f"{self.file} has no part {begin} ... {END}")
+        return f"{before}{begin}\n\n{globals()[self.name]()}\n{END}{rest.partition(END)[2]}"
+
+
+PARTS = [Part("api.md", "api"), Part("errors.md", "errors"), Part("cli.md", "cli")]
+
+
+def stale() -> list[str]:
+    """The files whose generated part is not what the code says."""
+    return [p.file for p in PARTS if p.renewed() != (HERE / p.file).read_text(encoding="utf-8")]
+
+
+if __name__ == "__main__":
+    for part in PARTS:
+        (HERE / part.file).write_text(part.renewed(), encoding="utf-8")
+    sys.exit(0)

@@ -1,0 +1,16 @@
+"""The command line, one file per group of commands. Nothing of it is imported before :func:`main` is called."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command and end the process with its exit code."""
+    from perdure.cli.app import run
+
+    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))

@@ -1,0 +1,83 @@
+"""The program ``perdure``: its commands put together, and what becomes of an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from perdure.cli import checking, doctor, looking, past, trying, upkeep
+from perdure.cli.text import safe
+from perdure.errors import Conflict, InvalidInput, LeaseError, Misuse, PerdureError, StoreError
+
+FINE, NEGATIVE, USAGE, STORE, TAKEN = 0, 1, 2, 3, 4
+"""Exit codes; ``docs/reference/cli.md`` says what each means."""
+DEBUG = "PERDURE_DEBUG"
+
+app = typer.Typer(
+    name="perdure",
+    help="Durable state for AI agents: look at sessions, their past and their integrity.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from perdure import __version__
+
+        typer.echo(f"perdure {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Durable state for AI agents: look at sessions, their past and their integrity."""
+
+
+for group in (looking, past, checking, doctor, upkeep, trying):
+    group.register(app)
+
+
+def exit_code(error: PerdureError) -> int:
+    """What a shell is told about an error.
+
+    >>> from perdure.errors import Corrupted, NotFound
+    >>> exit_code(NotFound("x")), exit_code(InvalidInput("x")), exit_code(Corrupted("here", "x"))
+    (1, 2, 3)
+    """
+    if isinstance(error, StoreError):
+        return STORE
+    if isinstance(error, (LeaseError, Conflict)):
+        return TAKEN
+    return USAGE if isinstance(error, (InvalidInput, Misuse)) else NEGATIVE
+
+
+def run(argv: list[str]) -> int:
+    """Run one command; an error of ours is one line on stderr, with a traceback only when asked for."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _one_line
+        try:
+            app(args=argv, prog_name="perdure")
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else FINE
+        except PerdureError as error:
+            if os.environ.get(DEBUG):
+                raise
+            print(f"perdure: {safe(str(error))}", file=sys.stderr)
+            return exit_code(error)
+    return FINE
+
+
+def _one_line(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"perdure: warning: {safe(str(message))}", file=sys.stderr)

@@ -1,0 +1,180 @@
+"""``perdure backup``, ``restore``, ``sweep``, ``prune`` and ``migrate``: keeping a database in order."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli.checking import one_or_all
+from perdure.cli.opening import DEFAULT, AsJson, Store, open_existing
+from perdure.cli.text import count, cut, size
+from perdure.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.database import Database
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command("backup")(backup)
+    app.command("restore")(restore)
+    app.command("sweep")(sweep)
+    app.command("prune")(prune)
+    app.command("migrate")(migrate)
+
+
+def backup(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write everything, blobs included, into one file, while agents go on writing."""
+    if os.path.exists(file):
+        raise InvalidInput(f"{file} exists already: choose a new name, so that no older backup is lost")
+    with open_existing(store) as db:
+        done = db.backup(file)
+    held = f"{count(done.sessions, 'session')}, {count(done.checkpoints, 'checkpoint')}, {count(done.blobs, 'blob')}"
+    words = f"{held} in {size(done.bytes)}"
+    _tell(as_json, {**done._asdict(), "missing": list(done.missing)}, words)
+    if done.missing:
+        print(f"perdure: {count(len(done.missing), 'blob')} missing: run perdure verify --all", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def restore(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file that perdure backup wrote.")],
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring everything of a backup into a database, which is made when it is not there.
+
+    The file is checked as a whole before anything is written. A session that is there already and is not exactly the
+    one in the file is a conflict.
+    """
+    import perdure
+
+    with perdure.open(store or DEFAULT, maintain=False) as db:
+        done = db.restore(file)
+        url = db.url
+    there = f", {done.skipped} were there already" if done.skipped else ""
+    words = f"{count(done.sessions, 'session')} and {count(done.blobs, 'blob')} restored{there}"
+    _tell(as_json, {**done._asdict(), "store": url}, words)
+
+
+def sweep(store: Store = None, as_json: AsJson = False) -> None:
+    """Remove expired sessions, and blobs that nothing refers to any more."""
+    with open_existing(store) as db:
+        swept = db.sweep()
+        collected = db.collect()
+    answer = {
+        "removed": swept.removed,
+        "busy": list(swept.busy),
+        "failed": [{"session": session, "problem": problem} for session, problem in swept.failed],
+        "blobs": collected._asdict(),
+    }
+    removed = f"{count(swept.removed, 'expired session')} and {count(collected.deleted, 'unused blob')} removed"
+    _tell(as_json, answer, removed)
+    if not as_json:
+        _print_list("being written, left for the next time", [(session, "") for session in swept.busy], "yellow")
+        _print_list("could not be removed", swept.failed, "bold red")
+    if swept.failed:
+        raise typer.Exit(1)
+
+
+def prune(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", show_default=False)] = None,
+    store: Store = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every session that nobody is writing.")] = False,
+    keep_last: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Keep the last N checkpoints of each branch.")
+    ] = None,
+    keep_every: Annotated[int | None, typer.Option(metavar="N", min=1, help="Keep every N-th step.")] = None,
+    drop_tagged: Annotated[bool, typer.Option("--drop-tagged", help="A tag alone keeps nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Drop old checkpoints and free their space. What is kept reads exactly as before.
+
+    Whatever a branch, an unfinished run, a merge or the reuse of an effect needs is kept in any case.
+    """
+    one_or_all(session, everything)
+    dropped = kept = 0
+    busy: list[str] = []
+    with open_existing(store) as db:
+        from perdure.errors import Busy
+
+        for id in [session] if session is not None else _ids(db):
+            try:
+                done = db.prune(id, keep_last=keep_last, keep_every=keep_every, keep_tagged=not drop_tagged)
+            except Busy:
+                if session is not None:
+                    raise
+                busy.append(id)
+                continue
+            dropped, kept = dropped + done.dropped, kept + done.kept
+    words = f"{count(dropped, 'checkpoint')} dropped, {kept} kept"
+    _tell(as_json, {"dropped": dropped, "kept": kept, "busy": busy}, words)
+    if not as_json:
+        _print_list("being written, left alone", [(id, "") for id in busy], "yellow")
+
+
+def _ids(db: Database) -> list[str]:
+    ids: list[str] = []
+    while rows := db.sessions(after=ids[-1] if ids else None, limit=1000):
+        ids.extend(row.id for row in rows)
+    return ids
+
+
+def migrate(
+    module: Annotated[str, typer.Argument(metavar="MODULE", help="Your module that declares the migrations.")],
+    schema: Annotated[str, typer.Option(metavar="VERSION", help="The schema version to bring sessions to.")],
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring every session to a schema version now, instead of when it is next opened.
+
+    May be interrupted and run again. The originals stay in the history.
+    """
+    import importlib
+
+    import perdure
+    from perdure.cli.opening import find_url
+
+    sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidInput(f"{module} cannot be imported ({error}): name a module of yours, such as myagent") from error
+    finally:
+        sys.path.pop(0)
+    with perdure.open(find_url(store), schema=schema, maintain=False) as db:
+        done = db.migrate()
+    answer: dict[str, Any] = {"migrated": done.migrated, "current": done.current}
+    for name, pairs in (("skipped", done.skipped), ("failed", done.failed)):
+        answer[name] = [{"session": session, "reason": reason} for session, reason in pairs]
+    _tell(as_json, answer, f"{count(done.migrated, 'branch')} brought to {schema}, {done.current} had it already")
+    if not as_json:
+        _print_list("left alone", done.skipped, "yellow")
+        _print_list("failed", done.failed, "bold red")
+    if done.failed:
+        raise typer.Exit(1)
+
+
+def _tell(as_json: bool, answer: Any, words: str) -> None:
+    from perdure.cli.output import Out, print_json
+
+    if as_json:
+        print_json(answer)
+    else:
+        Out().line(words)
+
+
+def _print_list(title: str, pairs: Sequence[tuple[str, str]], style: str) -> None:
+    from perdure.cli.output import Out
+
+    for session, reason in pairs:
+        Out().line(f"{title}: {cut(session, 200)}{': ' if reason else ''}{cut(reason, 500)}", style)

@@ -1,0 +1,1 @@
+"""The command line, its demo and the documentation."""

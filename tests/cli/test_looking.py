@@ -1,0 +1,180 @@
+"""The command line: what ``ls``, ``show``, ``log`` and ``diff`` show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import perdure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+
+
+def test_ls_lists_sessions_with_what_waits_for_them(command: Command, trip: Path):
+    lines = command("ls").out.splitlines()
+    assert lines[0].split()[:4] == ["SESSION", "OWNER", "STATUS", "STEP"]
+    assert lines[1].split()[:6] == ["trip", "ana", "idle", "3", "2", "1"]
+    assert "never" in lines[2]
+
+
+def test_ls_as_json_has_the_documented_shape(command: Command, trip: Path):
+    answer = command("ls", "--json").json
+    assert list(answer) == ["sessions", "next"]
+    first = answer["sessions"][0]
+    assert list(first) == [
+        "id", "owner", "status", "created", "updated", "expires", "step", "branches", "inbox", "writer",
+    ]  # fmt: skip
+    assert (first["id"], first["step"], first["inbox"], first["writer"]) == ("trip", 3, 1, None)
+    assert first["branches"]["cheaper"]["step"] == 4
+    assert answer["sessions"][1]["expires"] is None
+
+
+def test_ls_filters_and_pages(command: Command, trip: Path):
+    assert [s["id"] for s in command("ls", "--owner", "bea", "--json").json["sessions"]] == ["visit"]
+    assert command("ls", "--status", "failed").out == "no session matches\n"
+    page = command("ls", "--limit", "1", "--json").json
+    assert page["next"] == "trip"
+    assert [s["id"] for s in command("ls", "--after", "trip", "--json").json["sessions"]] == ["visit"]
+    assert "perdure ls --after trip" in command("ls", "--limit", "1").out
+
+
+def test_an_unknown_status_is_wrong_usage(command: Command, trip: Path):
+    result = command("ls", "--status", "foo")
+    assert result.code == 2
+    assert "in_doubt" in result.err
+
+
+@pytest.mark.parametrize(
+    ("place", "city"),
+    [
+        ("trip", "Madrid"),
+        ("trip@1", "Lisbon"),
+        ("trip@early", "Lisbon"),
+        ("trip@cheaper", "Porto"),
+        ("trip@", "Madrid"),
+    ],
+)
+def test_show_opens_a_step_a_tag_or_a_branch(command: Command, trip: Path, place: str, city: str):
+    assert command("show", place, "--json").json["state"]["vars"]["city"] == city
+
+
+def test_show_opens_a_checkpoint_by_the_beginning_of_its_id(command: Command, trip: Path):
+    id = command("log", "trip", "--json").json["checkpoints"][1]["id"]
+    assert command("show", f"trip@{id[:10]}", "--json").json["step"] == 2
+
+
+def test_show_counts_steps_on_the_branch_that_is_named(command: Command, trip: Path):
+    assert command("show", "trip@4", "--branch", "cheaper", "--json").json["state"]["vars"]["budget"] == 600
+    assert command("show", "trip@4").code == 1
+
+
+def test_show_as_json_has_the_documented_shape(command: Command, trip: Path):
+    answer = command("show", "visit", "--json").json
+    assert list(answer) == [
+        "session", "branch", "step", "id", "parent", "kind", "at", "owner", "status", "schema", "digest", "line",
+        "more", "state", "effects", "approvals",
+    ]  # fmt: skip
+    assert answer["state"]["vars"]["blob"] == {"$bytes": "AAE="}
+
+
+def test_show_takes_no_lease(command: Command, trip: Path):
+    with perdure.open(f"sqlite:///{trip}") as db, db.session("trip"):
+        assert command("show", "trip").code == 0
+        assert "process" in command("ls").out
+
+
+def test_show_shortens_what_is_long_and_says_how_to_see_it(command: Command, tmp_path: Path):
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db, db.session("long") as s:
+        s.vars["text"] = "x" * 100_000
+        s.messages.extend({"role": "user", "content": f"message {i} {'y' * 90}"} for i in range(500))
+        s.commit()
+    short = command("show", "long").out
+    assert len(short) < 10_000
+    assert "--full" in short
+    assert "message 499" in short
+    full = command("show", "long", "--full").out
+    assert full.count("message ") == 500
+    assert "x" * 100_000 in full
+    assert "--full" not in full
+
+
+def test_show_says_what_waits_for_a_person(command: Command, tmp_path: Path):
+    @perdure.tool
+    def wire(to: str) -> None:
+        raise TimeoutError
+
+    @perdure.tool(approve=True)
+    def book(flight: str) -> None: ...
+
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db, db.session("w") as s:
+        with pytest.raises(perdure.InDoubt):
+            s.call(wire, "DE12")
+        with pytest.raises(perdure.ApprovalNeeded):
+            s.call(book, "LIS")
+    out = command("show", "w").out
+    assert 'wire {to: "DE12"} is in_doubt' in out
+    assert 'book {flight: "LIS"} waits for a decision' in out
+    answer = command("show", "w", "--json").json
+    assert (len(answer["effects"]), len(answer["approvals"])) == (1, 1)
+
+
+def test_show_needs_no_migrations_to_show_what_is_stored(command: Command, tmp_path: Path):
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db", schema="9.9.9") as db, db.session("new") as s:
+        s.vars["x"] = 1
+        s.commit()
+    assert command("show", "new", "--json").json["schema"] == "9.9.9"
+
+
+def test_a_session_id_may_contain_an_at_sign(command: Command, tmp_path: Path):
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db, db.session("ana@example.com") as s:
+        s.vars["x"] = 1
+        s.commit()
+        s.vars["x"] = 2
+        s.commit()
+    assert command("show", "ana@example.com", "--json").json["step"] == 2
+    assert command("show", "ana@example.com@1", "--json").json["step"] == 1
+
+
+def test_log_lists_checkpoints_newest_first(command: Command, trip: Path):
+    answer = command("log", "trip", "--json").json
+    assert [c["step"] for c in answer["checkpoints"]] == [3, 2, 1]
+    assert answer["next"] is None
+    lines = command("log", "trip").out.splitlines()
+    assert "(main) planned Madrid" in lines[1]
+    assert "tag early" in lines[3]
+
+
+def test_log_pages_by_step(command: Command, trip: Path):
+    assert command("log", "trip", "--limit", "1", "--json").json["next"] == 3
+    assert [c["step"] for c in command("log", "trip", "--before", "3", "--json").json["checkpoints"]] == [2, 1]
+    cheaper = command("log", "trip", "--branch", "cheaper", "--json").json["checkpoints"]
+    assert [c["step"] for c in cheaper] == [4, 3, 2, 1]
+
+
+def test_log_draws_all_branches(command: Command, trip: Path):
+    pictures = [line[:4].rstrip() for line in command("log", "trip", "--graph").out.splitlines()[1:]]
+    assert pictures in (["*", "*", "| *", "|/", "*", "*"], ["*", "| *", "* |", "|/", "*", "*"])
+
+
+def test_diff_names_the_places(command: Command, trip: Path):
+    out = command("diff", "trip@1", "trip@3").out
+    assert out.splitlines() == [
+        '+ state.messages[1]: {role: "user", content: "a day in Porto"}',
+        '+ state.messages[2]: {role: "user", content: "a day in Madrid"}',
+        '~ state.vars.city: "Lisbon" -> "Madrid"',
+    ]
+    answer = command("diff", "trip@1", "trip@2", "--json").json
+    assert (answer["a"]["step"], answer["b"]["step"]) == (1, 2)
+    assert answer["differences"][1] == {
+        "path": ["vars", "city"], "kind": "changed", "before": "Lisbon", "after": "Porto",
+    }  # fmt: skip
+
+
+def test_diff_ends_with_one_only_when_asked_to(command: Command, trip: Path):
+    assert command("diff", "trip@1", "trip@2").code == 0
+    assert command("diff", "trip@1", "trip@2", "--exit-code").code == 1
+    assert command("diff", "trip@2", "trip@2", "--exit-code").code == 0

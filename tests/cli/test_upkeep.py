@@ -1,0 +1,217 @@
+"""The commands that check a database and keep it in order."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+
+import perdure
+from perdure.cli import doctor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """A database with one session of twenty steps and a blob."""
+    path = tmp_path / "agents.db"
+    with perdure.open(f"sqlite:///{path}") as db, db.session("book", ttl=None) as s:
+        for n in range(19):
+            s.messages.append({"role": "user", "content": f"line {n}"})
+            s.commit()
+        s.vars["picture"] = b"\x89PNG" * 20_000
+        s.commit()
+    return path
+
+
+def test_verify_says_that_all_is_well(command: Command, book: Path):
+    result = command("verify", "--all")
+    assert (result.code, result.out) == (0, "1 session, 20 checkpoints, 1 blob: all as they were written\n")
+    assert command("verify", "book", "--json").json == {
+        "ok": True, "sessions": 1, "checkpoints": 20, "blobs": 1, "findings": [], "witness": None,
+    }  # fmt: skip
+
+
+def test_verify_finds_damage_and_ends_with_one(command: Command, book: Path):
+    with apsw.Connection(str(book)) as db:
+        db.execute("update commits set payload = zeroblob(30) where step = 7")
+    result = command("verify", "--all")
+    assert result.code == 1
+    assert "step 7" in result.out
+    assert "problem" in result.out.splitlines()[-1]
+    found = command("verify", "--all", "--json").json
+    assert not found["ok"]
+    assert list(found["findings"][0]) == ["kind", "session", "where", "what"]
+
+
+def test_verify_finds_a_missing_blob(command: Command, book: Path, tmp_path: Path):
+    blobs = [path for path in (tmp_path / "agents.db-blobs").rglob("*") if len(path.name) >= 60]
+    blobs[0].unlink()
+    assert [f["kind"] for f in command("verify", "--all", "--json").json["findings"]] == ["blob"]
+
+
+def test_a_witness_sees_that_the_newest_checkpoint_is_gone(command: Command, book: Path):
+    assert command("verify", "--all", "--witness", "heads", "--update-witness").code == 0
+    with apsw.Connection(str(book)) as db:
+        db.execute("delete from commits where step = 20")
+        db.execute("update sessions set step = 19, head = (select id from commits where step = 19)")
+    assert command("verify", "--all").code == 0
+    result = command("verify", "--all", "--witness", "heads", "--update-witness")
+    assert result.code == 1
+    assert result.out.startswith("lost: ")
+    assert command("verify", "--all", "--witness", "heads").code == 1, "a witness of a damaged store is not renewed"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("verify",),
+        ("verify", "book", "--all"),
+        ("verify", "--all", "--update-witness"),
+        ("verify", "book", "--witness", "heads", "--update-witness"),
+        ("prune", "book"),
+        ("prune", "--keep-last", "3"),
+        ("migrate", "no_such_module_anywhere", "--schema", "2"),
+    ],
+)
+def test_half_a_command_is_wrong_usage(command: Command, book: Path, argv: tuple[str, ...]):
+    result = command(*argv)
+    assert result.code == 2
+    assert result.err.startswith("perdure: ")
+
+
+def test_a_witness_that_is_not_there_is_a_negative_answer(command: Command, book: Path):
+    assert command("verify", "--all", "--witness", "nowhere").code == 1
+    assert command("verify", "nobody").code == 1
+
+
+def test_a_backup_is_restored_into_another_kind_of_store(command: Command, book: Path, tmp_path: Path):
+    result = command("backup", "one.perdure")
+    assert result.code == 0
+    assert result.out.startswith("1 session, 20 checkpoints, 1 blob in ")
+    target = f"file://{tmp_path}/copy"
+    assert command("restore", "one.perdure", "--store", target, "--json").json == {
+        "sessions": 1, "skipped": 0, "blobs": 1, "store": target,
+    }  # fmt: skip
+    assert command("restore", "one.perdure", "--store", target, "--json").json["skipped"] == 1
+    both = [command("show", "book", "--json", "--store", store).json for store in (str(book), target)]
+    assert both[0] == both[1]
+
+
+def test_a_backup_never_replaces_another(command: Command, book: Path, tmp_path: Path):
+    (tmp_path / "old.perdure").write_text("an older backup")
+    assert command("backup", "old.perdure").code == 2
+    assert (tmp_path / "old.perdure").read_text() == "an older backup"
+
+
+def test_a_damaged_backup_is_refused_before_anything_is_written(command: Command, book: Path, tmp_path: Path):
+    command("backup", "one.perdure")
+    raw = bytearray((tmp_path / "one.perdure").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (tmp_path / "one.perdure").write_bytes(raw)
+    assert command("restore", "one.perdure", "--store", "copy.db").code == 3
+    assert command("ls", "--store", "copy.db", "--json").json["sessions"] == []
+
+
+def test_sweep_removes_what_has_expired(command: Command, book: Path):
+    import time
+
+    with perdure.open(f"sqlite:///{book}") as db, db.session("short", ttl=1) as s:
+        s.vars["x"] = 1
+        s.commit()
+        until = s.head.at + 1000 if s.head else 0
+    while time.time() * 1000 <= until:
+        time.sleep(0.05)
+    answer = command("sweep", "--json").json
+    assert (answer["removed"], answer["failed"]) == (1, [])
+    assert list(answer["blobs"]) == ["deleted", "kept", "waiting"]
+    assert command("sweep").out == "0 expired sessions and 0 unused blobs removed\n"
+
+
+def test_prune_drops_and_says_how_many(command: Command, book: Path):
+    assert command("prune", "book", "--keep-last", "5", "--json").json == {"dropped": 14, "kept": 6, "busy": []}
+    result = command("show", "book@8")
+    assert result.code == 1
+    assert "dropped by retention" in result.err
+
+
+def test_prune_all_leaves_sessions_alone_that_are_being_written(command: Command, book: Path):
+    with perdure.open(f"sqlite:///{book}") as db, db.session("book"):
+        assert command("prune", "--all", "--keep-last", "5", "--json").json["busy"] == ["book"]
+        assert command("prune", "book", "--keep-last", "5").code == 4
+
+
+def test_migrate_uses_the_migrations_of_a_module(command: Command, book: Path, tmp_path: Path):
+    (tmp_path / "cli_migrations_of_a_test.py").write_text(
+        "import perdure\n"
+        "@perdure.migration('1.0.0', '1.0.1-cli-test')\n"
+        "def add(state):\n"
+        "    state['vars']['added'] = True\n"
+    )
+    argv = ("migrate", "cli_migrations_of_a_test", "--schema", "1.0.1-cli-test", "--json")
+    assert command(*argv).json == {"migrated": 1, "current": 0, "skipped": [], "failed": []}
+    assert command(*argv).json["current"] == 1
+    assert command("show", "book", "--json").json["state"]["vars"]["added"] is True
+
+
+def test_migrate_reports_what_it_cannot_do(command: Command, book: Path, tmp_path: Path):
+    (tmp_path / "cli_no_migrations.py").write_text("")
+    result = command("migrate", "cli_no_migrations", "--schema", "9.9.9", "--json")
+    assert result.code == 1
+    assert result.json["failed"][0]["session"] == "book"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_doctor_finds_a_healthy_machine_healthy(command: Command, tmp_path: Path, kind: str):
+    url = f"sqlite:///{tmp_path}/agents.db" if kind == "sqlite" else f"file://{tmp_path}/store"
+    with perdure.open(url) as db, db.session("s") as s:
+        s.vars["x"] = 1
+        s.commit()
+    before = sorted(os.listdir(tmp_path))
+    result = command("doctor", "--store", url, "--json")
+    report = result.json
+    assert (result.code, report["ok"]) == (0, True), report
+    verdicts = {f["name"]: f["verdict"] for f in report["findings"]}
+    assert verdicts["SIGKILL during a commit"] == verdicts["SIGKILL between commits"] == "ok"
+    assert verdicts["key"] == "note"
+    assert "survives" in next(f["words"] for f in report["findings"] if f["name"] == "store")
+    assert sorted(os.listdir(tmp_path)) == before, "the scratch database is gone and nothing else was made"
+
+
+def test_doctor_makes_no_database(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PERDURE_KEY", "a key of sixteen bytes and more")
+    result = command("doctor")
+    assert result.code == 0
+    assert "digests are keyed" in result.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_fails_on_a_bad_key_and_on_a_damaged_store(
+    command: Command, book: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PERDURE_KEY", "short")
+    book.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+    result = command("doctor")
+    assert result.code == 1
+    assert [line[:4] for line in result.out.splitlines()].count("fail") >= 2
+
+
+def test_a_disk_that_keeps_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """The check itself: a child that says it has committed what is not there."""
+    url = f"sqlite:///{tmp_path}/scratch.db"
+    with perdure.open(url) as db, db.session("killed between", ttl=None) as s:
+        s.vars["number"] = 1
+        s.messages.append({"role": "user", "content": "message 1"})
+        s.commit()
+    liar = tmp_path / "liar"
+    liar.write_text("#!/bin/sh\necho 1; echo 2; echo 3; echo here; sleep 60\n")
+    liar.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(liar))
+    finding = doctor._killed(url, "between", "")
+    assert (finding.verdict, finding.words) == ("fail", "3 commits had returned, 1 are there")
