@@ -78,15 +78,18 @@ demo: $(STAMP) ## see an agent survive a crash
 bench: $(STAMP) ## measure the kernel, as JSON
 	@$(BIN)/perdure bench kernel --json
 
-.PHONY: crash powerloss tamper
+.PHONY: crash powerloss tamper model
 crash: $(STAMP) ## long run: kill -9 at random moments
 	$(CAMPAIGN) kill
 
 powerloss: $(STAMP) ## long run: lose what was not synced
 	$(CAMPAIGN) powerloss
 
+model: $(STAMP) ## long run: random histories against the model
+	PERDURE_MODEL_EXAMPLES=600 PERDURE_MODEL_STEPS=60 $(BIN)/python -m pytest -n $(JOBS) tests/model
+
 tamper: $(STAMP) ## long run: change stored bytes
-	$(CAMPAIGN) tamper
+	$(BIN)/python -m tests.tamper.campaign
 
 .PHONY: peers
 peers: $(PEERS)/.installed ## install the systems that benchmarks compare with

@@ -180,28 +180,31 @@ def restore(kernel: Kernel, path: str | os.PathLike[str], progress: Progress | N
     """
     where = os.fspath(path)
     try:
-        fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
+        with open(where, "rb") as file:
+            return _restore(kernel, file, where, progress)
     except FileNotFoundError as e:
         raise NotFound(f"there is no backup {where}") from e
     except OSError as e:
         raise Unavailable(f"backup {where} cannot be read: {e.strerror}") from e
-    with open(fd, "rb") as file:
-        there = _check(kernel, file, where)
-        file.seek(0)
-        faults.point("restore.checked")
-        kernel.store.renew_epoch()
-        sessions = blobs = 0
-        for item in _items(_frames(file, where), where):
-            if isinstance(item, Dump):
-                if item.row.id not in there:
-                    faults.point("restore.before_session")
-                    kernel.store.restore(item)
-                    sessions += 1
-                if progress is not None:
-                    progress(item.row.id, sessions)
-            else:
-                kernel.blobs.put(*item)
-                blobs += 1
+
+
+def _restore(kernel: Kernel, file: IO[bytes], where: str, progress: Progress | None) -> Restored:
+    there = _check(kernel, file, where)
+    file.seek(0)
+    faults.point("restore.checked")
+    kernel.store.renew_epoch()
+    sessions = blobs = 0
+    for item in _items(_frames(file, where), where):
+        if isinstance(item, Dump):
+            if item.row.id not in there:
+                faults.point("restore.before_session")
+                kernel.store.restore(item)
+                sessions += 1
+            if progress is not None:
+                progress(item.row.id, sessions)
+        else:
+            kernel.blobs.put(*item)
+            blobs += 1
     return Restored(sessions, len(there), blobs)
 
 
@@ -289,5 +292,5 @@ def _items(frames: Iterator[tuple[int, bytes]], where: str) -> Iterator[Dump | t
                     raise Corrupted(f"backup {where}", "it holds another number of sessions or blobs than it says")
             elif kind != HEADER:
                 raise UnsupportedFormat(f"backup {where}: frame type {kind} is not known: upgrade Perdure")
-        except msgspec.MsgspecError as e:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
             raise Corrupted(f"backup {where}", "a frame cannot be read") from e

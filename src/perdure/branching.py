@@ -10,6 +10,7 @@ from perdure import codec, faults
 from perdure.checkpoint import Checkpoint, checkpoint_of
 from perdure.core import SessionCore, seal_commit
 from perdure.delta import diff
+from perdure.document import edit
 from perdure.errors import Conflict, MergeConflict, Misuse, NotFound, PerdureError
 from perdure.flow import Do, Enter, Flow, Write
 from perdure.hydrate import ancestry, load, load_head, locate, look
@@ -17,7 +18,7 @@ from perdure.kernel import BOOK, STATE, Loaded, Point
 from perdure.merge import Clash, merge
 from perdure.model import TAG_PREFIX, Kind, SessionRow
 from perdure.names import check_branch, check_name
-from perdure.tracked import edit, plain
+from perdure.tracked import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,8 +113,11 @@ class Branching(SessionCore):
         self._usable()
         yield from self._resend()
         point = self._newest()
-        if at is None or at == self.step:
+        if at is None or (type(at) is int and at == self.step):
             row: SessionRow = yield Do(look, (self.kernel, self.id))
+            if not any(h.id == point.envelope.id for h in row.heads):
+                # Others have moved on since, and retention may have dropped it: no line starts from what is gone.
+                yield Do(load, (self.kernel, self.id, point.envelope.line, point.envelope.step))
         else:
             row, loaded = yield from self._locate(at)
             assert loaded.point is not None

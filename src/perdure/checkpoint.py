@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perdure.document import Document
 from perdure.kernel import STATE, Kernel, Point
-from perdure.tracked import Document, TrackedDict
+from perdure.tracked import TrackedDict
 
 if TYPE_CHECKING:
     from perdure.kernel import Loaded

@@ -43,6 +43,8 @@ _PLAUSIBLE = 200
 """By how much what people say may be compressed; beyond that, memory is taken step by step."""
 _MIN_WORTH = 96
 """Below this size compression does not pay."""
+_FAST, _SMALL = 3, 7
+"""Levels of compression: for what a commit waits for, and for what is built off its path and kept."""
 _local = threading.local()
 
 
@@ -144,14 +146,16 @@ def decode_envelope(data: bytes, where: str) -> Envelope:
     return envelope
 
 
-def seal(body: Body) -> bytes:
+def seal(body: Body, level: int = _FAST) -> bytes:
     """Compress a plaintext and put the header before it."""
     data, how = body.data, RAW
     if len(data) >= _MIN_WORTH:
         try:
-            compressor = _local.compressor
+            compressor = _local.compressors[level]
         except AttributeError:
-            compressor = _local.compressor = zstandard.ZstdCompressor(level=3)
+            # A compressor serves one thread at a time.
+            _local.compressors = {n: zstandard.ZstdCompressor(level=n) for n in (_FAST, _SMALL)}
+            compressor = _local.compressors[level]
         packed = compressor.compress(data)
         if len(packed) < len(data):
             data, how = packed, ZSTD
@@ -239,7 +243,7 @@ def seal_artifact(keys: Keys, session: str, artifact: Artifact, *bodies: Body) -
 
     The digest is over the sealed bytes: they are checked before anything is inflated, and there are fewer of them.
     """
-    sealed = b"".join(len(part).to_bytes(4, "little") + part for part in map(seal, bodies))
+    sealed = b"".join(len(part).to_bytes(4, "little") + part for part in (seal(b, _SMALL) for b in bodies))
     name = keys.current.encode()
     mac = _artifact_digest(keys, keys.current, session, artifact, sealed)
     return artifact._replace(body=bytes((len(name),)) + name + mac + sealed)

@@ -15,12 +15,13 @@ from perdure import codec, faults
 from perdure.checkpoint import Checkpoint, StateView, checkpoint_of
 from perdure.codec import ZERO
 from perdure.delta import APPEND, DEL, SET, SPLICE
+from perdure.document import Document
 from perdure.errors import Conflict, ForkedProcess, HandleClosed, LimitExceeded, Misuse, NotFound, PerdureError
 from perdure.flow import Do, Enter, Flow, Write
 from perdure.hydrate import load_head, look
 from perdure.kernel import BOOK, STATE, Kernel, Loaded, Point, genesis
 from perdure.model import Append, Envelope, Kind, Landed, Lease, Status
-from perdure.tracked import Document, TrackedDict
+from perdure.tracked import TrackedDict
 from perdure.values import Wire
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from perdure.codec import JSON, MSGPACK
 from perdure.compaction import PACK_MIN, PACK_ROWS
 from perdure.core import SessionCore, Settings
 from perdure.delta import diff
+from perdure.document import edit
 from perdure.errors import ApprovalError, Conflict, ForkedProcess, Gone, HandleClosed, InvalidInput, PerdureError
 from perdure.expiry import expired
 from perdure.flow import Do, Flow, Invoke, sync
@@ -25,11 +26,11 @@ from perdure.inbox import seal_entry
 from perdure.kernel import BOOK, STATE, Kernel, Loaded
 from perdure.lineage import history
 from perdure.merge import Difference, differences
-from perdure.model import DEFAULT_TTL, MAIN, ChangePage, Kind, Lease, SessionRow, Status
+from perdure.model import DEFAULT_TTL, MAIN, TAG_PREFIX, ChangePage, Kind, Lease, SessionRow, Status
 from perdure.names import check_branch, check_name, check_session, check_ttl
 from perdure.session import Session, SessionFlows
 from perdure.statetypes import validator
-from perdure.tracked import edit, plain
+from perdure.tracked import plain
 from perdure.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -223,9 +224,7 @@ class DatabaseFlows(Upkeep):
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def _read_flow(
-        self, session: str, at: At = None, *, branch: str = MAIN, migrate: bool = True
-    ) -> Flow[Reading]:
+    def _read_flow(self, session: str, at: At = None, *, branch: str = MAIN, migrate: bool = True) -> Flow[Reading]:
         """The state at a step, tag, branch or checkpoint id (None: the head), without a lease.
 
         A state of an older schema is shown migrated, or with ``migrate=False`` as it was written.
@@ -321,7 +320,8 @@ class DatabaseFlows(Upkeep):
             raise ApprovalError(f"approval {approval} was decided already")
 
     def _find_approval(self, row: SessionRow, approval: str) -> dict[str, Any]:
-        for head in row.heads:
+        # Not through tags: nothing waits there, and retention may have taken what they name.
+        for head in (h for h in row.heads if not h.branch.startswith(TAG_PREFIX)):
             book = load_head(self.kernel, row, head.branch).doc[BOOK]
             if approval in book.get("approvals", {}):
                 return plain(book["approvals"][approval])

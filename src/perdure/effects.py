@@ -56,6 +56,8 @@ class Effects(Inbox):
             raise Diverged(msg)
         if record is None:
             record = yield from self._begin(tool, bound, digest, slot)
+        elif record["status"] in ("planned", "started", "in_doubt"):
+            yield from self._reconsider(tool, record)
         return (yield from self._go_on(tool, bound, record))
 
     def _resolve_flow(
@@ -134,36 +136,65 @@ class Effects(Inbox):
         """Plan a call that was never made on this line, unless another line has made it."""
         reused: Any = None
         if self._settings.effects != "live":
-            elsewhere: Elsewhere | None = self._elsewhere
-            if elsewhere is None:
-                elsewhere = yield Do(find_elsewhere, (self.kernel, self.id, self._point, self._book))
-                assert elsewhere is not None
-                self._elsewhere = elsewhere
-            reused = yield Do(elsewhere.reuse, (digest,))
-            if reused is None and (other := elsewhere.report(digest)):
-                msg = (
-                    f"{tool.name} was already called with these arguments on another branch (effect {other}): "
-                    'open the session with effects="live" to do it again'
-                )
-                raise DoneElsewhere(msg, other)
+            reused = yield from self._reuse(tool, digest)
             if reused is None and self._settings.effects == "dry":
                 msg = f"dry run: {tool.name} is not called"
                 raise CallError(msg)
         effects = self._book.setdefault("effects", {})
         effects[slot] = {
-            "id": "ef_" + os.urandom(12).hex(),
+            "id": _new_id(),
             "tool": tool.name,
             "digest": digest,
             "args": bound,
             "status": "planned",
             "attempt": 0,
             "at": self.kernel.clock.wall(),
+            "line": self._line,
         }
         record: TrackedDict = effects[slot]
         if reused is not None:
             record["reused"] = reused[0]
             yield from self._finish(record, "done", reused[1], None)
         return record
+
+    @property
+    def _line(self) -> int:
+        return self._point.envelope.line if self._point else 0
+
+    def _lines_apart(self) -> Flow[Elsewhere]:
+        if self._elsewhere is None:
+            self._elsewhere = yield Do(find_elsewhere, (self.kernel, self.id, self._point, self._book))
+        return self._elsewhere
+
+    def _reuse(self, tool: Tool, digest: str) -> Flow[tuple[str, Any] | None]:
+        """What the same call returned on the line we came from; refuses when any other line has made it."""
+        elsewhere = yield from self._lines_apart()
+        reused = yield Do(elsewhere.reuse, (digest,))
+        if reused is None and (other := elsewhere.report(digest)):
+            raise _done_elsewhere(tool, other)
+        return reused
+
+    def _reconsider(self, tool: Tool, record: TrackedDict) -> Flow[None]:
+        """An effect that is open here may have gone further on another line, which knew it when the lines parted."""
+        planned = record["status"] == "planned"
+        reused: Any = None
+        if self._settings.effects != "live":
+            elsewhere = yield from self._lines_apart()
+            further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
+            if planned and reused is None:
+                if further:
+                    raise _done_elsewhere(tool, record["id"])
+                reused = yield from self._reuse(tool, record["digest"])
+        if reused is not None:
+            record["reused"] = reused[0]
+            yield from self._finish(record, "done", reused[1], None)
+        elif planned and record["line"] != self._line:
+            # Not made anywhere yet, and both lines may: each does it under an id, and with an approval, of its own.
+            request = self._book.get("approvals", {}).get(record.pop("approval", ""))
+            if request is not None and request["status"] in ("pending", "approved"):
+                request["status"] = "stale"
+            record["was"] = [*record.get("was", ()), record["id"]]
+            record.update(id=_new_id(), line=self._line, attempt=0, at=self.kernel.clock.wall())
 
     def _go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[Any]:
         """Take a recorded call from where it stands to its outcome."""
@@ -221,9 +252,8 @@ class Effects(Inbox):
 
     def _finish(self, record: TrackedDict, status: str, result: Any, error: str | None) -> Flow[None]:
         """Make an outcome durable."""
-        line = self._point.envelope.line if self._point else 0
         record["status"] = status
-        record["where"] = [line, self.step + 1]
+        record["where"] = [self._line, self.step + 1]
         x: dict[str, Any] = {"effect": record["id"], "tool": record["tool"]}
         if status == "done":
             record["result"] = result
@@ -279,3 +309,15 @@ class Effects(Inbox):
             "find out, then session.resolve(effect, done=result | retry=True | abort=True)"
         )
         raise InDoubt(msg, record["id"])
+
+
+def _new_id() -> str:
+    return "ef_" + os.urandom(12).hex()
+
+
+def _done_elsewhere(tool: Tool, effect: str) -> DoneElsewhere:
+    msg = (
+        f"{tool.name} was already called with these arguments on another branch (effect {effect}): "
+        'open the session with effects="live" to do it again'
+    )
+    return DoneElsewhere(msg, effect)

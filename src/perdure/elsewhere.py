@@ -23,6 +23,7 @@ class Foreign(NamedTuple):
     line: int
     step: int
     settled: bool
+    attempt: int = 0
 
 
 class Elsewhere:
@@ -33,22 +34,34 @@ class Elsewhere:
         self._session = session
         self._parent: dict[str, list[Foreign]] = {}
         self._other: dict[str, str] = {}
+        self._twins: dict[str, Foreign] = {}
         self._used: set[str] = set()
 
     def reuse(self, digest: str) -> tuple[str, Any] | None:
         """The outcome of the same call on the line we came from: (effect id, result), each given once."""
         for foreign in self._parent.get(digest, ()):
-            if foreign.effect not in self._used and foreign.settled:
-                try:
-                    book = load(self._kernel, self._session, foreign.line, foreign.step).doc[BOOK]
-                except Gone:
-                    # Retention has dropped what it returned: that it was done must still be reported.
-                    continue
+            if foreign.effect not in self._used and (found := self._outcome(foreign)) is not None:
                 self._used.add(foreign.effect)
-                for record in book["effects"].values():
-                    if record["id"] == foreign.effect:
-                        return foreign.effect, plain(record.get("result"))
+                return found
         return None
+
+    def twin(self, effect: str, attempt: int) -> tuple[bool, tuple[str, Any] | None]:
+        """Whether an effect that is open on our line went further on another, and its outcome if it has one there."""
+        foreign = self._twins.get(effect)
+        if foreign is None:
+            return False, None
+        return foreign.settled or foreign.attempt > attempt, self._outcome(foreign)
+
+    def _outcome(self, foreign: Foreign) -> tuple[str, Any] | None:
+        if not foreign.settled:
+            return None
+        try:
+            book = load(self._kernel, self._session, foreign.line, foreign.step).doc[BOOK]
+        except Gone:
+            # Retention has dropped what it returned: that it was done must still be reported.
+            return None
+        record = next((r for r in book["effects"].values() if r["id"] == foreign.effect), None)
+        return None if record is None else (foreign.effect, plain(record.get("result")))
 
     def report(self, digest: str) -> str:
         """The id of the same call made on another line, or started on ours without a known outcome; "" if none."""
@@ -79,11 +92,15 @@ def find_elsewhere(kernel: Kernel, session: str, point: Point | None, book: Trac
         for record in other.get("effects", {}).values():
             if record["status"] in ("done", "started", "in_doubt", "unknown"):
                 at = record.get("where", [line, 0])
-                entries.append((record["digest"], Foreign(record["id"], at[0], at[1], record["status"] == "done")))
+                settled = record["status"] == "done"
+                entries.append((record["digest"], Foreign(record["id"], at[0], at[1], settled, record["attempt"])))
         for digest, done in other.get("done", {}).items():
             entries.extend((digest, Foreign(e[0], e[1], e[2], True)) for e in done)
         for digest, foreign in entries:
             if foreign.effect in mine:
+                # The line on which it went furthest tells most.
+                known = found._twins.get(foreign.effect, foreign)
+                found._twins[foreign.effect] = max(known, foreign, key=lambda f: (f.settled, f.attempt))
                 continue
             if line in past:
                 found._parent.setdefault(digest, []).append(foreign)

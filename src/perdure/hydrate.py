@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure import codec
 from perdure.codec import ZERO, Body
 from perdure.delta import apply
-from perdure.errors import Corrupted, Gone, NotFound
+from perdure.errors import Corrupted, Gone, InvalidInput, NotFound
 from perdure.kernel import Kernel, Loaded, Point, genesis
 from perdure.model import MAIN, TAG_PREFIX, Envelope, Head, Row, SessionRow
 from perdure.packs import PackReader, flesh_out, open_base
@@ -247,6 +247,9 @@ def look(kernel: Kernel, session: str) -> SessionRow:
 
 def locate(kernel: Kernel, row: SessionRow, at: int | str | None, branch: str = MAIN) -> tuple[int, int]:
     """The (line, step) that ``at`` means: a step of the branch, or a branch, a tag, or (the beginning of) an id."""
+    if isinstance(at, bool) or not isinstance(at, int | str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        msg = f"a place is a step, a branch, a tag or a checkpoint id, not a {type(at).__name__}"
+        raise InvalidInput(msg)
     names = {h.branch: h for h in row.heads}
     if isinstance(at, str):
         if at in names:
@@ -261,7 +264,7 @@ def locate(kernel: Kernel, row: SessionRow, at: int | str | None, branch: str = 
     head = head_of(kernel, row, branch)
     if at is None or at == head.step:
         return head.line, head.step
-    if isinstance(at, bool) or at < 1 or at > head.step:
+    if at < 1 or at > head.step:
         raise NotFound(f"session {row.id!r} has steps 1 to {head.step} on branch {branch!r}, and no {at!r}")
     return _ancestor(kernel, row.id, head.line, at)
 

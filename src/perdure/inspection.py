@@ -65,7 +65,9 @@ class Inspection:
         try:
             count = max(self._lines, default=-1) + 1
             if self._dump.row.lines < count:
-                self._note(f"session {self._id!r}", f"the store says {self._dump.row.lines} lines, and there are {count}")
+                self._note(
+                    f"session {self._id!r}", f"the store says {self._dump.row.lines} lines, and there are {count}"
+                )
             for line in range(max(self._dump.row.lines, count)):
                 if line in self._lines:
                     self._line(line)
@@ -130,6 +132,8 @@ class Inspection:
                 self._note(where, f"step {expected} and what follows are missing before it")
                 before, doc = None, None
             expected = row.step + 1
+            if bool(row.envelope) != bool(row.payload):
+                self._note(where, "half of it is missing")
             try:
                 if anchor is not None:
                     point, doc = self._anchored(row, anchor, before, doc, where)

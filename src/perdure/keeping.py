@@ -110,9 +110,7 @@ def _outcomes(book: dict[str, Any], lines: Lines, line: int) -> set[int]:
     Only lines that are there already count. On a branch forked later, an outcome that is gone is not reused:
     the call is reported as done elsewhere.
     """
-    left = [
-        origin[1] for _, origin, env in lines.values() if origin and origin[0] == line and env.kind != Kind.TAG
-    ]
+    left = [origin[1] for _, origin, env in lines.values() if origin and origin[0] == line and env.kind != Kind.TAG]
     places = [e["where"] for e in book.get("effects", {}).values() if e["status"] == "done"]
     places += [[n, step] for done in book.get("done", {}).values() for _, n, step in done]
     return {step for n, step in places if n == line and left and step > min(left)}

@@ -26,6 +26,9 @@ class Keys:
     def __init__(self, *secrets: bytes | str) -> None:
         self._chain: dict[str, bytes] = {}
         for secret in secrets:
+            if not isinstance(secret, bytes | str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                msg = f"a key is bytes or text, not a {type(secret).__name__}"
+                raise InvalidInput(msg)
             raw = secret.encode() if isinstance(secret, str) else secret
             if len(raw) < MIN_BYTES:
                 msg = f"a key needs at least {MIN_BYTES} bytes: make one with `openssl rand -base64 32`"

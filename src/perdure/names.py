@@ -48,6 +48,14 @@ def check_branch(value: object) -> str:
     return name
 
 
+def check_lease(value: object) -> float:
+    """Seconds a lease lives without being renewed."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0.001 <= value <= 86_400 * 365:
+        msg = f"a lease lives for a number of seconds, at least a thousandth: {value!r:.40}"
+        raise InvalidInput(msg)
+    return value
+
+
 def check_ttl(value: object) -> int | None:
     """Seconds a session lives after its last commit; None for ever."""
     if value is None:

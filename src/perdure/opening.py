@@ -46,7 +46,9 @@ def open(
     Other options go to the store, such as ``synchronous="normal"`` for SQLite.
     """
     from perdure.database import Database
+    from perdure.names import check_lease
 
+    check_lease(lease_ttl)
     kernel = _kernel(url, keys, codec, schema, migrations, blobs, clock, options)
     return Database(kernel, lease_ttl=lease_ttl, state=state, maintain=maintain, witness=witness)
 
@@ -72,7 +74,9 @@ def open_async(
     All commits that wait at one moment, up to ``max_batch``, become durable together.
     """
     from perdure.bridge import AsyncDatabase
+    from perdure.names import check_lease
 
+    check_lease(lease_ttl)
     kernel = _kernel(url, keys, codec, schema, migrations, blobs, clock, options)
     return AsyncDatabase(
         kernel, lease_ttl=lease_ttl, state=state, maintain=maintain, witness=witness, max_batch=max_batch

@@ -158,9 +158,7 @@ class LinePruner:
             yield build_pack(self._kernel, self._session, pack.line, lo, before, rows)
 
 
-def _anchor(
-    kernel: Kernel, session: str, then: Loaded, now: Loaded, gap: Span, debt: int
-) -> tuple[Artifact, int]:
+def _anchor(kernel: Kernel, session: str, then: Loaded, now: Loaded, gap: Span, debt: int) -> tuple[Artifact, int]:
     """The anchor of a kept checkpoint, and what opening it costs beyond a whole state.
 
     The whole state, or what changed since the kept checkpoint before it; whole again once the changes to go through

@@ -114,13 +114,13 @@ class Replay:
                 f"other arguments than this call of {tool}. A resumed run must make the same calls in the same order"
             )
             raise Diverged(msg)
-        self._called.add(recorded["id"])
+        self._called.update(_ids(recorded))
         i = self._find(lambda e: e.kind in _CALLS and e.x.get("effect") == recorded["id"])
         if i is not None:
             yield from self._advance(core, i)
         if recorded["status"] not in ("done", "failed", "unknown"):
             # It must be settled before anything else, and settling it is written on top of all that is recorded.
-            self._called.update(r["id"] for r in self._book["effects"].values())
+            self._called.update(id for r in self._book["effects"].values() for id in _ids(r))
             yield from self._finish(core)
             return
         # The outcome may stand further on in the record; the caller needs it now.
@@ -171,3 +171,8 @@ class Replay:
         core._taking = []
         core._point = rows[-1].point
         self._at = i + 1
+
+
+def _ids(record: dict[str, Any]) -> list[str]:
+    """The ids an effect has gone by: it gets another one where a line goes on with what it found begun."""
+    return [record["id"], *record.get("was", ())]

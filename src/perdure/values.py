@@ -25,6 +25,8 @@ BLOB_OVER = 32 * 1024
 """A value larger than this many bytes is stored as a blob."""
 MAX_VALUE = 256 * 1024 * 1024
 """The largest single value."""
+MAX_JSON_BITS = 14_000
+"""The largest integer in JSON, a little below the 4300 digits that Python is willing to read."""
 
 STR, BYTES, TREE = 0, 1, 2
 """What a blob holds: text, bytes, or an encoded list or object."""
@@ -80,9 +82,12 @@ class Wire:
     def value(self, value: Any, path: Path) -> Any:
         """One value, checked and ready for the encoder; a large list or object becomes a blob as a whole."""
         self._trail = list(path)
-        wired = self._walk(value, 0)
+        # Where a value goes counts, too: or a state would get too deep to be read, a little with each commit.
+        wired = self._walk(value, len(path))
         if self._offload is not None and isinstance(wired, dict | list) and (size := _rough_size(wired)) > BLOB_OVER:
-            encoded = msgspec.msgpack.encode(wired, enc_hook=wire_ref)
+            # A blob is msgpack whatever the form of the checkpoint, so its large integers are always wired.
+            tree = wired if self._big_ints else wire_ints(wired)
+            encoded = msgspec.msgpack.encode(tree, enc_hook=wire_ref)
             if len(encoded) > BLOB_OVER:
                 if size > MAX_VALUE:
                     self._refuse_size(size)
@@ -98,7 +103,13 @@ class Wire:
         if v is None or t is bool:
             return v
         if t is int:
-            return v if _MIN_INT <= v <= _MAX_INT or not self._big_ints else _big(v)
+            if _MIN_INT <= v <= _MAX_INT:
+                return v
+            if not self._big_ints and v.bit_length() > MAX_JSON_BITS:
+                path = format_path(self._trail)
+                msg = f"{path} has more digits than Python reads from JSON: keep it as text, or use the msgpack codec"
+                raise LimitExceeded(msg)
+            return _big(v) if self._big_ints else v
         if t is float:
             if not math.isfinite(v):
                 self._refuse(f"float {v}", "JSON has no NaN or infinity: use None or a string")

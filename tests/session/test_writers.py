@@ -65,9 +65,7 @@ def test_update_replays_the_input_on_the_new_head(db: perdure.Database) -> None:
     def add(name: str) -> Any:
         return lambda s: s.messages.append(name)
 
-    threads = [
-        threading.Thread(target=lambda n=n: db.update("s", add(f"m{n}"), tries=500)) for n in range(12)
-    ]
+    threads = [threading.Thread(target=lambda n=n: db.update("s", add(f"m{n}"), tries=500)) for n in range(12)]
     for t in threads:
         t.start()
     for t in threads:

@@ -28,7 +28,7 @@ class Draft:
     """The commits of a batch that will be written to one session, and what they mean for those after them."""
 
     def __init__(self, file: SessionFile, judge: LeaseJudge, wall: int) -> None:
-        self._index = file.index
+        self._index = file.log.index
         self._judge = judge
         self._wall = wall
         self.lease = file.lease()

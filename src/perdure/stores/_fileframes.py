@@ -93,11 +93,11 @@ def scan(read: Read, start: int, size: int, salt: int) -> Iterator[Frame]:
         if len(raw) - at < HEADER.size:
             base, raw, at = offset, read(min(_CHUNK, size - offset), offset), 0
         head = _header(raw, at, offset, salt)
-        # The length is trusted only when it fits the file: nothing is ever allocated on its word alone.
-        if head is None or offset + HEADER.size + head[1] > size:
+        if head is None:
             return
         total = HEADER.size + head[1]
         if len(raw) - at < total:
+            # Never more than the file has: nothing is allocated on the word of a length alone.
             base, raw, at = offset, read(min(max(total, _CHUNK), size - offset), offset), 0
         frame = unpack(raw, at, offset, salt)
         if frame is None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from typing import TYPE_CHECKING
 
 from perdure import faults
@@ -94,16 +93,21 @@ class SessionLog:
         self._inode = inode
 
     def _extend(self, size: int) -> None:
-        for frame in frames.scan(self._read, self.end, size, self._salt):
-            record = decode(frame.kind, frame.body, self._where(frame.offset))
-            if isinstance(record, Birth) and record.format > FORMAT:
-                raise UnsupportedFormat(
-                    f"{self.path}: format {record.format} is of a newer Perdure: upgrade this process"
-                )
-            if (frame.offset == 0) != isinstance(record, Birth):
-                raise Corrupted(self._where(frame.offset), "a log starts with its session, once")
-            self.index.apply(record, Place(frame.offset, frame.size))
-            self.end = frame.offset + frame.size
+        try:
+            for frame in frames.scan(self._read, self.end, size, self._salt):
+                record = decode(frame.kind, frame.body, self._where(frame.offset))
+                if isinstance(record, Birth) and record.format > FORMAT:
+                    raise UnsupportedFormat(
+                        f"{self.path}: format {record.format} is of a newer Perdure: upgrade this process"
+                    )
+                if (frame.offset == 0) != isinstance(record, Birth):
+                    raise Corrupted(self._where(frame.offset), "a log starts with its session, once")
+                self.index.apply(record, Place(frame.offset, frame.size))
+                self.end = frame.offset + frame.size
+        except BaseException:
+            # An interrupt in here could make us take a record twice: read everything again.
+            self._forget()
+            raise
 
     def _judge_tail(self, size: int) -> None:
         """Whether what is no intact record may be the rest of an interrupted write, or is damage."""
@@ -190,6 +194,9 @@ class SessionLog:
 
     def append(self, batch: Sequence[Packed], what: str) -> None:
         """Append records, durably, and take them into the index. ``what`` names the crash points."""
+        if len(batch) == 1:
+            self._append(batch, what)
+            return
         size = first = 0
         for number, (_, (_, body)) in enumerate(batch):
             if size and size + len(body) > _AT_ONCE:
@@ -205,13 +212,16 @@ class SessionLog:
         if self._durable < self.end or not self._named:
             self.settle()
         data, starts = frames.pack([packed for _, packed in batch], self.end, self._salt)
-        faults.point(f"file.{what}.before_write")
+        # The names are put together only when somebody asks for them: a commit passes here each time.
+        if faults.hook is not None:
+            faults.point(f"file.{what}.before_write")
         try:
             write_all(self._disk, self._fd, data, self.end)
         except OSError:
             self._undo()
             raise
-        faults.point(f"file.{what}.before_fsync")
+        if faults.hook is not None:
+            faults.point(f"file.{what}.before_fsync")
         try:
             sync(self._disk, self._fd, self.path)
         except Poisoned:
@@ -222,10 +232,16 @@ class SessionLog:
             raise
         if not self._named:
             self._sync_names()
-        faults.point(f"file.{what}.after_fsync")
-        for (record, (_, body)), start in zip(batch, starts, strict=True):
-            self.index.apply(record, Place(start, frames.HEADER.size + len(body)))
-        self.end = self._durable = self.end + len(data)
+        if faults.hook is not None:
+            faults.point(f"file.{what}.after_fsync")
+        try:
+            for (record, (_, body)), start in zip(batch, starts, strict=True):
+                self.index.apply(record, Place(start, frames.HEADER.size + len(body)))
+            self.end = self._durable = self.end + len(data)
+        except BaseException:
+            # An interrupt in here could make us take a record twice: read everything again.
+            self._forget()
+            raise
 
     def _undo(self) -> None:
         """Take back a write that did not go through, if any of it did."""
@@ -290,4 +306,4 @@ class SessionLog:
 
 def new_birth(session: str, created: int) -> Birth:
     """The first record of a log that is about to be made."""
-    return Birth(FORMAT, session, secrets.token_bytes(8), created)
+    return Birth(FORMAT, session, os.urandom(8), created)

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import struct
 import threading
 import zlib
@@ -118,7 +117,7 @@ class FileRoot:
         """Write a new epoch, and let tokens go on behind any that a lost past may have given out."""
         with self.locked():
             self._count(lambda newest: newest + TOKENS_PER_EPOCH)
-            self.identity = self.read_identity()._replace(epoch=secrets.token_hex(8))
+            self.identity = self.read_identity()._replace(epoch=os.urandom(8).hex())
             self._write_identity(self.identity, "epoch")
 
     def next_token(self, floor: int) -> int:
@@ -184,7 +183,7 @@ class FileRoot:
             sync_folder(disk, os.path.dirname(self.path))
             sync_folder(disk, self.path)
             # Last: a root with this file is complete.
-            self._write_identity(Identity(secrets.token_hex(16), secrets.token_hex(8)), "create")
+            self._write_identity(Identity(os.urandom(16).hex(), os.urandom(8).hex()), "create")
         else:
             sync_folder(disk, self.path)
 

@@ -126,7 +126,7 @@ def packs_for(session: Session, rows: Iterable[Row], refs: Iterable[Span]) -> tu
     kept = session.artifacts.values()
     packs = [a for a in kept if a.kind == PACK and any(overlap(Span(a.line, a.lo, a.hi), s) for s in wanted)]
     anchors = [a for a in kept if a.kind == ANCHOR and Span(a.line, a.hi, a.hi) in thin]
-    return tuple([*sorted(packs, key=lambda a: a[1:3]), *sorted(anchors, key=lambda a: a[1:3])])
+    return (*sorted(packs, key=lambda a: a[1:3]), *sorted(anchors, key=lambda a: a[1:3]))
 
 
 def overlap(one: Span, other: Span) -> bool:

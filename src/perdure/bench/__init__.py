@@ -1,0 +1,120 @@
+"""Benchmarks: ``perdure bench kernel`` and ``perdure bench cold``. Reports, never tests: a missed goal is shown.
+
+Every figure is a ratio whose two sides were measured in the same run, in turns, on the same disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.bench.goals import Result
+    from perdure.bench.plan import Plan
+
+    Part = Callable[[Path, Plan], list[Result]]
+
+SUITES = ("kernel", "cold")
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+def main(argv: list[str]) -> int:
+    """Run a suite and print its report; 0 also when a goal was missed."""
+    given = _parser().parse_args(argv)
+    from perdure.bench.plan import FULL, QUICK
+
+    report = run(
+        given.suite, QUICK if given.quick else FULL, where=given.dir, peers=not given.without_peers, only=given.only
+    )
+    from perdure.bench.report import as_markdown, as_text
+
+    text = json.dumps(report, indent=2)
+    print(text if given.json else as_text(report))
+    if given.out:
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / f"bench-{given.suite}.json").write_text(text + "\n", encoding="utf-8")
+        (given.out / f"bench-{given.suite}.md").write_text(as_markdown(report), encoding="utf-8")
+    return 0
+
+
+def run(
+    suite: str, plan: Plan, *, where: Path | None = None, peers: bool = True, only: list[str] | None = None
+) -> dict[str, Any]:
+    """Measure a suite and return its report."""
+    from perdure.bench.report import as_json, machine
+
+    # The messages are there before anything is timed, and no garbage collection looks at them again.
+    plan.messages(max(plan.steps, plan.saves) if suite == "kernel" else plan.session)
+    gc.collect()
+    gc.freeze()
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="perdure-bench-", dir=where or _disk()) as made:
+        folder = Path(made)
+        facts = machine(folder)
+        for name, part in _parts(suite, peers).items():
+            if only and name not in only:
+                continue
+            room = folder / name
+            room.mkdir()
+            for result in part(room, plan):
+                results.append(result)
+                _progress(result)
+    gc.unfreeze()
+    return as_json(suite, plan, facts, results)
+
+
+def _parts(suite: str, peers: bool) -> dict[str, Part]:
+    from perdure.bench import cold
+
+    def resume(folder: Path, plan: Plan) -> list[Result]:
+        return cold.resume(folder, plan, peers=peers)
+
+    if suite == "cold":
+        return {"resume": resume, "imports": cold.imports}
+    from perdure.bench import fleet, reads, saves
+
+    parts: dict[str, Part] = {
+        "sync": saves.sync_saves,
+        "async": saves.async_saves,
+        "late": saves.late_saves,
+        "reads": reads.reads,
+        "fleet": fleet.fleet,
+        "file": saves.file_saves,
+    }
+    if peers and cold.PEERS.exists():
+        parts["resume"] = resume
+    return {**parts, "imports": cold.imports}
+
+
+def _disk() -> str:
+    """A folder on a real disk: on one that is only memory every sync is free, and so is every ratio."""
+    from perdure.bench.report import filesystem
+
+    for folder in (tempfile.gettempdir(), "/var/tmp", "."):
+        if Path(folder).is_dir() and filesystem(Path(folder)) not in _IN_MEMORY:
+            return folder
+    return tempfile.gettempdir()
+
+
+def _progress(result: Result) -> None:
+    value = "not measured" if result.value is None else f"{result.value:.3f}"
+    print(f"  {result.name}: {value} (goal {result.goal})", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="perdure bench", description="Measure this machine; a report, not a test.")
+    parser.add_argument("suite", choices=SUITES, help="kernel: commits and loads; cold: start of a process")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--quick", action="store_true", help="a few operations each: shows that everything runs")
+    parser.add_argument("--dir", type=Path, help="measure in this folder (default: a temporary one on a disk)")
+    parser.add_argument("--out", type=Path, help="also write bench-<suite>.json and .md into this folder")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="some parts: sync async late reads fleet file ...")
+    parser.add_argument("--without-peers", action="store_true", help="leave the comparison with LangGraph out")
+    return parser

@@ -1,0 +1,101 @@
+"""What is promised: every figure's name, its goal, and in words how it is taken."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TESTS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "==": operator.eq,
+}
+
+
+class Measure(NamedTuple):
+    """One promised figure."""
+
+    goal: str
+    words: str
+
+
+KERNEL = {
+    "sqlite.save_vs_floor.sync": Measure(
+        "<= 1.3", "append one message and commit, against INSERT of its JSON: median over rounds of p50 / p50"
+    ),
+    "sqlite.save_vs_floor.async": Measure("<= 2.2", "the same, awaited by one task: median over rounds of p50 / p50"),
+    "sqlite.late_vs_early": Measure(
+        "<= 1.2",
+        "p50 of a commit late in a long session / early in it, each divided by the floor's p50 of the same stretch",
+    ),
+    "sqlite.late_vs_early.p99": Measure("<= 1.5", "p99 of a commit late in the same session / p99 early in it"),
+    "sqlite.stored_vs_raw": Measure(
+        "<= 0.6",
+        "bytes of all files in the folder after closing (database, log, blobs) / bytes of the messages as JSON",
+    ),
+    "sqlite.load_vs_floor": Measure(
+        "<= 0.5",
+        "open, read the session, touch every message / open, SELECT, json.loads every message: median over rounds",
+    ),
+    "sqlite.open_step_vs_head": Measure(
+        "<= 2", "read the session at a random step / at its head, messages touched: median over steps"
+    ),
+    "sqlite.fleet_vs_unbatched": Measure(
+        ">= 3", "saves per second of 100 sessions at once / the same with batches of 1: median over rounds"
+    ),
+    "file.save_vs_floor": Measure(
+        "<= 1.25", "append one message and commit / append its JSON line and fdatasync: median over rounds of p50 / p50"
+    ),
+}
+COLD = {
+    "cold.resume_vs_langgraph": Measure(
+        ">= 8", "process start to all messages in hand, less a bare Python's: LangGraph's time / ours"
+    ),
+    "import.perdure_ms": Measure("< 150", "wall time of a process that imports perdure, less a bare Python's"),
+    "import.optional_modules": Measure("== 0", "optional dependencies loaded by `import perdure`"),
+}
+MEASURES = {**KERNEL, **COLD}
+
+
+class Result(NamedTuple):
+    """A figure as it came out; the value is None when it could not be taken."""
+
+    name: str
+    value: float | None
+    detail: dict[str, Any]
+
+    @property
+    def goal(self) -> str:
+        """What it should be."""
+        return MEASURES[self.name].goal
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is."""
+        return self.value is not None and meets(self.value, self.goal)
+
+    def as_json(self) -> dict[str, Any]:
+        """The form that is printed."""
+        value = None if self.value is None else round(self.value, 3)
+        return {
+            "name": self.name,
+            "value": value,
+            "goal": self.goal,
+            "ok": self.ok,
+            "what": MEASURES[self.name].words,
+            "detail": self.detail,
+        }
+
+
+def meets(value: float, goal: str) -> bool:
+    """Whether a value fits a goal.
+
+    >>> meets(1.29, "<= 1.3"), meets(2.9, ">= 3")
+    (True, False)
+    """
+    test, _, bound = goal.partition(" ")
+    return _TESTS[test](value, float(bound))

@@ -1,0 +1,113 @@
+"""Printing what was measured: JSON, a table for people, and the machine it was measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perdure._version import __version__
+from perdure.bench.messages import SEED, raw_bytes, zstd_ratio
+
+if TYPE_CHECKING:
+    from perdure.bench.goals import Result
+    from perdure.bench.plan import Plan
+
+
+def filesystem(path: Path) -> str:
+    """The type of the filesystem a path lies on, "?" when nobody can tell."""
+    try:
+        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "?"
+    target = str(path.resolve())
+    best, found = "", "?"
+    for line in mounts.splitlines():
+        _, where, kind, *_ = line.split(" ")
+        if (target == where or target.startswith(where.rstrip("/") + "/")) and len(where) >= len(best):
+            best, found = where, kind
+    return found
+
+
+def machine(folder: Path) -> dict[str, Any]:
+    """Facts the absolute times depend on."""
+    import apsw
+    import zstandard
+
+    return {
+        "perdure": __version__,
+        "python": platform.python_version(),
+        "sqlite": apsw.sqlite_lib_version(),
+        "zstd": ".".join(str(n) for n in zstandard.ZSTD_VERSION),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "load_before": [round(x, 2) for x in os.getloadavg()],
+        "filesystem": filesystem(folder),
+    }
+
+
+def as_json(suite: str, plan: Plan, facts: dict[str, Any], results: list[Result]) -> dict[str, Any]:
+    """The whole report."""
+    messages = plan.messages(plan.session)
+    made = {
+        "seed": SEED,
+        "measured_on": len(messages),
+        "mean_json_bytes": round(raw_bytes(messages) / len(messages)),
+        "whole_file_zstd3": round(zstd_ratio(messages), 3),
+    }
+    return {
+        "suite": suite,
+        "plan": plan.name,
+        "results": [r.as_json() for r in results],
+        "messages": made,
+        "machine": facts,
+    }
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def as_text(report: dict[str, Any]) -> str:
+    """A table for a terminal."""
+    rows = [(r["name"], _shown(r["value"]), r["goal"], "ok" if r["ok"] else "MISSED") for r in report["results"]]
+    lines = [f"{name:<28} {value:>8}  {goal:>8}  {ok}" for name, value, goal, ok in rows]
+    lines += ["", _line("messages", report["messages"]), _line("machine", report["machine"])]
+    if report["plan"] == "quick":
+        lines.append("quick: too short to mean anything; it only shows that every measurement runs")
+    return "\n".join(lines)
+
+
+def as_markdown(report: dict[str, Any]) -> str:
+    """The report as a page of the documentation."""
+    lines = [
+        f"# Benchmark: {report['suite']}",
+        "",
+        f"`perdure bench {report['suite']}`, {report['plan']} run. Each figure is a ratio taken in one run, both sides",
+        "in turns. The floor is what a plain program does to keep one JSON message at the same durability.",
+        "",
+        "| figure | value | goal | met | what it is |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{r['name']}` | {_shown(r['value'])} | {r['goal']} | {'yes' if r['ok'] else '**no**'} | {r['what']} |"
+        for r in report["results"]
+    ]
+    lines += ["", "## Behind the figures", ""]
+    lines += [f"- `{r['name']}`: {_words(r['detail'])}" for r in report["results"]]
+    lines += ["", "## Messages and machine", ""]
+    lines += [f"- {_line('messages', report['messages'])}", f"- {_line('machine', report['machine'])}", ""]
+    return "\n".join(lines)
+
+
+def _line(name: str, facts: dict[str, Any]) -> str:
+    return f"{name}: {_words(facts)}"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_words(v)}" for k, v in value.items()) or "-"  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return " ".join(str(v) for v in value) or "none"  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    return str(value)

@@ -1,0 +1,1 @@
+"""Real kill -9, lost power and changed bytes."""

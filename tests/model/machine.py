@@ -1,0 +1,393 @@
+"""The state machine: two writers do to a store and to the reference whatever hypothesis comes up with."""
+
+from __future__ import annotations
+
+import copy
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import perdure
+from perdure.blobs.memory import MemoryBlobs
+from perdure.errors import Gone, Misuse, NotFound, PerdureError
+from perdure.model import TAG_PREFIX, Landed
+from tests.clock import FakeClock
+from tests.model.courier import WAYS, Courier
+from tests.model.documents import Edit, carry_out, edits, exact, values
+from tests.model.reference import LEASE, TTL, Expected, Hand, Node, Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.checkpoint import Checkpoint
+    from perdure.database import Database
+    from perdure.session import Session
+
+T = TypeVar("T")
+SESSIONS = ("trip-42", "a/../ü")
+BRANCHES = ("x", "y/../z", "ü")
+TAGS = ("t1", "t2")
+SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+writers = st.integers(0, 1)
+sessions = st.sampled_from([SESSIONS[0], SESSIONS[0], SESSIONS[1]])
+names = st.integers(0, 20)
+fractions = st.floats(0, 1)
+
+
+class Histories(RuleBasedStateMachine):
+    """Two writers, two sessions, one store."""
+
+    kind: ClassVar[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp(prefix="perdure-model-", dir=SHM)
+        self.name = secrets.token_hex(8)
+        self.blobs = MemoryBlobs() if self.kind == "memory" else None
+        self.clock = FakeClock()
+        self.model = Reference()
+        self.codec, self.keys = "msgpack", None
+        self.dbs: list[Database] = []
+        self.hands: list[tuple[Session, Hand] | None] = [None, None]
+        self.touched = SESSIONS[0]
+        self.ids: dict[Node, str] = {}
+
+    def open_database(self) -> Database:
+        url = {
+            "memory": f"memory://{self.name}",
+            "sqlite": f"sqlite:///{self.folder}/agents.db",
+            "file": f"file://{self.folder}/agents",
+        }[self.kind]
+        db = perdure.open(
+            url,
+            clock=self.clock,
+            keys=self.keys,
+            codec=self.codec,
+            maintain=False,
+            lease_ttl=LEASE / 1000,
+            blobs=self.blobs,
+        )
+        db.kernel.store = Courier(db.kernel.store)  # pyright: ignore[reportAttributeAccessIssue]
+        return db
+
+    @initialize(codec=st.sampled_from(["msgpack", "json"]), key=st.sampled_from([None, "k" * 16]), lease=st.booleans())
+    def begin(self, codec: str, key: str | None, lease: bool) -> None:
+        self.codec, self.keys = codec, key
+        self.dbs = [self.open_database(), self.open_database()]
+        self.open(0, SESSIONS[0], lease, "main")
+        for number in range(4):
+            self.commit(0, [Edit(1, "append", 0, 0, "a", [{"n": number}])], "once", "", False)
+
+    def teardown(self) -> None:
+        try:
+            if self.dbs:
+                for session in SESSIONS:
+                    self.compare_everything(session)
+        finally:
+            for db in self.dbs:
+                db.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -- how answers are compared -------------------------------------------------------------------------------
+
+    def agree(self, expected: Expected, do: Callable[[], T]) -> T | None:
+        """Do something to the store; it answers with the expected error, or with none."""
+        if expected is None:
+            return do()
+        with pytest.raises(PerdureError) as caught:
+            do()
+        assert type(caught.value) is expected
+        return None
+
+    def travelling(self, writer: int, way: str) -> None:
+        for db in self.dbs:
+            courier: Any = db.kernel.store
+            courier.way = "once"
+        courier = self.dbs[writer].kernel.store
+        courier.way = way
+        self.model.lose_answers = way == "lost"
+
+    def know(self, session: str) -> None:
+        """Learn the ids of new checkpoints: the model has none of its own."""
+        life = self.model.life(session)
+        for branch, head in life.heads.items():
+            if head not in self.ids:
+                row = self.dbs[0].look(session)
+                self.ids[head] = next(h.id.hex() for h in row.heads if h.branch == branch)
+
+    # -- handles ------------------------------------------------------------------------------------------------
+
+    def branch_of(self, session: str, pick: int, *, tags: bool = False) -> str:
+        """A branch (or tag) the session has; now and then one that it may not have."""
+        known = sorted(self.model.life(session).heads, key=lambda name: (name != "main", name))
+        if not tags:
+            known = [name for name in known if not name.startswith(TAG_PREFIX)]
+        return [*(known or ["main"]), "x"][pick % (len(known) + 1)]
+
+    @rule(writer=writers, session=sessions, lease=st.booleans(), pick=names)
+    def opens(self, writer: int, session: str, lease: bool, pick: int) -> None:
+        self.open(writer, session, lease, self.branch_of(session, pick))
+
+    def open(self, writer: int, session: str, lease: bool, branch: str) -> None:
+        self.release(writer)
+        self.touched = session
+        expected, hand, opened = self.model.open(session, branch, lease=lease)
+        s = self.agree(expected, lambda: self.dbs[writer].session(session, branch=branch, lease=lease, ttl=TTL))
+        if s is not None:
+            assert hand is not None
+            assert s.opened == opened
+            assert exact(s.state.plain()) == exact(hand.state)
+            self.hands[writer] = (s, hand)
+
+    def held(self, writer: int) -> tuple[Session, Hand]:
+        """The writer's handle; one without a lease when it has none."""
+        if self.hands[writer] is None:
+            self.open(writer, self.touched, False, self.branch_of(self.touched, 0))
+        held = self.hands[writer]
+        assert held is not None
+        return held
+
+    @rule(writer=writers)
+    def release(self, writer: int) -> None:
+        held = self.hands[writer]
+        self.hands[writer] = None
+        if held is not None:
+            held[0].release()
+            self.model.release(held[1])
+
+    @rule(writer=writers, crash=st.booleans())
+    def reopen(self, writer: int, crash: bool) -> None:
+        """The database is closed and opened again; after a crash its lease was not given back."""
+        if crash:
+            self.hands[writer] = None
+        else:
+            self.release(writer)
+        if self.kind != "memory" or crash:
+            self.dbs[writer].close()
+            self.dbs[writer] = self.open_database()
+
+    @rule(writer=writers)
+    def reload(self, writer: int) -> None:
+        s, hand = self.held(writer)
+        life = self.model.life(hand.session)
+        self.touched = hand.session
+        expected = NotFound if life.heads and hand.branch not in life.heads else None
+        self.agree(expected, s.reload)
+        if expected is None:
+            hand.adopt(life.heads.get(hand.branch))
+            assert exact(s.state.plain()) == exact(hand.state)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    @rule(
+        writer=writers, todo=st.lists(st.lists(edits, min_size=1, max_size=3), min_size=1, max_size=3),
+        way=st.sampled_from(WAYS), note=st.sampled_from(["", "", "noted"]), take=st.booleans(),
+    )  # fmt: skip
+    def commits(self, writer: int, todo: list[list[Edit]], way: str, note: str, take: bool) -> None:
+        for one in todo:
+            self.commit(writer, one, way, note, take)
+
+    def commit(self, writer: int, todo: list[Edit], way: str, note: str, take: bool) -> None:
+        s, hand = self.held(writer)
+        self.touched = hand.session
+        if take:
+            given = [(m.key, m.body) for m in s.take()]
+            assert exact(given) == exact(self.model.take(hand))
+        before = exact(hand.state)
+        already = s.changed
+        for one in todo:
+            carry_out(one, s.state)
+            carry_out(one, hand.state)
+        assert exact(s.state.plain()) == exact(hand.state)
+        assert already or s.changed or exact(hand.state) == before
+        self.travelling(writer, way)
+        expected = self.model.commit(hand, edited=s.changed, note=note)
+        self.agree(expected, lambda: s.commit(note))
+        if expected is None:
+            assert s.step == (hand.node.step if hand.node else 0)
+            assert not s.changed
+
+    @rule(
+        writer=writers, tag=st.booleans(), name=st.integers(0, 2), at=st.none() | fractions, way=st.sampled_from(WAYS)
+    )
+    def fork(self, writer: int, tag: bool, name: int, at: float | None, way: str) -> None:
+        s, hand = self.held(writer)
+        self.touched = hand.session
+        self.travelling(writer, way)
+        expected, node = self.model.locate(hand, at)
+        if node is not None and node.droppable:
+            # Whether it is gone by now, only the store knows.
+            return
+        step = None if at is None else node.step if node else 1
+        branch = TAG_PREFIX + TAGS[name % 2] if tag else BRANCHES[name]
+        if expected is None:
+            assert node is not None
+            expected = self.model.start_line(hand, branch, node, "tag" if tag else "fork")
+        if tag:
+            self.agree(expected, lambda: s.tag(TAGS[name % 2], step))
+        else:
+            self.agree(expected, lambda: s.fork(BRANCHES[name], step))
+
+    @rule(writer=writers, at=fractions, way=st.sampled_from(WAYS))
+    def rewind(self, writer: int, at: float, way: str) -> None:
+        s, hand = self.held(writer)
+        self.touched = hand.session
+        if s.changed:
+            self.agree(Misuse, lambda: s.rewind(1))
+            return
+        self.travelling(writer, way)
+        expected, node = self.model.locate(hand, at, current=True)
+        step = node.step if node else 1
+        if expected is None:
+            assert node is not None
+            expected = self.model.start_line(hand, hand.branch, node, "rewind")
+        self.agree(expected, lambda: s.rewind(step))
+        assert exact(s.state.plain()) == exact(hand.state)
+
+    @rule(writer=writers, pick=names)
+    def switch(self, writer: int, pick: int) -> None:
+        s, hand = self.held(writer)
+        branch = self.branch_of(hand.session, pick)
+        self.touched = hand.session
+        self.travelling(writer, "once")
+        if s.changed:
+            self.agree(Misuse, lambda: s.switch(branch))
+            return
+        self.agree(self.model.switch(hand, branch), lambda: s.switch(branch))
+        assert exact(s.state.plain()) == exact(hand.state)
+
+    @rule(writer=writers, pick=names, prefer=st.sampled_from([None, "ours", "theirs", "both"]))
+    def merge(self, writer: int, pick: int, prefer: str | None) -> None:
+        s, hand = self.held(writer)
+        other = self.branch_of(hand.session, pick, tags=True).removeprefix(TAG_PREFIX)
+        self.touched = hand.session
+        self.travelling(writer, "once")
+        if s.changed:
+            self.agree(Misuse, lambda: s.merge(other))
+            return
+        if hand.node is not None and hand.node.droppable:
+            # A handle that others have overtaken, on a checkpoint that may be gone by now.
+            return
+        self.agree(self.model.merge(hand, other, prefer), lambda: s.merge(other, prefer))
+        assert exact(s.state.plain()) == exact(hand.state)
+
+    @rule(writer=writers, pick=st.integers(0, 1000))
+    def retry_an_old_commit(self, writer: int, pick: int) -> None:
+        """Byte for byte, long after it landed, whoever holds the lease by now."""
+        courier: Any = self.dbs[writer].kernel.store
+        if not courier.landed:
+            return
+        item = courier.landed[pick % len(courier.landed)]
+        if item.id.hex() in self.living(item.session):
+            assert courier._store.append([item]) == [Landed(item.id, again=True)]
+
+    def living(self, session: str) -> set[str]:
+        self.know(session)
+        return {self.ids[n] for n in self.model.life(session).everything if n in self.ids and not n.droppable}
+
+    # -- the inbox, upkeep, time --------------------------------------------------------------------------------
+
+    @rule(writer=writers, session=sessions, key=st.sampled_from("abcdef"), body=values)
+    def post(self, writer: int, session: str, key: str, body: Any) -> None:
+        known = self.model.life(session).keys
+        body = known.get(key, body)
+        assert self.dbs[writer].post(session, body, key=key) is self.model.post(session, key, copy.deepcopy(body))
+
+    @rule(writer=writers, session=sessions)
+    def compact(self, writer: int, session: str) -> None:
+        if self.model.life(session).heads:
+            self.dbs[writer].compact(session)
+            self.touched = session
+
+    @rule(writer=writers)
+    def sweep(self, writer: int) -> None:
+        swept = self.dbs[writer].sweep()
+        removed, busy = self.model.sweep()
+        assert (swept.removed, sorted(swept.busy)) == (removed, sorted(busy))
+        assert (swept.kept, swept.failed) == (0, ())
+
+    @rule(writer=writers, session=sessions, last=st.integers(1, 4), every=st.integers(2, 5))
+    def prune(self, writer: int, session: str, last: int, every: int) -> None:
+        self.touched = session
+        expected = self.model.prune(session, last, every)
+        self.agree(expected, lambda: self.dbs[writer].prune(session, keep_last=last, keep_every=every))
+
+    @rule(ms=st.sampled_from([*[LEASE + LEASE // 10] * 4, TTL * 1000]))
+    @precondition(lambda self: self.dbs)
+    def let_time_pass(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.model.now += ms
+
+    # -- comparing ----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def heads_are_equal(self) -> None:
+        if not self.dbs:
+            return
+        session = self.touched
+        expected = self.model.readable(session)
+        if expected is not None:
+            self.agree(expected, lambda: self.dbs[0].read(session))
+            return
+        life = self.model.life(session)
+        self.know(session)
+        assert {h.branch for h in self.dbs[0].look(session).heads} == set(life.heads)
+        for branch, node in life.heads.items():
+            reading = self.dbs[1].read(session, branch=branch)
+            assert (reading.step, reading.checkpoint.line, reading.checkpoint.kind) == (node.step, node.line, node.kind)
+            assert exact(reading.plain()) == exact(node.state)
+
+    @rule(writer=writers, session=sessions, branch=st.integers(0, 9), at=fractions)
+    def look_back(self, writer: int, session: str, branch: int, at: float) -> None:
+        if self.model.readable(session) is not None:
+            return
+        heads = self.model.life(session).heads
+        name = sorted(heads)[branch % len(heads)]
+        node = heads[name].at(1 + round(at * (heads[name].step - 1)))
+        self.compare_at(session, name, node)
+        history = self.dbs[writer].history(session, branch=name, limit=3, before=node.step + 1)
+        self.compare_history(history, node.past())
+
+    def compare_at(self, session: str, branch: str, node: Node) -> None:
+        """The state at a step is what it was; only what retention could drop may be gone."""
+        try:
+            found = self.dbs[0].read(session, node.step, branch=branch)
+        except Gone:
+            assert node.droppable
+        else:
+            assert exact(found.plain()) == exact(node.state)
+
+    def compare_history(self, history: list[Checkpoint], past: list[Node]) -> None:
+        """Newest first, without holes but for what retention could drop."""
+        steps = {checkpoint.step for checkpoint in history}
+        oldest = min(steps)
+        told = [node for node in past if node.step in steps]
+        assert [(c.step, c.line, c.kind) for c in history] == [(n.step, n.line, n.kind) for n in told]
+        assert all(node.droppable for node in past if node.step >= oldest and node.step not in steps)
+
+    def compare_everything(self, session: str) -> None:
+        """Every checkpoint of every branch, the inbox and the list of changes."""
+        db, life = self.dbs[0], self.model.life(session)
+        waiting = [(e.key, e.kind) for e in db.kernel.store.inbox(session)]
+        assert waiting == [(key, "message") for key in life.waiting]
+        if self.model.readable(session) is not None:
+            return
+        for branch, head in life.heads.items():
+            history = db.history(session, branch=branch, limit=10_000)
+            self.compare_history(history, head.past())
+            for node in head.past():
+                self.compare_at(session, branch, node)
+            for checkpoint in history:
+                assert exact(db.read(session, checkpoint.id).plain()) == exact(head.at(checkpoint.step).state)
+        changes = [(c.line, c.step, c.kind) for c in db.changes(limit=100_000).items if c.session == session]
+        made = [(n.line, n.step, n.kind) for n in life.everything]
+        assert changes == [one for one in made if one in changes]
+        assert all(n.droppable for n in life.everything if (n.line, n.step, n.kind) not in changes)
+        assert db.verify(session).findings == ()

@@ -1,0 +1,1 @@
+"""Stored bytes are changed at random; what a reader then gets is judged."""

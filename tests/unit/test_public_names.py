@@ -1,0 +1,39 @@
+"""What ``import perdure`` offers. A name that appears or goes is a decision, and this list is where it shows."""
+
+from __future__ import annotations
+
+import perdure
+
+NAMES = [
+    "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "Busy", "CallError", "Checkpoint",
+    "Clash", "Conflict", "Context", "Corrupted", "CursorExpired", "Database", "Difference", "Diverged", "Done",
+    "DoneElsewhere", "EffectFailed", "Gone", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch",
+    "Keys", "Kind", "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse", "NotDone",
+    "NotFound", "NotJson", "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "Reading", "Session", "Status",
+    "StoreError", "StoreFull", "Tool", "Unavailable", "UncommittedEdits", "Unknown", "__version__", "migration", "open",
+    "open_async", "tool",
+]  # fmt: skip
+
+
+def test_the_public_names_are_these():
+    assert sorted(perdure.__all__) == sorted(NAMES)
+
+
+def test_every_public_name_is_there_and_is_listed():
+    for name in NAMES:
+        assert getattr(perdure, name) is not None
+    assert set(NAMES) <= set(dir(perdure))
+
+
+def test_every_public_class_and_function_says_what_it_is():
+    for name in NAMES:
+        if name != "__version__":
+            assert getattr(perdure, name).__doc__, name
+
+
+def test_every_public_error_is_a_perdure_error():
+    for name in NAMES:
+        thing = getattr(perdure, name)
+        if isinstance(thing, type) and issubclass(thing, Exception) and not issubclass(thing, Warning):
+            # NotDone is not raised by Perdure but by tools.
+            assert issubclass(thing, perdure.PerdureError) or thing is perdure.NotDone
