@@ -63,9 +63,11 @@ class Branching(SessionCore):
         settles them: "ours", "theirs", "both" (lists that only grew), or a function of the clash.
         """
         yield from self._ready("merge")
-        self._newest()
-        _, theirs = yield from self._locate(other)
+        mine = self._newest().envelope
+        row, theirs = yield from self._locate(other)
         assert theirs.point is not None
+        if not any((h.branch, h.id) == (self.branch, mine.id) for h in row.heads):
+            raise self._overtaken(row)
         base: Loaded = yield Do(self._common, (theirs.point, plain(theirs.doc[BOOK].get("merges", []))))
         merged, clashes = merge(plain(base.doc[STATE]), self.state.plain(), plain(theirs.doc[STATE]), prefer)
         if clashes:
@@ -97,6 +99,14 @@ class Branching(SessionCore):
             finally:
                 self._gate.release()
 
+    def _overtaken(self, row: SessionRow) -> Conflict:
+        head = next((h for h in row.heads if h.branch == self.branch), None)
+        return Conflict(
+            f"session {self.id!r}, branch {self.branch!r}: another writer was first, and this handle is behind; "
+            "nothing was written; reload() and do it again",
+            head,
+        )
+
     def _newest(self) -> Point:
         if self._point is None:
             msg = f"session {self.id!r} has no checkpoint yet: commit() first"
@@ -116,8 +126,11 @@ class Branching(SessionCore):
         if at is None or (type(at) is int and at == self.step):
             row: SessionRow = yield Do(look, (self.kernel, self.id))
             if not any(h.id == point.envelope.id for h in row.heads):
-                # Others have moved on since, and retention may have dropped it: no line starts from what is gone.
-                yield Do(load, (self.kernel, self.id, point.envelope.line, point.envelope.step))
+                # Others have moved on since, and retention may have dropped it, or the session has expired and
+                # begun anew: no line starts from what is gone.
+                there: Loaded = yield Do(load, (self.kernel, self.id, point.envelope.line, point.envelope.step))
+                if there.point is None or there.point.digest != point.digest:
+                    raise self._overtaken(row)
         else:
             row, loaded = yield from self._locate(at)
             assert loaded.point is not None

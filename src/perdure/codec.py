@@ -41,10 +41,10 @@ _MAGIC, _VERSION = 0xD5, 1
 _HAS_DICT, _HAS_CIPHER = 1, 2
 _PLAUSIBLE = 200
 """By how much what people say may be compressed; beyond that, memory is taken step by step."""
-_MIN_WORTH = 96
-"""Below this size compression does not pay."""
 _FAST, _SMALL = 3, 7
 """Levels of compression: for what a commit waits for, and for what is built off its path and kept."""
+_WORTH = {_FAST: 4096, _SMALL: 96}
+"""From which size compression pays. A small row is written as it is: it is packed with its neighbours soon enough."""
 _local = threading.local()
 
 
@@ -149,7 +149,7 @@ def decode_envelope(data: bytes, where: str) -> Envelope:
 def seal(body: Body, level: int = _FAST) -> bytes:
     """Compress a plaintext and put the header before it."""
     data, how = body.data, RAW
-    if len(data) >= _MIN_WORTH:
+    if len(data) >= _WORTH[level]:
         try:
             compressor = _local.compressors[level]
         except AttributeError:

@@ -15,7 +15,7 @@ from perdure.skeletons import Builder, start_of_line
 
 PACK_ROWS = 128
 PACK_BYTES = 512 * 1024
-PACK_MIN = 32
+PACK_MIN = 8
 """Fewer loose rows than this are left alone."""
 
 

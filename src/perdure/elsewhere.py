@@ -60,8 +60,10 @@ class Elsewhere:
         except Gone:
             # Retention has dropped what it returned: that it was done must still be reported.
             return None
-        record = next((r for r in book["effects"].values() if r["id"] == foreign.effect), None)
-        return None if record is None else (foreign.effect, plain(record.get("result")))
+        for record in book["effects"].values():
+            if record["id"] == foreign.effect and record["status"] == "done":
+                return foreign.effect, plain(record["result"])
+        return None
 
     def report(self, digest: str) -> str:
         """The id of the same call made on another line, or started on ours without a known outcome; "" if none."""

@@ -88,16 +88,23 @@ class Inspection:
         anchors = (a for a in self._bases.values() if a.kind == ANCHOR and a.line == line)
         return any(a.lo <= step < a.hi for a in anchors)
 
-    def input(self, key: str, digest: str) -> str:
-        """What is wrong with an input that waited once; "" when it still does, or when a checkpoint took it."""
+    def input(self, key: str, digest: str, since: dict[int, int]) -> str:
+        """What is wrong with an input that waited once; "" when it still does, or when a checkpoint took it.
+
+        ``since`` says how far each branch's line went when it still waited.
+        """
         entry = next((e for e in self._dump.inbox if e.key == key), None)
         if entry is None:
             return "it is not there"
         if entry.digest.hex() != digest:
             return "it is another one"
         took = any(e.id == entry.taken and key in e.x.get("takes", ()) for e in self._envelopes.values())
-        # Where retention dropped checkpoints, the one that took it may be among them.
-        dropped = any(kind == ANCHOR for kind, _, _ in self._bases)
+        # Where retention dropped checkpoints made since, the one that took it may be among them. A line that was
+        # no branch's then had been left before: nothing was added to it since.
+        newest = max(since, default=-1)
+        dropped = any(
+            hi - 1 > since.get(line, hi if line < newest else 0) for kind, line, hi in self._bases if kind == ANCHOR
+        )
         return "" if not entry.taken or took or dropped else "no checkpoint took it, as the store says"
 
     def _blame(self, error: PerdureError, where: str, kind: str = "corrupted") -> None:

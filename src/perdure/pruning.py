@@ -17,7 +17,7 @@ from perdure.model import ANCHOR, PACK, SNAPSHOT, Artifact, Rewrite, Span
 from perdure.packs import PackReader, Skeleton, build_delta_anchor, build_pack, build_snapshot, open_base
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     from perdure.keeping import Line
     from perdure.kernel import Kernel, Loaded
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 CHUNK_ROWS = 1000
 """Rows dropped in one transaction, about; one gap is never split."""
 CHUNK_ANCHORS = 32
-"""Anchors added in one transaction: each may hold a whole state."""
+"""Anchors added in one transaction."""
+CHUNK_BYTES = 8 << 20
+"""Bytes of anchors added in one transaction, about: each may hold a whole state."""
 WINDOW = 1024
 """Rows looked at in one reading."""
 LOOKUP = 4096
@@ -65,8 +67,8 @@ class LinePruner:
         """Drop what need not be kept."""
         for _ in range(TRIES):
             self._scan()
-            for chunk in _chunks(self._gaps()):
-                if not self._drop(chunk):
+            for chunk, anchors in self._chunks(self._gaps()):
+                if not self._drop(chunk, anchors):
                     # Somebody packed some of these rows meanwhile: look again.
                     break
                 self.dropped += sum(len(gap.drop) for gap in chunk)
@@ -102,20 +104,32 @@ class LinePruner:
             self._debt = _debt(self._kernel, self._session, self._line.line, gaps[0].lo - 1)
         return gaps
 
-    def _drop(self, chunk: list[Gap]) -> bool:
+    def _chunks(self, gaps: list[Gap]) -> Iterator[tuple[list[Gap], list[Artifact]]]:
+        """Gaps with their anchors, as many at a time as go into one transaction."""
+        kernel, session, line = self._kernel, self._session, self._line.line
+        chunk: list[Gap] = []
+        anchors: list[Artifact] = []
+        loaded: Loaded | None = None
+        for gap in gaps:
+            if loaded is None or loaded.point is None or loaded.point.envelope.step != gap.lo - 1:
+                loaded = load(kernel, session, line, gap.lo - 1)
+            now = load(kernel, session, line, gap.hi)
+            anchor, self._debt = _anchor(kernel, session, loaded, now, Span(line, gap.lo, gap.hi), self._debt)
+            loaded = now
+            chunk.append(gap)
+            anchors.append(anchor)
+            rows, size = sum(len(g.drop) for g in chunk), sum(len(a.body) for a in anchors)
+            if len(chunk) >= CHUNK_ANCHORS or rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                yield chunk, anchors
+                chunk, anchors = [], []
+        if chunk:
+            yield chunk, anchors
+
+    def _drop(self, chunk: list[Gap], anchors: list[Artifact]) -> bool:
         line = self._line.line
         gone = {step for gap in chunk for step in gap.drop}
         ends = {gap.hi for gap in chunk}
-        put: list[Artifact] = []
-        loaded: Loaded | None = None
-        debt = self._debt
-        for gap in chunk:
-            if loaded is None or loaded.point is None or loaded.point.envelope.step != gap.lo - 1:
-                loaded = load(self._kernel, self._session, line, gap.lo - 1)
-            now = load(self._kernel, self._session, line, gap.hi)
-            anchor, debt = _anchor(self._kernel, self._session, loaded, now, Span(line, gap.lo, gap.hi), debt)
-            put.append(anchor)
-            loaded = now
+        put = list(anchors)
         discard = [(SNAPSHOT, line, end) for end in ends]
         for (kind, lo), held in self._held.items():
             if kind == ANCHOR and held.hi in gone | ends:
@@ -133,7 +147,6 @@ class LinePruner:
         if not self._kernel.store.rewrite(change):
             return False
         faults.point("prune.after_rewrite")
-        self._debt = debt
         for key in discard:
             self._held.pop((key[0], key[2]), None)
         self._held.update({(a.kind, a.lo): a for a in put})
@@ -144,7 +157,7 @@ class LinePruner:
                 self._there[step] = self._there[step]._replace(envelope=b"")
         return True
 
-    def _repack(self, pack: Artifact, gone: set[int]) -> Iterable[Artifact]:
+    def _repack(self, pack: Artifact, gone: set[int]) -> Iterator[Artifact]:
         """The rows of a pack that stay, as packs of their own."""
         reader = PackReader(self._kernel, self._session, (pack,))
         left = [step for step in range(pack.lo, pack.hi + 1) if step in self._there and step not in gone]
@@ -187,17 +200,6 @@ def _debt(kernel: Kernel, session: str, line: int, step: int) -> int:
         debt += max(len(base.body), LOOKUP)
         step = opened.after[0]
     return debt
-
-
-def _chunks(gaps: list[Gap]) -> Iterable[list[Gap]]:
-    chunk: list[Gap] = []
-    for gap in gaps:
-        chunk.append(gap)
-        if len(chunk) >= CHUNK_ANCHORS or sum(len(g.drop) for g in chunk) >= CHUNK_ROWS:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def _runs(steps: list[int]) -> list[tuple[int, int]]:

@@ -115,8 +115,9 @@ class _Verifier:
         for ref in sorted(inspection.blobs):
             if what := self._blob(ref):
                 self._findings.append(Finding("blob", id, f"session {id!r}, blob {ref}", what))
+        since = {one.line: one.step for one in seen if isinstance(one, Seen)}
         for one in seen:
-            self._compare(one, inspection)
+            self._compare(one, inspection, since)
         order = [one.key for one in seen if not isinstance(one, Seen) and one.key in listed]
         if order != [key for key in listed if key in order]:
             self._blame_inbox(id, "its inputs wait in another order than the witness saw")
@@ -125,13 +126,13 @@ class _Verifier:
     def _blame_inbox(self, id: str, what: str) -> None:
         self._findings.append(Finding("inbox", id, f"session {id!r}, inbox", what))
 
-    def _compare(self, one: Seen | Waited, inspection: Inspection) -> None:
+    def _compare(self, one: Seen | Waited, inspection: Inspection, since: dict[int, int]) -> None:
         # Another life of the session began after it was seen: the one that was seen had ended before.
         if inspection.born > one.at:
             return
         if isinstance(one, Seen):
             self._compare_head(one, inspection)
-        elif what := inspection.input(one.key, one.digest):
+        elif what := inspection.input(one.key, one.digest, since):
             self._lost(one, f"the witness saw input {one.key!r:.60} waiting, and {what}")
 
     def _waiting(self, id: str) -> list[str]:

@@ -7,41 +7,32 @@ import secrets
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 import perdure
-from perdure.blobs.memory import MemoryBlobs
-from perdure.errors import Gone, Misuse, NotFound, PerdureError
+from perdure.errors import Misuse, NotFound
 from perdure.model import TAG_PREFIX, Landed
 from tests.clock import FakeClock
+from tests.model.comparing import SESSIONS, Comparing, fractions, sessions, writers
 from tests.model.courier import WAYS, Courier
 from tests.model.documents import Edit, carry_out, edits, exact, values
-from tests.model.reference import LEASE, TTL, Expected, Hand, Node, Reference
+from tests.model.reference import LEASE, TTL, Hand, Node, Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from perdure.checkpoint import Checkpoint
     from perdure.database import Database
     from perdure.session import Session
 
-T = TypeVar("T")
-SESSIONS = ("trip-42", "a/../ü")
 BRANCHES = ("x", "y/../z", "ü")
 TAGS = ("t1", "t2")
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
-writers = st.integers(0, 1)
-sessions = st.sampled_from([SESSIONS[0], SESSIONS[0], SESSIONS[1]])
 names = st.integers(0, 20)
-fractions = st.floats(0, 1)
 
 
-class Histories(RuleBasedStateMachine):
+class Histories(Comparing):
     """Two writers, two sessions, one store."""
 
     kind: ClassVar[str]
@@ -50,7 +41,6 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.mkdtemp(prefix="perdure-model-", dir=SHM)
         self.name = secrets.token_hex(8)
-        self.blobs = MemoryBlobs() if self.kind == "memory" else None
         self.clock = FakeClock()
         self.model = Reference()
         self.codec, self.keys = "msgpack", None
@@ -66,13 +56,7 @@ class Histories(RuleBasedStateMachine):
             "file": f"file://{self.folder}/agents",
         }[self.kind]
         db = perdure.open(
-            url,
-            clock=self.clock,
-            keys=self.keys,
-            codec=self.codec,
-            maintain=False,
-            lease_ttl=LEASE / 1000,
-            blobs=self.blobs,
+            url, clock=self.clock, keys=self.keys, codec=self.codec, maintain=False, lease_ttl=LEASE / 1000
         )
         db.kernel.store = Courier(db.kernel.store)  # pyright: ignore[reportAttributeAccessIssue]
         return db
@@ -97,15 +81,6 @@ class Histories(RuleBasedStateMachine):
 
     # -- how answers are compared -------------------------------------------------------------------------------
 
-    def agree(self, expected: Expected, do: Callable[[], T]) -> T | None:
-        """Do something to the store; it answers with the expected error, or with none."""
-        if expected is None:
-            return do()
-        with pytest.raises(PerdureError) as caught:
-            do()
-        assert type(caught.value) is expected
-        return None
-
     def travelling(self, writer: int, way: str) -> None:
         for db in self.dbs:
             courier: Any = db.kernel.store
@@ -113,14 +88,6 @@ class Histories(RuleBasedStateMachine):
         courier = self.dbs[writer].kernel.store
         courier.way = way
         self.model.lose_answers = way == "lost"
-
-    def know(self, session: str) -> None:
-        """Learn the ids of new checkpoints: the model has none of its own."""
-        life = self.model.life(session)
-        for branch, head in life.heads.items():
-            if head not in self.ids:
-                row = self.dbs[0].look(session)
-                self.ids[head] = next(h.id.hex() for h in row.heads if h.branch == branch)
 
     # -- handles ------------------------------------------------------------------------------------------------
 
@@ -265,8 +232,11 @@ class Histories(RuleBasedStateMachine):
 
     @rule(writer=writers, pick=names, prefer=st.sampled_from([None, "ours", "theirs", "both"]))
     def merge(self, writer: int, pick: int, prefer: str | None) -> None:
+        _, hand = self.held(writer)
+        self.bring_in(writer, self.branch_of(hand.session, pick, tags=True).removeprefix(TAG_PREFIX), prefer)
+
+    def bring_in(self, writer: int, other: str, prefer: str | None) -> None:
         s, hand = self.held(writer)
-        other = self.branch_of(hand.session, pick, tags=True).removeprefix(TAG_PREFIX)
         self.touched = hand.session
         self.travelling(writer, "once")
         if s.changed:
@@ -277,6 +247,28 @@ class Histories(RuleBasedStateMachine):
             return
         self.agree(self.model.merge(hand, other, prefer), lambda: s.merge(other, prefer))
         assert exact(s.state.plain()) == exact(hand.state)
+
+    @rule(writer=writers, ours=edits, theirs=edits, prefer=st.sampled_from([None, "ours", "theirs", "both"]))
+    def part_and_meet_again(self, writer: int, ours: Edit, theirs: Edit, prefer: str | None) -> None:
+        """Both sides of a fork change the same part of the state, then they are merged."""
+        _, hand = self.held(writer)
+        self.fork(writer, False, 0, None, "once")
+        self.open(1 - writer, hand.session, False, "x")
+        pick = ours.pick % 5
+        self.commit(writer, [ours._replace(pick=pick)], "once", "", False)
+        if self.hands[1 - writer] is not None:
+            self.commit(1 - writer, [theirs._replace(pick=pick, key=ours.key)], "once", "", False)
+        self.bring_in(writer, "x", prefer)
+
+    @rule(writer=writers, session=sessions, todo=st.lists(edits, min_size=1, max_size=2))
+    def take_over(self, writer: int, session: str, todo: list[Edit]) -> None:
+        """A writer is away for longer than its lease, and another one takes the session over."""
+        self.open(writer, session, True, self.branch_of(session, 0))
+        self.let_time_pass(LEASE + LEASE // 10)
+        self.open(1 - writer, session, True, self.branch_of(session, 0))
+        for who in (1 - writer, writer):
+            if self.hands[who] is not None:
+                self.commit(who, todo, "once", "", False)
 
     @rule(writer=writers, pick=st.integers(0, 1000))
     def retry_an_old_commit(self, writer: int, pick: int) -> None:
@@ -324,70 +316,3 @@ class Histories(RuleBasedStateMachine):
     def let_time_pass(self, ms: int) -> None:
         self.clock.advance(ms)
         self.model.now += ms
-
-    # -- comparing ----------------------------------------------------------------------------------------------
-
-    @invariant()
-    def heads_are_equal(self) -> None:
-        if not self.dbs:
-            return
-        session = self.touched
-        expected = self.model.readable(session)
-        if expected is not None:
-            self.agree(expected, lambda: self.dbs[0].read(session))
-            return
-        life = self.model.life(session)
-        self.know(session)
-        assert {h.branch for h in self.dbs[0].look(session).heads} == set(life.heads)
-        for branch, node in life.heads.items():
-            reading = self.dbs[1].read(session, branch=branch)
-            assert (reading.step, reading.checkpoint.line, reading.checkpoint.kind) == (node.step, node.line, node.kind)
-            assert exact(reading.plain()) == exact(node.state)
-
-    @rule(writer=writers, session=sessions, branch=st.integers(0, 9), at=fractions)
-    def look_back(self, writer: int, session: str, branch: int, at: float) -> None:
-        if self.model.readable(session) is not None:
-            return
-        heads = self.model.life(session).heads
-        name = sorted(heads)[branch % len(heads)]
-        node = heads[name].at(1 + round(at * (heads[name].step - 1)))
-        self.compare_at(session, name, node)
-        history = self.dbs[writer].history(session, branch=name, limit=3, before=node.step + 1)
-        self.compare_history(history, node.past())
-
-    def compare_at(self, session: str, branch: str, node: Node) -> None:
-        """The state at a step is what it was; only what retention could drop may be gone."""
-        try:
-            found = self.dbs[0].read(session, node.step, branch=branch)
-        except Gone:
-            assert node.droppable
-        else:
-            assert exact(found.plain()) == exact(node.state)
-
-    def compare_history(self, history: list[Checkpoint], past: list[Node]) -> None:
-        """Newest first, without holes but for what retention could drop."""
-        steps = {checkpoint.step for checkpoint in history}
-        oldest = min(steps)
-        told = [node for node in past if node.step in steps]
-        assert [(c.step, c.line, c.kind) for c in history] == [(n.step, n.line, n.kind) for n in told]
-        assert all(node.droppable for node in past if node.step >= oldest and node.step not in steps)
-
-    def compare_everything(self, session: str) -> None:
-        """Every checkpoint of every branch, the inbox and the list of changes."""
-        db, life = self.dbs[0], self.model.life(session)
-        waiting = [(e.key, e.kind) for e in db.kernel.store.inbox(session)]
-        assert waiting == [(key, "message") for key in life.waiting]
-        if self.model.readable(session) is not None:
-            return
-        for branch, head in life.heads.items():
-            history = db.history(session, branch=branch, limit=10_000)
-            self.compare_history(history, head.past())
-            for node in head.past():
-                self.compare_at(session, branch, node)
-            for checkpoint in history:
-                assert exact(db.read(session, checkpoint.id).plain()) == exact(head.at(checkpoint.step).state)
-        changes = [(c.line, c.step, c.kind) for c in db.changes(limit=100_000).items if c.session == session]
-        made = [(n.line, n.step, n.kind) for n in life.everything]
-        assert changes == [one for one in made if one in changes]
-        assert all(n.droppable for n in life.everything if (n.line, n.step, n.kind) not in changes)
-        assert db.verify(session).findings == ()

@@ -264,6 +264,10 @@ class Reference:
         life = self.life(hand.session)
         if not life.heads:
             return (Gone if life.reason else NotFound), hand.node
+        if at is None and hand.node not in life.everything:
+            # The handle is of an earlier life of the session; in this one its place may be somebody else's.
+            twin = next((n for n in life.everything if (n.line, n.step) == (hand.node.line, hand.node.step)), None)
+            return (NotFound if twin is None else Conflict), twin
         if at is None:
             return None, hand.node
         if hand.branch not in life.heads:
@@ -301,6 +305,8 @@ class Reference:
         theirs = life.heads.get(other) or life.heads.get(TAG_PREFIX + other)
         if theirs is None:
             return NotFound
+        if life.heads.get(hand.branch) is not hand.node:
+            return Conflict
         common = hand.node.stands_on() & theirs.stands_on()
         base = max(common, key=lambda node: (node.line, node.step))
         state, clashes = merged(base.state, hand.state, theirs.state, prefer)

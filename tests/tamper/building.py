@@ -16,7 +16,7 @@ from unittest import mock
 
 import perdure
 from perdure.inbox import open_entry
-from perdure.model import PACK, SNAPSHOT, TAG_PREFIX
+from perdure.model import ANCHOR, PACK, SNAPSHOT, TAG_PREFIX
 from tests.clock import FakeClock
 from tests.model.documents import exact
 from tests.model.early import early
@@ -165,6 +165,7 @@ class Builder:
             self._say(s, 4)
         db.compact("trip-42")
         db.compact("a/../ü")
+        db.prune("trip-43", keep_last=5, keep_every=4)
 
     def _last_words(self, db: Database) -> None:
         for session in SESSIONS:
@@ -178,8 +179,8 @@ class Builder:
 
     def _record(self, db: Database) -> None:
         original = self._original
-        kinds = {artifact.kind for artifact in db.kernel.store.artifacts("trip-42")}
-        assert {PACK, SNAPSHOT} <= kinds, "a store without packs and snapshots shows nothing about them"
+        kinds = {artifact.kind for session in SESSIONS for artifact in db.kernel.store.artifacts(session)}
+        assert kinds == {PACK, SNAPSHOT, ANCHOR}, "what is not in the store is not tampered with"
         for place in _places(db):
             reading = read(db, place)
             original.states[place] = reading
@@ -212,7 +213,8 @@ def _places(db: Database) -> Iterator[Place]:
         for head in db.look(session).heads:
             yield session, head.branch, None
             if not head.branch.startswith(TAG_PREFIX):
-                yield from ((session, head.branch, step) for step in {1, head.step // 2, head.step - 1} if step)
+                steps = [checkpoint.step for checkpoint in db.history(session, branch=head.branch)]
+                yield from ((session, head.branch, steps[i]) for i in {1, len(steps) // 2, len(steps) - 1})
 
 
 def _witness(db: Database, path: Path) -> None:

@@ -12,8 +12,6 @@ import apsw
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.bench.timing import Round
-
 
 class SqliteFloor:
     """One row per message; WAL, synchronous=FULL, everything else as SQLite has it by default."""
@@ -27,16 +25,13 @@ class SqliteFloor:
         self._connection.execute("pragma synchronous = full")
         self._connection.execute("create table messages (id integer primary key, body text)")
 
-    def save(self, count: int) -> Round:
-        """Insert the next messages, each durable before the next."""
-        spent: Round = []
-        execute = self._connection.execute
-        for message in self._messages[self._at : self._at + count]:
-            start = perf_counter_ns()
-            execute("insert into messages (body) values (?)", (json.dumps(message),))
-            spent.append(perf_counter_ns() - start)
-        self._at += count
-        return spent
+    def save(self) -> int:
+        """Insert the next message; nanoseconds until it was durable."""
+        message = self._messages[self._at]
+        self._at += 1
+        start = perf_counter_ns()
+        self._connection.execute("insert into messages (body) values (?)", (json.dumps(message),))
+        return perf_counter_ns() - start
 
     def load(self) -> list[Any]:
         """Open the database and read every message, as a program that starts would."""
@@ -57,20 +52,17 @@ class FileFloor:
     def __init__(self, path: Path, messages: list[dict[str, Any]]) -> None:
         self._messages = messages
         self._at = 0
+        self._sync = getattr(os, "fdatasync", os.fsync)
         self._fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
 
-    def save(self, count: int) -> Round:
-        """Append the next messages, each durable before the next."""
-        spent: Round = []
-        fd = self._fd
-        sync = getattr(os, "fdatasync", os.fsync)
-        for message in self._messages[self._at : self._at + count]:
-            start = perf_counter_ns()
-            os.write(fd, json.dumps(message).encode() + b"\n")
-            sync(fd)
-            spent.append(perf_counter_ns() - start)
-        self._at += count
-        return spent
+    def save(self) -> int:
+        """Append the next message; nanoseconds until it was durable."""
+        message = self._messages[self._at]
+        self._at += 1
+        start = perf_counter_ns()
+        os.write(self._fd, json.dumps(message).encode() + b"\n")
+        self._sync(self._fd)
+        return perf_counter_ns() - start
 
     def close(self) -> None:
         """Close the file."""

@@ -11,10 +11,11 @@ class Plan(NamedTuple):
     """Sizes of all measurements."""
 
     name: str = "full"
-    rounds: int = 84
-    """Rounds of saves; the first ``warm_rounds`` fill SQLite's log once and are shown apart."""
-    warm_rounds: int = 24
-    round_size: int = 50
+    saves: int = 4_200
+    """Saves of each side; the first ``warm`` fill SQLite's log once and are shown apart."""
+    warm: int = 1_200
+    block: int = 100
+    """Saves whose medians are compared."""
     steps: int = 10_000
     early: int = 500
     """Where the early stretch of the long session begins."""
@@ -31,11 +32,6 @@ class Plan(NamedTuple):
     colds: int = 9
     """Processes started of each kind."""
 
-    @property
-    def saves(self) -> int:
-        """Messages one save benchmark needs."""
-        return self.rounds * self.round_size
-
     def messages(self, count: int) -> list[dict[str, Any]]:
         """The first messages of the fixed conversation."""
         while len(_made) < count:
@@ -48,9 +44,9 @@ _made: list[dict[str, Any]] = []
 FULL = Plan()
 QUICK = Plan(
     name="quick",
-    rounds=4,
-    warm_rounds=1,
-    round_size=10,
+    saves=40,
+    warm=10,
+    block=10,
     steps=200,
     early=20,
     window=80,

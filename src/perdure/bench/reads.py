@@ -24,7 +24,9 @@ def store_session(folder: Path, messages: list[dict[str, Any]]) -> str:
     """Write a session, one commit per message, and close; returns its database's URL."""
     url = f"sqlite:///{folder / 'ours.db'}"
     with perdure.open(url) as db, db.session(SESSION, owner="ana") as s:
-        saver(s, messages)(len(messages))
+        save = saver(s, messages)
+        for _ in messages:
+            save()
     return url
 
 
@@ -36,7 +38,8 @@ def reads(folder: Path, plan: Plan) -> list[Result]:
     url = store_session(room, messages)
     stored = _stored(room, messages)
     with closing(SqliteFloor(folder / "floor.db", messages)) as floor:
-        floor.save(len(messages))
+        for _ in messages:
+            floor.save()
     return [stored, _load(url, floor, plan), _steps(url, plan)]
 
 

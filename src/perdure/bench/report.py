@@ -65,13 +65,18 @@ def as_json(suite: str, plan: Plan, facts: dict[str, Any], results: list[Result]
     }
 
 
+def _verdict(result: dict[str, Any]) -> str:
+    word = "WRONG" if "impossible" in result else "ok" if result["ok"] else "MISSED"
+    return word if result["steady"] else f"{word} (disk unsteady: measure again when nobody else uses it)"
+
+
 def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
 def as_text(report: dict[str, Any]) -> str:
     """A table for a terminal."""
-    rows = [(r["name"], _shown(r["value"]), r["goal"], "ok" if r["ok"] else "MISSED") for r in report["results"]]
+    rows = [(r["name"], _shown(r["value"]), r["goal"], _verdict(r)) for r in report["results"]]
     lines = [f"{name:<28} {value:>8}  {goal:>8}  {ok}" for name, value, goal, ok in rows]
     lines += ["", _line("messages", report["messages"]), _line("machine", report["machine"])]
     if report["plan"] == "quick":
@@ -91,7 +96,7 @@ def as_markdown(report: dict[str, Any]) -> str:
         "|---|---|---|---|---|",
     ]
     lines += [
-        f"| `{r['name']}` | {_shown(r['value'])} | {r['goal']} | {'yes' if r['ok'] else '**no**'} | {r['what']} |"
+        f"| `{r['name']}` | {_shown(r['value'])} | {r['goal']} | {_verdict(r)} | {r['what']} |"
         for r in report["results"]
     ]
     lines += ["", "## Behind the figures", ""]

@@ -10,33 +10,32 @@ from typing import TYPE_CHECKING, Any
 import perdure
 from perdure.bench.floor import FileFloor, SqliteFloor
 from perdure.bench.goals import Result
-from perdure.bench.timing import micros, percentile, take_turns
+from perdure.bench.timing import Turns, micros, percentile, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from perdure.bench.plan import Plan
-    from perdure.bench.timing import Round
-
 SESSION = "trip-42"
 
 
-def saver(session: perdure.Session, messages: list[dict[str, Any]]) -> Callable[[int], Round]:
-    """A function that commits the next messages one by one and says how long each took."""
+def saver(session: perdure.Session, messages: list[dict[str, Any]]) -> Callable[[], int]:
+    """A function that commits the next message and says how many nanoseconds that took."""
     rest = iter(messages)
 
-    def save(count: int) -> Round:
-        spent: Round = []
-        for _ in range(count):
-            message = next(rest)
-            start = perf_counter_ns()
-            session.messages.append(message)
-            session.commit()
-            spent.append(perf_counter_ns() - start)
-        return spent
+    def save() -> int:
+        message = next(rest)
+        start = perf_counter_ns()
+        session.messages.append(message)
+        session.commit()
+        return perf_counter_ns() - start
 
     return save
+
+
+def _result(name: str, turns: Turns, warm: int) -> Result:
+    return Result(name, turns.ratio(warm), turns.detail(warm), turns.steady(warm))
 
 
 def sync_saves(folder: Path, plan: Plan) -> list[Result]:
@@ -45,42 +44,37 @@ def sync_saves(folder: Path, plan: Plan) -> list[Result]:
     url = f"sqlite:///{folder / 'ours.db'}"
     floor = SqliteFloor(folder / "floor.db", messages)
     with closing(floor), perdure.open(url) as db, db.session(SESSION, owner="ana") as s:
-        turns = take_turns(floor.save, saver(s, messages), plan.rounds, plan.round_size)
-    detail = turns.detail(plan.warm_rounds)
-    if plan.warm_rounds:
-        # Until SQLite's log has been filled once, every commit makes the file longer, on both sides.
-        detail["while_the_log_grows"] = round(turns.ratio(0, plan.warm_rounds), 3)
-    return [Result("sqlite.save_vs_floor.sync", turns.ratio(plan.warm_rounds), detail)]
+        turns = take_turns(floor.save, saver(s, messages), plan.saves, plan.block)
+    result = _result("sqlite.save_vs_floor.sync", turns, plan.warm)
+    # Until SQLite's log has been filled once, every commit makes the file longer, on both sides.
+    result.detail["while_the_log_grows"] = round(turns.ratio(0, plan.warm), 3)
+    return [result]
 
 
 def async_saves(folder: Path, plan: Plan) -> list[Result]:
     """One session, one task, awaited commits."""
     messages = plan.messages(plan.saves)
-    rest = iter(messages)
+    turns = Turns(plan.block)
+    floor = SqliteFloor(folder / "floor.db", messages)
 
-    async def awaited(session: perdure.AsyncSession, count: int) -> Round:
-        spent: Round = []
-        for _ in range(count):
-            message = next(rest)
-            start = perf_counter_ns()
-            session.messages.append(message)
-            await session.commit()
-            spent.append(perf_counter_ns() - start)
-        return spent
+    async def ours(session: perdure.AsyncSession, message: dict[str, Any]) -> None:
+        start = perf_counter_ns()
+        session.messages.append(message)
+        await session.commit()
+        turns.ours.append(perf_counter_ns() - start)
 
-    async def opened() -> tuple[perdure.AsyncDatabase, perdure.AsyncSession]:
-        db = perdure.open_async(f"sqlite:///{folder / 'ours.db'}")
-        return db, await db.session(SESSION, owner="ana")
+    async def work() -> None:
+        async with perdure.open_async(f"sqlite:///{folder / 'ours.db'}") as db, db.session(SESSION, owner="ana") as s:
+            for turn, message in enumerate(messages):
+                if turn % 2:
+                    await ours(s, message)
+                turns.floor.append(floor.save())
+                if not turn % 2:
+                    await ours(s, message)
 
-    async def shut(db: perdure.AsyncDatabase, session: perdure.AsyncSession) -> None:
-        await session.release()
-        await db.close()
-
-    with closing(SqliteFloor(folder / "floor.db", messages)) as floor, asyncio.Runner() as runner:
-        db, s = runner.run(opened())
-        turns = take_turns(floor.save, lambda count: runner.run(awaited(s, count)), plan.rounds, plan.round_size)
-        runner.run(shut(db, s))
-    return [Result("sqlite.save_vs_floor.async", turns.ratio(plan.warm_rounds), turns.detail(plan.warm_rounds))]
+    with closing(floor):
+        asyncio.run(work())
+    return [_result("sqlite.save_vs_floor.async", turns, plan.warm)]
 
 
 def file_saves(folder: Path, plan: Plan) -> list[Result]:
@@ -88,8 +82,8 @@ def file_saves(folder: Path, plan: Plan) -> list[Result]:
     messages = plan.messages(plan.saves)
     floor = FileFloor(folder / "floor.jsonl", messages)
     with closing(floor), perdure.open(f"file://{folder / 'ours'}") as db, db.session(SESSION, owner="ana") as s:
-        turns = take_turns(floor.save, saver(s, messages), plan.rounds, plan.round_size)
-    return [Result("file.save_vs_floor", turns.ratio(plan.warm_rounds), turns.detail(plan.warm_rounds))]
+        turns = take_turns(floor.save, saver(s, messages), plan.saves, plan.block)
+    return [_result("file.save_vs_floor", turns, plan.warm)]
 
 
 def late_saves(folder: Path, plan: Plan) -> list[Result]:
@@ -98,40 +92,29 @@ def late_saves(folder: Path, plan: Plan) -> list[Result]:
     The floor takes turns all along: when the disk itself gets slower meanwhile, its p50 shows by how much.
     """
     messages = plan.messages(plan.steps)
-    size = plan.round_size
     url = f"sqlite:///{folder / 'ours.db'}"
     floor = SqliteFloor(folder / "floor.db", messages)
     with closing(floor), perdure.open(url) as db, db.session(SESSION, owner="ana") as s:
-        turns = take_turns(floor.save, saver(s, messages), plan.steps // size, size)
-    floors = [t for r in turns.floor for t in r]
-    ours = [t for r in turns.ours for t in r]
+        turns = take_turns(floor.save, saver(s, messages), plan.steps, plan.block)
     early, late = slice(plan.early, plan.early + plan.window), slice(-plan.window, None)
-    drift = percentile(floors[late], 0.5) / percentile(floors[early], 0.5)
-    p50 = percentile(ours[late], 0.5) / percentile(ours[early], 0.5)
-    windows = {"early": f"steps {plan.early + 1}-{plan.early + plan.window}", "late": f"the last {plan.window}"}
-    shown = {
-        name: {"early": micros(times[early], q), "late": micros(times[late], q)}
-        for name, times, q in (
-            ("ours_p50_us", ours, 0.5),
-            ("floor_p50_us", floors, 0.5),
-            ("ours_p99_us", ours, 0.99),
-            ("floor_p99_us", floors, 0.99),
-        )
-    }
-    common = {"steps": len(ours), **windows}
+
+    def change(times: list[int], q: float) -> float:
+        return percentile(times[late], q) / percentile(times[early], q)
+
+    def detail(name: str, q: float) -> dict[str, Any]:
+        sides = (("ours", turns.ours), ("floor", turns.floor))
+        return {
+            "steps": len(turns.ours),
+            "early": f"steps {plan.early + 1}-{plan.early + plan.window}",
+            "late": f"the last {plan.window}",
+            **{f"{who}_{name}_us": {"early": micros(t[early], q), "late": micros(t[late], q)} for who, t in sides},
+            "ours_changed": round(change(turns.ours, q), 3),
+            "floor_changed": round(change(turns.floor, q), 3),
+        }
+
+    steady = turns.steady(plan.early)
+    p50 = change(turns.ours, 0.5) / change(turns.floor, 0.5)
     return [
-        Result(
-            "sqlite.late_vs_early",
-            p50 / drift,
-            {**common, **_part(shown, "p50"), "before_correction": round(p50, 3), "drift": round(drift, 3)},
-        ),
-        Result(
-            "sqlite.late_vs_early.p99",
-            percentile(ours[late], 0.99) / percentile(ours[early], 0.99),
-            {**common, **_part(shown, "p99")},
-        ),
+        Result("sqlite.late_vs_early", p50, detail("p50", 0.5), steady),
+        Result("sqlite.late_vs_early.p99", change(turns.ours, 0.99), detail("p99", 0.99), steady),
     ]
-
-
-def _part(shown: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in shown.items() if name in key}

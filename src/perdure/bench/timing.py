@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,33 +39,59 @@ def timed(work: Callable[[], Any]) -> int:
     return spent
 
 
-class Turns(NamedTuple):
-    """Rounds of two things that took turns."""
+UNSTEADY = 4.0
+"""The floor's p90 / p10 from which a disk counts as unsteady: others use it, and no ratio of syncs means much."""
 
-    floor: list[Round]
-    ours: list[Round]
+
+class Turns:
+    """Times of two things that took turns, one operation each, compared block by block.
+
+    Turns are single operations because a shared disk has fast and slow moments: in longer turns one side can get
+    all the fast ones, and the ratio then compares moments instead of programs.
+    """
+
+    def __init__(self, block: int) -> None:
+        self.floor: Round = []
+        self.ours: Round = []
+        self._block = block
+
+    def ratios(self, start: int = 0, stop: int | None = None) -> list[float]:
+        """Our p50 against the floor's, for every block of operations from ``start`` on."""
+        floor, ours, size = self.floor[start:stop], self.ours[start:stop], self._block
+        return [
+            percentile(ours[at : at + size], 0.5) / percentile(floor[at : at + size], 0.5)
+            for at in range(0, len(ours) - size + 1, size)
+        ]
 
     def ratio(self, start: int = 0, stop: int | None = None) -> float:
-        """Median over rounds of our p50 against the floor's in the same round."""
-        pairs = zip(self.floor[start:stop], self.ours[start:stop], strict=True)
-        return statistics.median(percentile(ours, 0.5) / percentile(floor, 0.5) for floor, ours in pairs)
+        """The median of the blocks."""
+        return statistics.median(self.ratios(start, stop))
+
+    def steady(self, start: int = 0) -> bool:
+        """Whether the floor took about the same time all along."""
+        floor = self.floor[start:]
+        return percentile(floor, 0.9) <= UNSTEADY * percentile(floor, 0.1)
 
     def detail(self, start: int = 0) -> dict[str, Any]:
-        """Absolute times behind the ratio."""
-        floor = [t for r in self.floor[start:] for t in r]
-        ours = [t for r in self.ours[start:] for t in r]
+        """What lies behind the ratio."""
         shown = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99}
+        blocks = self.ratios(start)
         return {
-            "floor_us": {name: micros(floor, q) for name, q in shown.items()},
-            "ours_us": {name: micros(ours, q) for name, q in shown.items()},
-            "rounds": len(self.floor) - start,
+            "floor_us": {name: micros(self.floor[start:], q) for name, q in shown.items()},
+            "ours_us": {name: micros(self.ours[start:], q) for name, q in shown.items()},
+            "blocks": {"p25": round(percentile(blocks, 0.25), 3), "p75": round(percentile(blocks, 0.75), 3)},
+            "saves": len(self.ours) - start,
         }
 
 
-def take_turns(floor: Callable[[int], Round], ours: Callable[[int], Round], rounds: int, size: int) -> Turns:
-    """Measure floor, ours, floor, ours ...: ``rounds`` of each, ``size`` operations in every round."""
-    turns = Turns([], [])
-    for _ in range(rounds):
-        turns.floor.append(floor(size))
-        turns.ours.append(ours(size))
+def take_turns(floor: Callable[[], int], ours: Callable[[], int], count: int, block: int) -> Turns:
+    """Do both ``count`` times, one after the other; who goes first changes with every turn."""
+    turns = Turns(block)
+    for turn in range(count):
+        if turn % 2:
+            turns.ours.append(ours())
+            turns.floor.append(floor())
+        else:
+            turns.floor.append(floor())
+            turns.ours.append(ours())
     return turns

@@ -102,12 +102,19 @@ class SessionLog:
                     )
                 if (frame.offset == 0) != isinstance(record, Birth):
                     raise Corrupted(self._where(frame.offset), "a log starts with its session, once")
-                self.index.apply(record, Place(frame.offset, frame.size))
+                self._take(record, Place(frame.offset, frame.size))
                 self.end = frame.offset + frame.size
         except BaseException:
             # An interrupt in here could make us take a record twice: read everything again.
             self._forget()
             raise
+
+    def _take(self, record: Record, place: Place) -> None:
+        try:
+            self.index.apply(record, place)
+        except (ValueError, LookupError) as error:
+            # Its checksum is right: this was not the disk.
+            raise Corrupted(self._where(place.offset), f"it does not fit what is before it ({error})") from error
 
     def _judge_tail(self, size: int) -> None:
         """Whether what is no intact record may be the rest of an interrupted write, or is damage."""
