@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MAX_COMMIT = codec.MAX_ROW
 """The most bytes one commit may carry, blobs apart."""
+_REOPENING = (Kind.MIGRATED, Kind.REOPENED)
 MAX_ABOUT = 4096
 """The most bytes a checkpoint may say about itself in the clear."""
 
@@ -67,7 +68,7 @@ class SessionCore(StateView):
         self._stale: Conflict | None = None
         self._point: Point | None = None
         self._document = Document(genesis(), kernel.resolve)
-        self._pending: tuple[Append, Point] | None = None
+        self._pending: tuple[Append, Point, dict[str, bytes]] | None = None
         self._taking: list[Any] = []
         self._loose = 0
         self._replay: Replay | None = None
@@ -197,17 +198,18 @@ class SessionCore(StateView):
         yield Enter(self._gate)
         try:
             yield from self._settle_pending()
-            if self._point is not None and self._point.envelope.status == Status.CLOSED and kind != Kind.CLOSED:
+            if self.status == Status.CLOSED and kind not in _REOPENING:
                 msg = f"session {self.id!r} is closed: open it with reopen=True to go on"
                 raise Misuse(msg)
             ops = self._document.collect()
             if self._point is not None and not ops and not empty and not self._taking:
                 return checkpoint_of(self._point)
             item, point, blobs = self._seal(kind, ops, dict(x or {}), dict(extra or {}), status)
-            # Blobs are durable before the commit that names them.
-            for ref, data in blobs.items():
-                yield Do(self.kernel.blobs.put, (ref, data))
-            yield from self._land(item, point)
+            # From here on nothing is waited for before the edits are set apart: those made meanwhile are new ones.
+            self._pending = (item, point, blobs)
+            self._document.settle()
+            self._taking = []
+            yield from self._send()
             return checkpoint_of(point)
         finally:
             self._gate.release()
@@ -219,15 +221,12 @@ class SessionCore(StateView):
         if self._pending is not None:
             yield from self._send()
 
-    def _land(self, item: Append, point: Point) -> Flow[None]:
-        self._pending = (item, point)
-        self._document.settle()
-        self._taking = []
-        yield from self._send()
-
     def _send(self) -> Flow[None]:
         assert self._pending is not None
-        item, point = self._pending
+        item, point, blobs = self._pending
+        # Blobs are durable before the commit that names them; sent again, they are renewed, too.
+        for ref, data in blobs.items():
+            yield Do(self.kernel.blobs.put, (ref, data))
         faults.point("commit.before_write")
         answer: Landed | PerdureError = yield Write(item)
         faults.point("commit.after_write")

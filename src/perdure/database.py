@@ -147,9 +147,10 @@ class DatabaseFlows(Upkeep):
             settings.owner = env.owner or owner
             if ttl == "default":
                 settings.ttl = env.ttl
-            yield from self._migrate(s)
+            if env.status != Status.CLOSED or reopen:
+                yield from self._migrate(s)
             if env.status == Status.CLOSED and reopen:
-                yield from s._write(Kind.CLOSED, status=Status.IDLE)
+                yield from s._write(Kind.REOPENED, status=Status.IDLE)
         s._on_commit = self._committed
         s._on_release = self._released
         return s

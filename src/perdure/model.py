@@ -50,6 +50,7 @@ class Kind(StrEnum):
     TAG = "tag"
     MIGRATED = "migrated"
     CLOSED = "closed"
+    REOPENED = "reopened"
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):

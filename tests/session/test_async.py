@@ -130,3 +130,18 @@ def test_an_asynchronous_tool_needs_the_awaited_edge(tmp_path: Any) -> None:
 
     with perdure.open("memory://") as db, db.session("s") as s, pytest.raises(perdure.Misuse, match="open_async"):
         s.call(act)
+
+
+def test_edits_made_while_a_commit_is_on_its_way_belong_to_the_next_one(url: str, clock: FakeClock) -> None:
+    async def main() -> None:
+        async with perdure.open_async(url, clock=clock) as db, db.session("s") as s:
+            s.vars["shot"] = b"x" * 100_000
+            commit = asyncio.ensure_future(s.commit())
+            for i in range(50):
+                s.messages.append(i)
+                await asyncio.sleep(0)
+            await commit
+            await s.commit()
+            assert (await db.read("s")).messages == list(range(50))
+
+    asyncio.run(main())

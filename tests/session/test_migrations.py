@@ -79,3 +79,14 @@ def test_a_run_begun_under_an_older_schema_is_resumed_in_the_new_one(
         assert [n for n, _ in script.done] == [0, 1, 2]
         assert len(s.messages) == 6
         assert "user_profile" in s.vars
+
+
+def test_a_closed_session_of_an_older_schema_can_be_reopened(open_db: Any, chain: Migrations) -> None:
+    with open_db().session("s") as s:
+        s.vars["user_pref"] = "aisle"
+        s.close()
+    new = open_db(schema="2.0.0", migrations=chain)
+    with new.session("s") as s:
+        assert s.status == "closed"
+    with new.session("s", reopen=True) as s:
+        assert s.vars["user_profile"] == "aisle"

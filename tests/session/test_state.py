@@ -179,6 +179,7 @@ def test_a_closed_session_is_read_but_not_written(db: perdure.Database) -> None:
         s.vars["a"] = 2
         s.commit()
     assert db.read("s").vars["a"] == 2
+    assert [c.kind for c in db.history("s")] == ["commit", "reopened", "closed"]
 
 
 def test_a_session_belongs_to_its_owner(db: perdure.Database) -> None:
