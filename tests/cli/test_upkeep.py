@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def book(tmp_path: Path) -> Path:
     """A database with one session of twenty steps and a blob."""
     path = tmp_path / "agents.db"
-    with perdure.open(f"sqlite:///{path}") as db, db.session("book", ttl=None) as s:
+    with perdure.open(f"sqlite:///{path}", maintain=False) as db, db.session("book", ttl=None) as s:
         for n in range(19):
             s.messages.append({"role": "user", "content": f"line {n}"})
             s.commit()

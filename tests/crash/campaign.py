@@ -152,8 +152,8 @@ def main() -> int:
     one.add_argument("--random", type=int, default=400, help="kills at random moments")
     one.add_argument("--folder", help="where the stores are put, and kept")
     two = commands.add_parser("powerloss", parents=[shared], help="lose power at every sync")
-    two.add_argument("--rounds", type=int, default=6, help="workloads, each on what the last loss has left")
-    two.add_argument("--variants", type=int, default=6, help="what may survive, per sync")
+    two.add_argument("--rounds", type=int, default=4, help="workloads, each on what the last loss has left")
+    two.add_argument("--variants", type=int, default=7, help="what may survive, per sync")
     commands.add_parser("tamper", help="change stored bytes")
     args = parser.parse_args()
     args.seed = secrets.randbelow(1 << 30) if args.seed is None else args.seed
