@@ -38,6 +38,7 @@ class Oracle:
         self._kernel = db.kernel
         self._db = db
         self._history = history
+        self._missing: set[str] = set()
 
     def check(self, sessions: set[str] | None = None, sample: int = 0, seed: int = 0) -> list[Problem]:
         """Check sessions (None: all): rows, heads, chains, posts; and states, of a sample unless 0."""
@@ -76,6 +77,7 @@ class Oracle:
         excused = history.thinned.get(session, set())
         for t in tried.values():
             if t.id in history.acked and t.id not in present and t.id not in excused:
+                self._missing.add(t.id)
                 yield Problem("lost", f"{session} line {t.line} step {t.step}: acknowledged, and not there")
         for id, stored in present.items():
             t = tried.get(id)
@@ -134,7 +136,7 @@ class Oracle:
 
     def _state(self, seen: Seen) -> Iterator[Problem]:
         history = self._history
-        if seen.session in history.gone:
+        if seen.session in history.gone or seen.id in self._missing:
             return
         excused = seen.session in history.fleeting or seen.id in history.thinned.get(seen.session, ())
         where = f"{seen.session} line {seen.line} step {seen.step}"
