@@ -90,15 +90,6 @@ class Branching(SessionCore):
             raise Misuse(msg)
         yield from self._resend()
 
-    def _resend(self) -> Flow[None]:
-        """A commit whose fate we never learnt is settled first: it would be lost, or land behind our back."""
-        if self._pending is not None:
-            yield Enter(self._gate)
-            try:
-                yield from self._settle_pending()
-            finally:
-                self._gate.release()
-
     def _overtaken(self, row: SessionRow) -> Conflict:
         head = next((h for h in row.heads if h.branch == self.branch), None)
         return Conflict(

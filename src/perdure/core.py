@@ -194,13 +194,18 @@ class SessionCore(StateView):
         extra: dict[str, Any] | None = None,
         status: str | None = None,
         empty: bool = True,
+        stamp: tuple[TrackedDict, str] | None = None,
     ) -> Flow[Checkpoint]:
+        """Write one checkpoint; ``stamp`` is a record of the book and the key under which it gets (line, step)."""
         yield Enter(self._gate)
         try:
             yield from self._settle_pending()
             if self.status == Status.CLOSED and kind not in _REOPENING:
                 msg = f"session {self.id!r} is closed: open it with reopen=True to go on"
                 raise Misuse(msg)
+            if stamp is not None:
+                # Known only here: other commits of this handle may have landed while we waited for the gate.
+                stamp[0][stamp[1]] = [self._point.envelope.line if self._point else 0, self.step + 1]
             ops = self._document.collect()
             if self._point is not None and not ops and not empty and not self._taking:
                 return checkpoint_of(self._point)
@@ -220,6 +225,15 @@ class SessionCore(StateView):
             raise self._stale
         if self._pending is not None:
             yield from self._send()
+
+    def _resend(self) -> Flow[None]:
+        """A commit whose fate we never learnt is settled first: it would be lost, or land behind our back."""
+        if self._pending is not None:
+            yield Enter(self._gate)
+            try:
+                yield from self._settle_pending()
+            finally:
+                self._gate.release()
 
     def _send(self) -> Flow[None]:
         assert self._pending is not None

@@ -253,7 +253,6 @@ class Effects(Inbox):
     def _finish(self, record: TrackedDict, status: str, result: Any, error: str | None) -> Flow[None]:
         """Make an outcome durable."""
         record["status"] = status
-        record["where"] = [self._line, self.step + 1]
         x: dict[str, Any] = {"effect": record["id"], "tool": record["tool"]}
         if status == "done":
             record["result"] = result
@@ -263,14 +262,14 @@ class Effects(Inbox):
         kind = Kind.DONE if status == "done" else Kind.FAILED
         faults.point("call.before_outcome")
         try:
-            yield from self._write(kind, x=x, status=self._standing())
+            yield from self._write(kind, x=x, status=self._standing(), stamp=(record, "where"))
         except NotJson as e:
             if status != "done" or "problem" in record:
                 raise
             # It happened: that must be recorded even though what it returned cannot be.
             record["result"] = None
             record["problem"] = e.what
-            yield from self._write(kind, x=x, status=self._standing())
+            yield from self._write(kind, x=x, status=self._standing(), stamp=(record, "where"))
         faults.point("call.after_outcome")
 
     def _unsure(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:

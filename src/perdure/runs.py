@@ -38,6 +38,7 @@ class Runs(Approvals, Branching):
         if self._run is not None:
             msg = f"run {self._run!r} is under way on this handle: a run inside a run is a session of its own"
             raise Misuse(msg)
+        yield from self._resend()
         runs = self._book.setdefault("runs", {})
         record = runs.get(key)
         if record is not None and record["status"] == "ended":
@@ -46,9 +47,8 @@ class Runs(Approvals, Branching):
         self._run = key
         try:
             if record is None:
-                line = self._point.envelope.line if self._point else 0
-                runs[key] = {"status": "open", "at": [line, self.step + 1]}
-                yield from self._write(Kind.RUN_STARTED, status=Status.RUNNING)
+                runs[key] = {"status": "open"}
+                yield from self._write(Kind.RUN_STARTED, status=Status.RUNNING, stamp=(runs[key], "at"))
             else:
                 yield from self._catch_up(key, (record["at"][0], record["at"][1]))
             faults.point("run.before_function")

@@ -89,6 +89,21 @@ def test_parallel_calls_each_record_their_outcome(url: str, clock: FakeClock) ->
     asyncio.run(main())
 
 
+def test_parallel_outcomes_remember_the_step_they_were_written_at(url: str, clock: FakeClock) -> None:
+    @tool
+    async def act(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    async def main() -> None:
+        async with perdure.open_async(url, clock=clock) as db, db.session("s") as s:
+            await asyncio.gather(*(s.call(act, n) for n in range(8)))
+            done = {c.more["effect"]: c.step for c in await db.history("s") if c.kind == "done"}
+            assert {e["id"]: e["where"][1] for e in s.effects()} == done
+
+    asyncio.run(main())
+
+
 def test_a_cancelled_commit_still_lands(url: str, clock: FakeClock) -> None:
     async def main() -> None:
         async with perdure.open_async(url, clock=clock) as db, db.session("s") as s:
