@@ -193,7 +193,10 @@ class DatabaseFlows(Upkeep):
         return Session(*args)
 
     def _committed(self, s: SessionCore) -> None:
-        if self._maintain and s._loose >= PACK_ROWS and s._point is not None:
+        if not self._maintain:
+            return
+        self._housekeeper.stir()
+        if s._loose >= PACK_ROWS and s._point is not None:
             s._loose = 0
             self._housekeeper.request(s.id, s._point.envelope.line, PACK_ROWS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from perdure.compaction import PACK_MIN, compact
@@ -12,6 +13,14 @@ from perdure.errors import PerdureError
 if TYPE_CHECKING:
     from perdure.kernel import Kernel
     from perdure.model import Lease
+
+
+QUIET = 0.02
+"""Seconds without a commit after which the database counts as quiet."""
+PATIENCE = 2.0
+"""Seconds after which a line is packed although it is not."""
+BACKLOG = 8
+"""As often may a line have asked to be packed before it no longer waits."""
 
 
 def _warn(words: str, *about: object) -> None:
@@ -77,39 +86,58 @@ class Heartbeat:
 
 
 class Housekeeper:
-    """Packs the rows of lines that have grown, one after the other."""
+    """Packs the rows of lines that have grown, one after the other, when the database is quiet.
+
+    It shares the interpreter and the disk with whoever commits, so it waits for a pause between commits; a line
+    with a long backlog, or a database that is never quiet, is served all the same.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._lock = threading.Lock()
-        self._queued: dict[tuple[str, int], int] = {}
+        self._queued: dict[tuple[str, int], tuple[int, int]] = {}
         self._queue: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._stirred = 0.0
+
+    def stir(self) -> None:
+        """Somebody has just committed."""
+        self._stirred = monotonic()
 
     def request(self, session: str, line: int, minimum: int) -> None:
-        """Have a line packed soon; asking again while it waits adds nothing, so the queue is bounded by the lines."""
+        """Have a line packed soon; asking again while it waits adds no entry, so the queue is bounded by the lines."""
         with self._lock:
             key = (session, line)
-            known = key in self._queued
-            self._queued[key] = min(minimum, self._queued.get(key, minimum))
+            least, asked = self._queued.get(key, (minimum, 0))
+            self._queued[key] = (min(minimum, least), asked + 1)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="perdure-housekeeper", daemon=True)
                 self._thread.start()
-        if not known:
+        if not asked:
             self._queue.put(key)
 
     def _work(self) -> None:
         while (key := self._queue.get()) is not None:
+            self._wait_for_quiet(key)
             with self._lock:
-                minimum = self._queued.pop(key, PACK_MIN)
+                minimum, _ = self._queued.pop(key, (PACK_MIN, 0))
             try:
                 compact(self._kernel, *key, minimum)
             except PerdureError as e:
                 # Nothing is lost: the rows stay as they are, and whoever reads them meets the same error.
                 _warn("session %r could not be compacted: %s", key[0], e)
 
+    def _wait_for_quiet(self, key: tuple[str, int]) -> None:
+        patience = monotonic() + PATIENCE
+        while (now := monotonic()) < patience and self._queued[key][1] < BACKLOG:
+            rest = self._stirred + QUIET - now
+            if rest <= 0 or self._closing.wait(rest):
+                return
+
     def close(self) -> None:
         """Finish what is queued, then stop."""
+        self._closing.set()
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
