@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 def expired(kernel: Kernel, row: SessionRow) -> bool:
-    """True when the TTL of every branch has run out: the store's own column is only a hint where to look."""
+    """True when the TTL of every branch has run out: the store's own column is only a hint where to look.
+
+    While an input waits in its inbox a session does not expire: somebody was told that it would be answered.
+    """
+    if row.pending:
+        return False
     now = kernel.clock.wall()
     lines = origins(kernel, row.id)
     for head in row.heads:

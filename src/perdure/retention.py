@@ -30,7 +30,7 @@ class Swept(NamedTuple):
 
     removed: int
     kept: int
-    """The store's column said expired; its verified checkpoints say otherwise."""
+    """Their time is over by the store's column, but not by their checkpoints, or an input waits in their inbox."""
     busy: tuple[str, ...]
     """Being written: their next sweep will tell."""
     failed: tuple[tuple[str, str], ...]
@@ -67,7 +67,8 @@ def sweep(kernel: Kernel, holder: str, lease_ttl: int, progress: Progress | None
         after = rows[-1].id
         for row in rows:
             try:
-                gone = _expire_alone(kernel, row.id, holder, lease_ttl)
+                # Whoever is about to answer what waits there keeps the lease.
+                gone = not row.pending and _expire_alone(kernel, row.id, holder, lease_ttl)
             except Busy:
                 busy.append(row.id)
                 continue

@@ -112,7 +112,11 @@ class Reference:
         life = self.life(session)
         if not life.heads:
             return Gone if life.reason else NotFound
-        return Gone if self.now >= life.expires else None
+        return Gone if self.over(life) else None
+
+    def over(self, life: Life) -> bool:
+        """Whether a session has expired; one that somebody waits for an answer from has not."""
+        return bool(life.heads) and self.now >= life.expires and not life.waiting
 
     # -- leases -------------------------------------------------------------------------------------------------
 
@@ -127,7 +131,7 @@ class Reference:
         if lease:
             if self.busy(life):
                 return Busy, None, ""
-            if life.heads and self.now >= life.expires:
+            if self.over(life):
                 self.drop(session, "expired")
             life = self.life(session)
             life.holder, life.until = hand, self.now + LEASE
@@ -148,14 +152,15 @@ class Reference:
         """Leave a tombstone."""
         self.lives[session] = Life(reason=reason)
 
-    def sweep(self) -> tuple[int, list[str]]:
-        """Drop what has expired; how many that were, and what was being written."""
+    def sweep(self) -> tuple[int, int, list[str]]:
+        """Drop what has expired; how many that were, how many stay for a waiting input, what was being written."""
         over = [s for s, life in self.lives.items() if life.heads and self.now >= life.expires]
-        busy = [session for session in over if self.busy(self.lives[session])]
-        for session in over:
-            if session not in busy:
-                self.drop(session, "expired")
-        return len(over) - len(busy), busy
+        ended = [session for session in over if self.over(self.lives[session])]
+        busy = [session for session in ended if self.busy(self.lives[session])]
+        gone = [session for session in ended if session not in busy]
+        for session in gone:
+            self.drop(session, "expired")
+        return len(gone), len(over) - len(ended), busy
 
     def prune(self, session: str, last: int, every: int) -> Expected:
         """Of each branch only the newest checkpoints and every so-manieth one must stay, and where lines begin."""

@@ -165,6 +165,21 @@ def test_an_expired_session_starts_anew_and_says_why(db: perdure.Database, clock
         assert (s.opened, s.because, s.step) == ("restarted", "expired", 0)
 
 
+def test_a_session_with_a_waiting_message_does_not_expire(db: perdure.Database, clock: FakeClock) -> None:
+    with db.session("s", ttl=60) as s:
+        s.vars["a"] = 1
+        s.commit()
+    clock.advance(61_000)
+    db.post("s", "are you there?", key="q")
+    assert db.sweep().removed == 0
+    with db.session("s") as s:
+        assert s.opened == "resumed"
+        s.messages.extend(m.body for m in s.take())
+        s.commit()
+    clock.advance(61_000)
+    assert db.sweep().removed == 1
+
+
 def test_a_closed_session_is_read_but_not_written(db: perdure.Database) -> None:
     with db.session("s") as s:
         s.vars["a"] = 1
