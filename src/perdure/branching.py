@@ -155,16 +155,31 @@ class Branching(SessionCore):
             self._gate.release()
 
     def _common(self, theirs: Point, their_merges: list[list[int]]) -> Loaded:
-        """The newest checkpoint that both sides stand on, earlier merges included."""
+        """The newest checkpoint that both sides stand on, earlier merges included.
+
+        Of the checkpoints both stand on, those that another one of them stands on are not the newest. More than one
+        may be left when two branches were merged into each other crosswise: then the one with more steps is taken.
+        """
         assert self._point is not None
-        reaches: list[dict[int, int]] = []
-        for point, merges in ((self._point, plain(self._book.get("merges", []))), (theirs, their_merges)):
-            env = point.envelope
-            reach = ancestry(self.kernel, self.id, env.line, env.step)
-            for line, step in merges:
-                for k, v in ancestry(self.kernel, self.id, line, step).items():
-                    reach[k] = max(reach.get(k, 0), v)
-            reaches.append(reach)
-        ours, other = reaches
-        line = max(k for k in ours if k in other)
-        return load(self.kernel, self.id, line, min(ours[line], other[line]))
+        ours = self._reach(self._point, plain(self._book.get("merges", [])))
+        other = self._reach(theirs, their_merges)
+        common = {line: min(ours[line], other[line]) for line in ours if line in other}
+        found: dict[int, tuple[Loaded, dict[int, int]]] = {}
+        for line, step in common.items():
+            loaded = load(self.kernel, self.id, line, step)
+            assert loaded.point is not None
+            found[line] = (loaded, self._reach(loaded.point, plain(loaded.doc[BOOK].get("merges", []))))
+        newest = [
+            line
+            for line, step in common.items()
+            if not any(reach.get(line, 0) >= step for other, (_, reach) in found.items() if other != line)
+        ]
+        return found[max(newest, key=lambda line: (common[line], line))][0]
+
+    def _reach(self, point: Point, merges: list[list[int]]) -> dict[int, int]:
+        """The lines whose changes are in a checkpoint, each with the last step of it that is."""
+        reach = ancestry(self.kernel, self.id, point.envelope.line, point.envelope.step)
+        for line, step in merges:
+            for k, v in ancestry(self.kernel, self.id, line, step).items():
+                reach[k] = max(reach.get(k, 0), v)
+        return reach

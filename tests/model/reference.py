@@ -313,7 +313,8 @@ class Reference:
         if life.heads.get(hand.branch) is not hand.node:
             return Conflict
         common = hand.node.stands_on() & theirs.stands_on()
-        base = max(common, key=lambda node: (node.line, node.step))
+        newest = [n for n in common if not any(n is not m and n in m.stands_on() for m in common)]
+        base = max(newest, key=lambda node: (node.step, node.line))
         state, clashes = merged(base.state, hand.state, theirs.state, prefer)
         if clashes:
             return MergeConflict

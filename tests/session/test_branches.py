@@ -133,3 +133,24 @@ def test_a_difference_is_told_by_path(db: perdure.Database) -> None:
         s.commit()
     found = {str(d) for d in db.diff("s", 1, 2)}
     assert found == {"+ state.messages[0]", "~ state.vars.a", "- state.vars.gone"}
+
+
+def test_the_base_of_a_merge_is_the_newest_common_checkpoint_not_an_older_merge(db: perdure.Database) -> None:
+    with db.session("s") as s:
+        s.vars["v"] = 1
+        s.commit()
+        s.fork("old")
+        s.switch("old")
+        s.vars["other"] = 1
+        s.commit()
+        s.switch("main")
+        s.merge("old")
+        s.vars["v"] = 2
+        s.commit()
+        s.fork("new")
+        s.switch("new")
+        s.vars["v"] = 3
+        s.commit()
+        s.switch("main")
+        s.merge("new")
+        assert s.vars == {"v": 3, "other": 1}
