@@ -268,12 +268,7 @@ class AsyncDatabase(DatabaseFlows):
 
         def shut() -> None:
             self.bridge.close()
-            self._heartbeat.close()
-            self._housekeeper.close()
-            if self._witness is not None:
-                self._witness.close()
-            self.kernel.store.close()
-            self.kernel.blobs.close()
+            self._shut()
 
         await asyncio.get_running_loop().run_in_executor(None, shut)
 

@@ -186,6 +186,15 @@ class DatabaseFlows(Upkeep):
         yield from s._write(Kind.MIGRATED, x={"note": f"schema {old} to {self.kernel.schema}"})
         faults.point("migrate.after_write")
 
+    def _shut(self) -> None:
+        """Finish upkeep, let leases go, close the store: what both kinds of databases do last."""
+        self._heartbeat.close()
+        self._housekeeper.close()
+        if self._witness is not None:
+            self._witness.close()
+        self.kernel.store.close()
+        self.kernel.blobs.close()
+
     def _new_gate(self) -> Any:
         return threading.Lock()
 
@@ -382,12 +391,7 @@ class Database(DatabaseFlows):
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        self._heartbeat.close()
-        self._housekeeper.close()
-        if self._witness is not None:
-            self._witness.close()
-        self.kernel.store.close()
-        self.kernel.blobs.close()
+        self._shut()
 
     def __enter__(self) -> Self:
         return self

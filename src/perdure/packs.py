@@ -123,7 +123,9 @@ class PackReader:
     def add(self, packs: Iterable[Artifact]) -> None:
         """Read these too."""
         known = {(p.line, p.lo) for p in self._packs}
-        self._packs = sorted([*self._packs, *(p for p in packs if (p.line, p.lo) not in known)], key=_place)
+        self._packs = sorted(
+            [*self._packs, *(p for p in packs if p.kind == PACK and (p.line, p.lo) not in known)], key=_place
+        )
 
     def anchored(self, line: int, step: int) -> Point | None:
         """The checkpoint that an anchor stands for since the rows before it were dropped; None: an ordinary row."""
@@ -145,7 +147,7 @@ class PackReader:
     def _find(self, line: int, step: int) -> Artifact:
         for _ in range(2):
             for pack in self._packs:
-                if pack.kind == PACK and pack.line == line and pack.lo <= step <= pack.hi:
+                if pack.line == line and pack.lo <= step <= pack.hi:
                     return pack
             # Packs that a snapshot refers to are not always read along with it.
             self.add(self._kernel.store.slice(self._session, line, step, step).packs)
