@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perdure.database import Database
     from perdure.kernel import Kernel
     from perdure.migrations import Migrations
-    from perdure.protocols import Blobs, Clock
+    from perdure.protocols import Blobs, Clock, Store
 
 LEASE_TTL = 10.0
 """Seconds a lease lives without being renewed."""
@@ -33,15 +33,16 @@ def open(
     state: Any = None,
     lease_ttl: float = LEASE_TTL,
     maintain: bool = True,
-    blobs: Blobs | None = None,
+    blobs: Blobs | str | None = None,
     clock: Clock | None = None,
     witness: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Database:
-    """Open a database: ``sqlite:///agents.db``, ``file:///folder``, ``memory://``; None: ``./.perdure/``.
+    """Open a database: ``sqlite:///agents.db``, ``postgresql://host/db``, ``redis://host``; None: ``./.perdure/``.
 
     ``keys`` (or the variable ``PERDURE_KEY``) keys the digest chain; ``codec`` is how new checkpoints are written,
     "msgpack" or "json"; ``schema`` is the version of the state your program writes; ``state`` a type it must fit.
+    ``blobs`` is where bytes and values over 32 KiB go, such as ``s3://bucket/prefix``; None: beside or in the store.
     ``witness`` is a file outside the store that is told of every commit; ``verify`` compares with it.
     Other options go to the store, such as ``synchronous="normal"`` for SQLite.
     """
@@ -63,7 +64,7 @@ def open_async(
     state: Any = None,
     lease_ttl: float = LEASE_TTL,
     maintain: bool = True,
-    blobs: Blobs | None = None,
+    blobs: Blobs | str | None = None,
     clock: Clock | None = None,
     witness: str | os.PathLike[str] | None = None,
     max_batch: int = 256,
@@ -89,7 +90,7 @@ def _kernel(
     codec: str,
     schema: str,
     migrations: Migrations | None,
-    blobs: Blobs | None,
+    blobs: Blobs | str | None,
     clock: Clock | None,
     options: dict[str, Any],
 ) -> Kernel:
@@ -106,18 +107,38 @@ def _kernel(
     ring = find_keys(keys)
     time = clock or SystemClock()
     store = open_store(url, clock=time, **options)
-    kept = blobs if blobs is not None else _blobs(store.url, time)
+    try:
+        kept = _blobs(url, store, blobs, time)
+    except BaseException:
+        store.close()
+        raise
     return Kernel(store, kept, ring, time, FORMS[codec], schema, migrations or registry)
 
 
-def _blobs(url: str, clock: Clock) -> Blobs:
-    """The blobs of an embedded store live beside it."""
-    scheme, _, rest = url.partition("://")
-    if scheme == "memory":
-        from perdure.blobs.memory import MemoryBlobs
+def _blobs(url: str | None, store: Store, blobs: Blobs | str | None, clock: Clock) -> Blobs:
+    """The blobs asked for; else those of the store: an embedded one's lie beside it, a server's inside it."""
+    from perdure.blobs import open_blobs
+    from perdure.urls import TIERED, tiers
 
-        return MemoryBlobs.named(rest, clock)
-    from perdure.blobs.local import LocalBlobs
+    if blobs is not None and not isinstance(blobs, str):
+        return blobs
+    if blobs is not None:
+        return open_blobs(blobs, store.id, clock=clock)
+    where = store.url
+    if url is not None and url.startswith(TIERED):
+        # Only what the caller passed still has the password in it.
+        url = tiers(url)[1]
+        where = url
+    scheme, _, rest = where.partition("://")
+    match scheme:
+        case "memory":
+            from perdure.blobs.memory import MemoryBlobs
 
-    folder = f"{rest}/blobs" if scheme == "file" else f"{rest.removeprefix('/')}-blobs"
-    return LocalBlobs(folder, clock=clock)
+            return MemoryBlobs.named(rest, clock)
+        case "sqlite":
+            return open_blobs(f"file://{rest.removeprefix('/')}-blobs", store.id, clock=clock)
+        case "file":
+            return open_blobs(f"file://{rest}/blobs", store.id, clock=clock)
+        case _:
+            assert url is not None
+            return open_blobs(url, store.id, clock=clock)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING
 
 import pytest
 
 from perdure.stores import open_store
 from tests.clock import FakeClock
+from tests.places import STORES, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from perdure.protocols import Clock, Store
-
-STORES = ["memory", "sqlite", "file"]
 
 
 class MakeStore:
@@ -26,16 +24,11 @@ class MakeStore:
         self.kind = kind
         self.clock = clock
         self._folder = folder
-        self._name = secrets.token_hex(8)
         self._opened: list[Store] = []
 
     def __call__(self, place: str = "one", clock: Clock | None = None) -> Store:
         """Another handle, with the suite's fake clock unless told otherwise."""
-        url = {
-            "memory": f"memory://{self._name}-{place}",
-            "sqlite": f"sqlite:///{self._folder}/{place}.db",
-            "file": f"file://{self._folder}/{place}",
-        }[self.kind]
+        url = url_of(self.kind, self._folder, place)
         store = open_store(url, clock=clock or self.clock)
         self._opened.append(store)
         return store

@@ -1,4 +1,4 @@
-"""A database on each embedded store, openable several times over, with a clock that moves only when told."""
+"""A database on each store, openable several times over, with a clock that moves only when told."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 import perdure
 from tests.clock import FakeClock
+from tests.places import STORES, url_of
 
 
 @pytest.fixture
@@ -18,14 +19,10 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=["memory", "sqlite", "file"])
+@pytest.fixture(params=STORES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty store."""
-    return {
-        "memory": f"memory://{tmp_path.name}-{request.node.name}",
-        "sqlite": f"sqlite:///{tmp_path}/agents.db",
-        "file": f"file://{tmp_path}/agents",
-    }[request.param]
+    return url_of(request.param, tmp_path)
 
 
 @pytest.fixture

