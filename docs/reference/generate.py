@@ -14,7 +14,7 @@ BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 
 GROUPS = {
     "Opening": ["open", "open_async", "Database", "AsyncDatabase"],
-    "Sessions": ["Session", "AsyncSession", "UncommittedEdits"],
+    "Sessions": ["Session", "AsyncSession", "BlobRef", "Origin", "UncommittedEdits"],
     "Looking": ["Reading", "Checkpoint", "Status", "Kind", "Difference", "Clash", "Message"],
     "Tools": ["tool", "Tool", "Context", "Done", "NotDone", "Unknown", "Approval"],
     "Keys and migrations": ["Keys", "Migrations", "migration"],

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from perdure.errors import ReadOnly as ReadOnly
     from perdure.errors import StoreError as StoreError
     from perdure.errors import StoreFull as StoreFull
+    from perdure.errors import TailLost as TailLost
     from perdure.errors import Unavailable as Unavailable
     from perdure.inbox import Message as Message
     from perdure.keys import Keys as Keys
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from perdure.model import Status as Status
     from perdure.opening import open as open
     from perdure.opening import open_async as open_async
+    from perdure.origin import Origin as Origin
     from perdure.session import Session as Session
     from perdure.session import UncommittedEdits as UncommittedEdits
     from perdure.tools import Context as Context
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from perdure.tools import Tool as Tool
     from perdure.tools import Unknown as Unknown
     from perdure.tools import tool as tool
+    from perdure.values import BlobRef as BlobRef
 
 _HOMES = {
     "approvals": ("Approval",),
@@ -70,7 +73,7 @@ _HOMES = {
         "ApprovalError", "ApprovalNeeded", "Busy", "CallError", "Conflict", "Corrupted", "CursorExpired", "Diverged",
         "DoneElsewhere", "EffectFailed", "Gone", "InDoubt", "Incompatible", "InvalidInput", "InvalidState",
         "KeyMismatch", "LeaseLost", "LimitExceeded", "MergeConflict", "Misuse", "NotFound", "NotJson",
-        "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "StoreError", "StoreFull", "Unavailable",
+        "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "StoreError", "StoreFull", "TailLost", "Unavailable",
     ),
     "inbox": ("Message",),
     "keys": ("Keys",),
@@ -78,8 +81,10 @@ _HOMES = {
     "migrations": ("Migrations", "migration"),
     "model": ("Kind", "Status"),
     "opening": ("open", "open_async"),
+    "origin": ("Origin",),
     "session": ("Session", "UncommittedEdits"),
     "tools": ("Context", "Done", "NotDone", "Tool", "Unknown", "tool"),
+    "values": ("BlobRef",),
 }  # fmt: skip
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -4,20 +4,31 @@
 # The handle is one thing in several rooms: they share its inner parts.
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure import codec, faults
-from perdure.checkpoint import Checkpoint, checkpoint_of
-from perdure.core import SessionCore, seal_commit
+from perdure.checkpoint import Checkpoint
+from perdure.core import SessionCore
 from perdure.delta import diff
 from perdure.document import edit
-from perdure.errors import Conflict, MergeConflict, Misuse, NotFound, PerdureError
+from perdure.errors import (
+    Conflict,
+    InvalidInput,
+    LeaseError,
+    MergeConflict,
+    Misuse,
+    NotFound,
+    PerdureError,
+    Unavailable,
+)
 from perdure.flow import Do, Enter, Flow, Write
 from perdure.hydrate import ancestry, load, load_head, locate, look
 from perdure.kernel import BOOK, STATE, Loaded, Point
 from perdure.merge import Clash, merge
-from perdure.model import TAG_PREFIX, Kind, SessionRow
+from perdure.model import TAG_PREFIX, Append, Kind, SessionRow
 from perdure.names import check_branch, check_name
+from perdure.sealing import seal_commit
 from perdure.tracked import plain
 
 if TYPE_CHECKING:
@@ -26,8 +37,21 @@ if TYPE_CHECKING:
 _EMPTY: list[Any] = [[], None]
 
 
+class Line(NamedTuple):
+    """The sealed beginning of a line on its way into the store: until its fate is known, it is sent as it is."""
+
+    item: Append
+    point: Point
+    left: Loaded | None
+    """Where a rewind goes back to: once it has landed, that is where the handle stands."""
+    unsure: bool = False
+    """Whether it may have landed: some answer to it was lost."""
+
+
 class Branching(SessionCore):
     """The flows of a handle that add and move branches."""
+
+    _beginning: Line | None = None
 
     def _fork_flow(self, name: str, at: int | str | None = None) -> Flow[Checkpoint]:
         """Start a branch at a step (or tag, branch, id) of this one; None: at its head. This handle stays put."""
@@ -39,13 +63,13 @@ class Branching(SessionCore):
 
     def _rewind_flow(self, at: int | str) -> Flow[Checkpoint]:
         """Go on from an earlier checkpoint. What was left stays in the history, under the tip's id."""
-        yield from self._ready("rewind")
+        asked = (Kind.REWIND, at)
+        if (done := (yield from self._ready("rewind", asked))) is not None:
+            return done
         tip = self._newest().envelope.id
         row, loaded = yield from self._locate(at)
         assert loaded.point is not None
-        point = yield from self._append_line(self.branch, row, loaded.point, Kind.REWIND, {"leaves": tip}, tip)
-        self._adopt(Loaded(loaded.doc, point, loaded.loose))
-        return checkpoint_of(point)
+        return (yield from self._append_line(self.branch, row, loaded.point, asked, {"leaves": tip}, tip, loaded))
 
     def _switch_flow(self, branch: str) -> Flow[Checkpoint | None]:
         """Move this handle to the head of another branch."""
@@ -62,7 +86,9 @@ class Branching(SessionCore):
         Where both changed the same path, ``MergeConflict`` lists the paths and nothing is written; ``prefer``
         settles them: "ours", "theirs", "both" (lists that only grew), or a function of the clash.
         """
-        yield from self._ready("merge")
+        asked = (Kind.MERGE, other, prefer)
+        if (done := (yield from self._ready("merge", asked))) is not None:
+            return done
         mine = self._newest().envelope
         row, theirs = yield from self._locate(other)
         assert theirs.point is not None
@@ -77,10 +103,10 @@ class Branching(SessionCore):
         edit(diff(self.state.plain(), merged), self.state)
         env = theirs.point.envelope
         self._book.setdefault("merges", []).append([env.line, env.step])
-        return (yield from self._write(Kind.MERGE, x={"with": [env.line, env.step, env.id.hex()]}))
+        return (yield from self._write(Kind.MERGE, x={"with": [env.line, env.step, env.id.hex()]}, asked=asked))
 
-    def _ready(self, what: str) -> Flow[None]:
-        """Before a handle moves: nothing of it may be left behind."""
+    def _ready(self, what: str, asked: tuple[Any, ...] = ()) -> Flow[Checkpoint | None]:
+        """Before a handle moves: nothing of it may be left behind. Answers like :meth:`_again`."""
         self._usable()
         if self._run is not None:
             msg = f"{what} is not possible inside a run: end it first"
@@ -88,10 +114,86 @@ class Branching(SessionCore):
         if self.changed:
             msg = f"there are edits that are not committed: commit() or reload() before {what}"
             raise Misuse(msg)
-        yield from self._resend()
+        return (yield from self._again(asked))
 
-    def _overtaken(self, row: SessionRow) -> Conflict:
-        head = next((h for h in row.heads if h.branch == self.branch), None)
+    def _again(self, asked: tuple[Any, ...]) -> Flow[Checkpoint | None]:
+        """Settle what we never learnt the fate of; its checkpoint if it is the very thing that is asked for now."""
+        if self._pending is None:
+            return None
+        yield Enter(self._gate)
+        try:
+            # Another task of this handle may have settled it while we waited.
+            pending: Any = self._pending
+            if pending is None or self._asked != asked:
+                yield from self._settle_pending()
+                return None
+            point: Point = pending[1]
+            if self._beginning is not None and self._is_line_pending():
+                yield from self._send_line(self._beginning)
+            else:
+                yield from self._settle_pending()
+            return Checkpoint(point)
+        finally:
+            self._gate.release()
+
+    def _is_line_pending(self) -> bool:
+        return self._beginning is not None and self._pending is not None and self._pending[0] is self._beginning.item
+
+    def _send(self) -> Flow[None]:
+        if self._beginning is None or not self._is_line_pending():
+            yield from super()._send()
+        elif self._beginning.unsure:
+            yield from self._send_line(self._beginning, settling=True)
+        else:
+            # The store said that nothing was written, and nobody asks for it any more.
+            self._beginning = self._pending = None
+
+    def _send_line(self, line: Line, *, settling: bool = False) -> Flow[None]:
+        if line.unsure and self._lease is None and not (yield Do(self._stands, (line,))):
+            # Only a lease keeps a session from ending meanwhile: no line starts from what is gone.
+            self._beginning = self._pending = None
+            raise self._overtaken((yield Do(self.kernel.store.look, (self.id,))))
+        try:
+            faults.point("branch.before_write")
+            answer: Any = yield Write(line.item)
+            faults.point("branch.after_write")
+            if isinstance(answer, PerdureError):
+                raise answer
+        except (Conflict, LeaseError, InvalidInput):
+            # Refused, and it had not landed before: that is looked at first.
+            self._beginning = self._pending = None
+            raise
+        except Unavailable:
+            raise
+        except BaseException:
+            self._beginning = line._replace(unsure=True)
+            raise
+        self._beginning = self._pending = None
+        if self._on_point is not None:
+            self._on_point(line.point)
+        if line.left is None:
+            return
+        if settling and (self._document.collect() or self._taking):
+            self._stale = Conflict(
+                f"session {self.id!r}: the rewind whose answer was lost has landed, and the edits made since stand on "
+                "what it left; reload() and make them again",
+                self.head,
+            )
+            raise self._stale
+        self._adopt(Loaded(line.left.doc, line.point, line.left.loose))
+
+    def _stands(self, line: Line) -> bool:
+        """Whether a line has landed, or what it starts from is still there."""
+        env = line.point.envelope
+        origin = env.x["from"]
+        for place, step, digest in ((env.line, env.step, line.point.digest), origin):
+            with contextlib.suppress(NotFound):
+                if any(row.digest == digest for row in self.kernel.store.slice(self.id, place, step, step).rows):
+                    return True
+        return False
+
+    def _overtaken(self, row: SessionRow | None) -> Conflict:
+        head = next((h for h in row.heads if h.branch == self.branch), None) if row else None
         return Conflict(
             f"session {self.id!r}, branch {self.branch!r}: another writer was first, and this handle is behind; "
             "nothing was written; reload() and do it again",
@@ -112,7 +214,9 @@ class Branching(SessionCore):
 
     def _start_line(self, name: str, at: int | str | None, kind: str) -> Flow[Checkpoint]:
         self._usable()
-        yield from self._resend()
+        asked = (kind, name, at)
+        if (done := (yield from self._again(asked))) is not None:
+            return done
         point = self._newest()
         if at is None or (type(at) is int and at == self.step):
             row: SessionRow = yield Do(look, (self.kernel, self.id))
@@ -130,27 +234,24 @@ class Branching(SessionCore):
             what = "tag" if kind == Kind.TAG else "branch"
             msg = f"session {self.id!r} already has a {what} {name.removeprefix(TAG_PREFIX)!r}: choose another name"
             raise Conflict(msg, next(h for h in row.heads if h.branch == name))
-        return checkpoint_of((yield from self._append_line(name, row, point, kind, {}, None)))
+        return (yield from self._append_line(name, row, point, asked, {}, None))
 
     def _append_line(
-        self, branch: str, row: SessionRow, before: Point, kind: str, x: dict[str, Any], expect: bytes | None
-    ) -> Flow[Point]:
+        self, branch: str, row: SessionRow, before: Point, asked: tuple[Any, ...], x: dict[str, Any],
+        expect: bytes | None, left: Loaded | None = None,
+    ) -> Flow[Checkpoint]:  # fmt: skip
         yield Enter(self._gate)
         try:
             yield from self._settle_pending()
             body = codec.encode(_EMPTY, self.kernel.form)
             item, point = seal_commit(
-                self.kernel, self.id, branch, before, kind, body, x, self._settings,
+                self.kernel, self.id, branch, before, asked[0], body, x, self._settings,
                 before.envelope.status, self.fence, line=row.lines, expect=expect,
             )  # fmt: skip
-            faults.point("branch.before_write")
-            answer: Any = yield Write(item)
-            faults.point("branch.after_write")
-            if isinstance(answer, PerdureError):
-                raise answer
-            if self._on_point is not None:
-                self._on_point(point)
-            return point
+            self._beginning = Line(item, point, left)
+            self._pending, self._asked = (item, point, {}), asked
+            yield from self._send_line(self._beginning)
+            return Checkpoint(point)
         finally:
             self._gate.release()
 

@@ -13,7 +13,7 @@ import functools
 import inspect
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -21,6 +21,7 @@ from perdure.database import DatabaseFlows
 from perdure.errors import HandleClosed, PerdureError, Unavailable
 from perdure.flow import Do, Enter, Flow, Request, Write, named
 from perdure.session import SessionFlows
+from perdure.streams import AsyncBlobReader
 
 if TYPE_CHECKING:
     from perdure.model import Append, Landed
@@ -79,6 +80,11 @@ class Writer:
             answers = [e] * len(batch)
         except BaseException as e:
             answers = [PerdureError(f"the store failed with {type(e).__name__}: {e}")] * len(batch)
+        if len(batch) == 1:
+            _, loop, future = batch[0]
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_answer, [(future, answers[0])])
+            return
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
         for (_, loop, future), answer in zip(batch, answers, strict=True):
             by_loop.setdefault(loop, []).append((future, answer))
@@ -130,11 +136,15 @@ class Bridge:
 
 async def drive(bridge: Bridge, flow: Flow[R]) -> R:
     """Carry a flow out, awaiting what it waits for."""
+    submit = bridge.writer.submit
     try:
         request = next(flow)
         while True:
             try:
-                answer = await bridge.perform(request)
+                if type(request) is Write:
+                    answer = await submit(request.item)
+                else:
+                    answer = await bridge.perform(request)
             except BaseException as e:
                 request = flow.throw(e)
             else:
@@ -221,6 +231,9 @@ class AsyncDatabase(DatabaseFlows):
     def _new_gate(self) -> Any:
         return asyncio.Lock()
 
+    def _new_reader(self, pieces: Iterator[bytes]) -> Any:
+        return AsyncBlobReader(pieces, self.bridge.perform)
+
     session = opening(DatabaseFlows._open)
 
     def _new_handle(self, *args: Any) -> SessionFlows:
@@ -248,6 +261,9 @@ class AsyncDatabase(DatabaseFlows):
     witness = awaited(DatabaseFlows._witness_flow)
     backup = awaited(DatabaseFlows._backup_flow)
     restore = awaited(DatabaseFlows._restore_flow)
+    put_blob = awaited(DatabaseFlows._put_blob_flow)
+    open_blob = awaited(DatabaseFlows._open_blob_flow)
+    copy_to = awaited(DatabaseFlows._copy_to_flow)
 
     async def watch(self, after: str | None = None, *, poll: float = 0.2) -> AsyncIterator[Any]:
         """Changes as they happen, until the iteration is left."""

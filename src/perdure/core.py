@@ -7,22 +7,33 @@ Only flows live here; the handles with blocking and awaited methods are put toge
 # The handle is one thing in several rooms: they share its inner parts.
 from __future__ import annotations
 
-import hashlib
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 from perdure import codec, faults
-from perdure.checkpoint import Checkpoint, StateView, checkpoint_of
-from perdure.codec import ZERO
-from perdure.delta import APPEND, DEL, SET, SPLICE
+from perdure.checkpoint import Checkpoint, StateView
 from perdure.document import Document
-from perdure.errors import Conflict, ForkedProcess, HandleClosed, LimitExceeded, Misuse, NotFound, PerdureError
+from perdure.errors import (
+    Conflict,
+    ForkedProcess,
+    Gone,
+    HandleClosed,
+    LeaseLost,
+    LimitExceeded,
+    Misuse,
+    NotFound,
+    PerdureError,
+    TailLost,
+)
 from perdure.flow import Do, Enter, Flow, Write
 from perdure.hydrate import load_head, look
 from perdure.kernel import BOOK, STATE, Kernel, Loaded, Point, genesis
-from perdure.model import Append, Envelope, Kind, Landed, Lease, Status
+from perdure.model import Append, Kind, Landed, Lease, Status
+from perdure.origin import Origin
+from perdure.sealing import Settings, encode, seal_commit
 from perdure.tracked import TrackedDict
-from perdure.values import Wire
+from perdure.values import BlobRef, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,20 +42,16 @@ if TYPE_CHECKING:
 
 MAX_COMMIT = codec.MAX_ROW
 """The most bytes one commit may carry, blobs apart."""
+_Lock = type(threading.Lock())
+_CLOSED = Status.CLOSED.value
 _REOPENING = (Kind.MIGRATED, Kind.REOPENED)
 MAX_ABOUT = 4096
 """The most bytes a checkpoint may say about itself in the clear."""
 
 
-class Settings:
-    """How a session was opened: what every commit of its handle says."""
-
-    def __init__(self, owner: str, ttl: int | None, schema: str, effects: str = "reuse") -> None:
-        self.owner = owner
-        self.ttl = ttl
-        self.schema = schema
-        self.effects = effects
-        self.validate: Callable[[TrackedDict, list[Any]], None] | None = None
+def _never(_: bool) -> bool:
+    """A gate of the event loop can only be awaited."""
+    return False
 
 
 class SessionCore(StateView):
@@ -56,19 +63,22 @@ class SessionCore(StateView):
         self.kernel = kernel
         self.id = session
         self.branch = branch
-        self.opened = "created"
-        """How the handle came to its state: "created", "resumed" or "restarted"."""
-        self.because = ""
-        """Why it was restarted: "expired", or what a tombstone says."""
+        self.origin = Origin("created")
+        """How the handle came to its state, and why an earlier session of this id is gone."""
         self._settings = settings
         self._lease = lease
         self._gate = gate
+        self._enter: Callable[[bool], bool] = gate.acquire if isinstance(gate, _Lock) else _never
+        """Takes the gate when nobody has it, without a round through the driver."""
         self._pid = os.getpid()
+        self._epoch = kernel.store.epoch
         self._closed = False
-        self._stale: Conflict | None = None
+        self._stale: Conflict | TailLost | None = None
         self._point: Point | None = None
         self._document = Document(genesis(), kernel.resolve)
-        self._pending: tuple[Append, Point, dict[str, bytes]] | None = None
+        self._pending: tuple[Append, Point, dict[str, bytes | BlobRef]] | None = None
+        self._asked: tuple[Any, ...] = ()
+        """What the pending commit was asked for with: the same asked again is the same commit."""
         self._taking: list[Any] = []
         self._loose = 0
         self._replay: Replay | None = None
@@ -78,6 +88,16 @@ class SessionCore(StateView):
         self._on_point: Callable[[Point], None] | None = None
 
     # -- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def opened(self) -> str:
+        """How the handle came to its state: "created", "resumed" or "restarted"."""
+        return self.origin.kind
+
+    @property
+    def because(self) -> str:
+        """Why it was restarted: "expired", or what a tombstone says."""
+        return self.origin.reason
 
     @property
     def owner(self) -> str:
@@ -97,7 +117,7 @@ class SessionCore(StateView):
     @property
     def head(self) -> Checkpoint | None:
         """The newest checkpoint."""
-        return checkpoint_of(self._point) if self._point else None
+        return Checkpoint(self._point) if self._point else None
 
     @property
     def fence(self) -> int | None:
@@ -139,6 +159,7 @@ class SessionCore(StateView):
         self._loose = loaded.loose
         self._pending = None
         self._stale = None
+        self._epoch = self.kernel.store.epoch
         self._taking = []
         self._elsewhere = None
 
@@ -178,9 +199,11 @@ class SessionCore(StateView):
         if self._replay is not None and self._point is not None:
             done = yield from self._replay.commit(self)
             if done:
-                return checkpoint_of(self._point)
-        x: dict[str, Any] = {"note": note, "model": model, "usage": usage, "tools": tools}
-        x = {k: v for k, v in x.items() if v}
+                return Checkpoint(self._point)
+        x: dict[str, Any] = {}
+        if note or model or usage or tools:
+            about: dict[str, Any] = {"note": note, "model": model, "usage": usage, "tools": tools}
+            x = {k: v for k, v in about.items() if v}
         if x and len(codec.encode(Wire(None).value(x, ("checkpoint",))).data) > MAX_ABOUT:
             msg = f"note, model, usage and tools of a checkpoint may have {MAX_ABOUT} bytes: keep more in the state"
             raise LimitExceeded(msg)
@@ -195,27 +218,36 @@ class SessionCore(StateView):
         status: str | None = None,
         empty: bool = True,
         stamp: tuple[TrackedDict, str] | None = None,
+        asked: tuple[Any, ...] = (),
     ) -> Flow[Checkpoint]:
         """Write one checkpoint; ``stamp`` is a record of the book and the key under which it gets (line, step)."""
-        yield Enter(self._gate)
+        asked = asked or (kind, x, extra, status)
+        if not self._enter(False):
+            yield Enter(self._gate)
         try:
-            yield from self._settle_pending()
-            if self.status == Status.CLOSED and kind not in _REOPENING:
+            if self._stale is not None or self._pending is not None:
+                again = stamp is None and self._asked == asked
+                yield from self._settle_pending()
+                if again and self._point is not None and not self._taking and not self._document.collect():
+                    # The answer to this very commit was lost: it has landed now, once.
+                    return Checkpoint(self._point)
+            before = self._point
+            if before is not None and before.envelope.status == _CLOSED and kind not in _REOPENING:
                 msg = f"session {self.id!r} is closed: open it with reopen=True to go on"
                 raise Misuse(msg)
             if stamp is not None:
                 # Known only here: other commits of this handle may have landed while we waited for the gate.
                 stamp[0][stamp[1]] = [self._point.envelope.line if self._point else 0, self.step + 1]
             ops = self._document.collect()
-            if self._point is not None and not ops and not empty and not self._taking:
-                return checkpoint_of(self._point)
-            item, point, blobs = self._seal(kind, ops, dict(x or {}), dict(extra or {}), status)
+            if before is not None and not ops and not empty and not self._taking:
+                return Checkpoint(before)
+            item, point, blobs = self._seal(kind, ops, {**x} if x else {}, {**extra} if extra else {}, status)
             # From here on nothing is waited for before the edits are set apart: those made meanwhile are new ones.
-            self._pending = (item, point, blobs)
+            self._pending, self._asked = (item, point, blobs), asked
             self._document.settle()
             self._taking = []
             yield from self._send()
-            return checkpoint_of(point)
+            return Checkpoint(point)
         finally:
             self._gate.release()
 
@@ -239,12 +271,16 @@ class SessionCore(StateView):
         assert self._pending is not None
         item, point, blobs = self._pending
         # Blobs are durable before the commit that names them; sent again, they are renewed, too.
-        for ref, data in blobs.items():
-            yield Do(self.kernel.blobs.put, (ref, data))
+        if blobs:
+            for ref, held in blobs.items():
+                yield Do(self.kernel.keep, (ref, held))
         faults.point("commit.before_write")
         answer: Landed | PerdureError = yield Write(item)
         faults.point("commit.after_write")
         if isinstance(answer, PerdureError):
+            if isinstance(answer, Conflict | LeaseLost) and (lost := (yield Do(self._lost_tail))) is not None:
+                self._stale, self._pending = lost, None
+                raise lost from answer
             if isinstance(answer, Conflict):
                 # The head moved: what we built on is no longer there, so this handle must be reloaded.
                 self._stale, self._pending = answer, None
@@ -257,30 +293,39 @@ class SessionCore(StateView):
         if self._on_commit is not None:
             self._on_commit(self)
 
+    def _lost_tail(self) -> TailLost | None:
+        """Whether the store forgot what it had acknowledged to this handle; only who was told can know."""
+        if self._point is None or self.kernel.store.epoch == self._epoch:
+            return None
+        env, digest = self._point
+        try:
+            there = self.kernel.store.slice(self.id, env.line, env.step, env.step).rows
+        except Gone:
+            return None
+        except NotFound:
+            there = ()
+        if any(row.digest == digest for row in there):
+            return None
+        row = self.kernel.store.look(self.id)
+        if row is not None and row.reason:
+            return None
+        left = [h.step for h in row.heads if h.branch == self.branch] if row else []
+        return TailLost(self.id, env.step, left[0] if left else None)
+
     def _seal(
         self, kind: str, ops: list[Any], x: dict[str, Any], extra: dict[str, Any], status: str | None
-    ) -> tuple[Append, Point, dict[str, bytes]]:
+    ) -> tuple[Append, Point, dict[str, bytes | BlobRef]]:
         """Check and seal; nothing is changed if this raises."""
         if self._settings.validate is not None:
             self._settings.validate(self.state, ops)
-        blobs: dict[str, bytes] = {}
-
-        def offload(form: int, data: bytes) -> str:
-            ref = hashlib.sha256(data).hexdigest()
-            blobs[ref] = data
-            return ref
-
-        wire = Wire(offload, big_ints=self.kernel.form == codec.MSGPACK)
-        wired = [_wire_op(wire, op) for op in ops]
         if self._taking:
             x["takes"] = [e.key for e in self._taking]
             extra["took"] = [[e.key, e.kind, e.body] for e in self._taking]
-        payload = [wired, wire.value(extra, ("extra",)) if extra else None]
+        body, blobs = encode(ops, extra, self.kernel.form)
         if self._run is not None:
             x.setdefault("run", self._run)
         if blobs:
             x["blobs"] = sorted(blobs)
-        body = codec.encode(payload, self.kernel.form)
         if len(body.data) > MAX_COMMIT:
             msg = (
                 f"this commit has {len(body.data)} bytes, over the limit of {MAX_COMMIT}: "
@@ -293,56 +338,3 @@ class SessionCore(StateView):
             status or (before.envelope.status if before else Status.IDLE), self.fence,
         )  # fmt: skip
         return item, point, blobs
-
-
-def _wire_op(wire: Wire, op: list[Any]) -> list[Any]:
-    code, path = op[0], op[1]
-    shown = tuple(path[1:])
-    if code == APPEND:
-        return [APPEND, path, [wire.value(v, (*shown, i)) for i, v in enumerate(op[2])]]
-    if code == SET:
-        return [SET, path, wire.value(op[2], shown)]
-    if code == DEL:
-        return op
-    return [SPLICE, path, op[2], op[3], [wire.value(v, (*shown, op[2] + i)) for i, v in enumerate(op[4])]]
-
-
-def seal_commit(
-    kernel: Kernel,
-    session: str,
-    branch: str,
-    before: Point | None,
-    kind: str,
-    body: codec.Body,
-    x: dict[str, Any],
-    settings: Settings,
-    status: str,
-    token: int | None,
-    *,
-    line: int | None = None,
-    expect: bytes | None = None,
-) -> tuple[Append, Point]:
-    """Build a sealed commit on top of ``before``; with ``line`` it starts that line, the branch being at ``expect``."""
-    # Plain strings, whatever named them: what is written does not depend on how it was spelt.
-    kind, status = str(kind), str(status)
-    starts = before is None or line is not None
-    parent = before.envelope.id if before else None
-    if line is not None and before is not None:
-        x["from"] = [before.envelope.line, before.envelope.step, before.digest]
-    env = Envelope(
-        1, session, os.urandom(16), parent,
-        line if line is not None else (before.envelope.line if before else 0),
-        before.envelope.step + 1 if before else 1,
-        branch, kind, kernel.clock.wall(), settings.owner, status, settings.ttl, settings.schema,
-        kernel.keys.current, x,
-    )  # fmt: skip
-    env_bytes = codec.encode_envelope(env)
-    digest = codec.chain_digest(
-        kernel.keys, env.key, before.digest if before else ZERO, env_bytes, body, f"session {session!r}"
-    )
-    item = Append(
-        session, branch, env.line, env.step, env.id, expect if line is not None else parent, digest, env_bytes,
-        codec.seal(body), token, starts, env.owner, status, kind, env.at, env.ttl,
-        tuple(x.get("takes", ())), tuple(x.get("blobs", ())), str(x.get("tool", "")), str(x.get("error", "")),
-    )  # fmt: skip
-    return item, Point(env, digest)

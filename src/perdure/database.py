@@ -10,26 +10,38 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self
 
 from perdure import faults
 from perdure.approvals import decision
-from perdure.checkpoint import Checkpoint, Reading, checkpoint_of
+from perdure.checkpoint import Checkpoint, Reading
 from perdure.codec import JSON, MSGPACK
 from perdure.compaction import PACK_MIN, PACK_ROWS
-from perdure.core import SessionCore, Settings
+from perdure.core import SessionCore
 from perdure.delta import diff
 from perdure.document import edit
-from perdure.errors import ApprovalError, Conflict, ForkedProcess, Gone, HandleClosed, InvalidInput, PerdureError
+from perdure.errors import (
+    ApprovalError,
+    Conflict,
+    ForkedProcess,
+    Gone,
+    HandleClosed,
+    InvalidInput,
+    PerdureError,
+    Unavailable,
+)
 from perdure.expiry import expired
 from perdure.flow import Do, Flow, Invoke, sync
 from perdure.holders import new_holder
 from perdure.housekeeping import Heartbeat, Housekeeper
-from perdure.hydrate import load_at, load_head, look
+from perdure.hydrate import load_at, load_head, load_remembered, look
 from perdure.inbox import seal_entry
 from perdure.kernel import BOOK, STATE, Kernel, Loaded
 from perdure.lineage import history
 from perdure.merge import Difference, differences
 from perdure.model import DEFAULT_TTL, MAIN, TAG_PREFIX, ChangePage, Kind, Lease, SessionRow, Status
 from perdure.names import check_branch, check_name, check_session, check_ttl
+from perdure.origin import Origin, origin_of
+from perdure.sealing import Settings
 from perdure.session import Session, SessionFlows
 from perdure.statetypes import validator
+from perdure.streams import BlobFlows
 from perdure.tracked import plain
 from perdure.upkeep import Upkeep
 
@@ -41,7 +53,7 @@ EFFECTS = ("reuse", "dry", "live")
 At = int | str | None
 
 
-class DatabaseFlows(Upkeep):
+class DatabaseFlows(Upkeep, BlobFlows):
     """All flows of a database. :class:`Database` and :class:`perdure.bridge.AsyncDatabase` are made from these."""
 
     def __init__(
@@ -96,13 +108,15 @@ class DatabaseFlows(Upkeep):
         lease: bool = True,
         effects: str = "reuse",
         reopen: bool = False,
+        create: bool = True,
     ) -> Flow[Any]:
         """Open a session for writing: hydrate it, or create it. Use it as a context manager.
 
         ``branch`` is where to go on; ``ttl`` how many seconds it lives after its last commit (None: for ever);
         ``lease=False`` makes an optimistic writer that may lose with ``Conflict``; ``effects`` says what happens to
         calls that another branch already made: "reuse", "dry" (nothing is called) or "live"; ``reopen`` goes on with
-        a closed session. Raises ``Busy`` while somebody else holds the lease.
+        a closed session; ``create=False`` takes an existing one only: a missing one is ``NotFound``, one that has
+        expired or was deleted ``Gone``. Raises ``Busy`` while somebody else holds the lease.
         """
         self._usable()
         check_session(session)
@@ -113,14 +127,21 @@ class DatabaseFlows(Upkeep):
             msg = f"effects is one of {', '.join(EFFECTS)}, not {effects!r:.40}"
             raise InvalidInput(msg)
         wanted = DEFAULT_TTL if ttl == "default" else check_ttl(ttl)
+        if not create:
+            # A lease makes a row for a session that never was: look first.
+            yield Do(self._living, (session,))
         granted: Lease | None = None
         if lease:
             granted = yield Do(self.kernel.store.acquire, (session, new_holder(), self._lease_ttl))
             assert granted is not None
             self._heartbeat.add(granted)
         try:
-            because, granted = yield from self._expire(session, granted)
-            return (yield from self._hydrate(session, owner, branch, ttl, wanted, granted, effects, reopen, because))
+            origin, granted = yield from self._expire(session, granted)
+            s = yield from self._hydrate(session, owner, branch, ttl, wanted, granted, effects, reopen, origin)
+            if not create and s._point is None:
+                # It went between the look and the lease.
+                yield Do(self._living, (session,))
+            return s
         except BaseException:
             if granted is not None:
                 self._heartbeat.remove(granted)
@@ -129,17 +150,16 @@ class DatabaseFlows(Upkeep):
 
     def _hydrate(
         self, session: str, owner: str, branch: str, ttl: Any, wanted: int | None, granted: Lease | None,
-        effects: str, reopen: bool, because: str,
+        effects: str, reopen: bool, origin: Origin,
     ) -> Flow[SessionFlows]:  # fmt: skip
         settings = Settings(owner, wanted, self.kernel.schema, effects)
         settings.validate = validator(self._state)
         s = self._new_handle(self.kernel, session, branch, granted, settings, self._new_gate())
         s._on_point = self._witness.note if self._witness is not None else None
         yield from s._load()
-        if because:
-            s.opened, s.because = "restarted", because
-        elif s._point is not None:
-            s.opened = "resumed"
+        s.origin = origin
+        if s._point is not None:
+            s.origin = Origin("resumed")
             env = s._point.envelope
             if owner and env.owner and owner != env.owner:
                 msg = f"session {session!r} belongs to another owner"
@@ -155,25 +175,23 @@ class DatabaseFlows(Upkeep):
         s._on_release = self._released
         return s
 
-    def _expire(self, session: str, granted: Lease | None) -> Flow[tuple[str, Lease | None]]:
-        """An expired session is swept before its name is used again; says why it had to go, and whose it is now."""
+    def _expire(self, session: str, granted: Lease | None) -> Flow[tuple[Origin, Lease | None]]:
+        """An expired session is swept before its name is used again; says what was there, and whose it is now."""
         row: SessionRow | None = yield Do(self.kernel.store.look, (session,))
-        if row is None:
-            return "", granted
-        if not row.heads:
-            return row.reason, granted
+        if row is None or not row.heads:
+            return origin_of(row), granted
         if row.expires is None or self.kernel.clock.wall() < row.expires or granted is None:
-            return "", granted
+            return Origin("resumed"), granted
         from perdure.retention import expire
 
         gone = yield Do(expire, (self.kernel, session, granted.token))
         if not gone:
-            return "", granted
+            return Origin("resumed"), granted
         # A tombstone ends every lease, ours included.
         self._heartbeat.remove(granted)
         again: Lease = yield Do(self.kernel.store.acquire, (session, granted.holder, self._lease_ttl))
         self._heartbeat.add(again)
-        return "expired", again
+        return origin_of((yield Do(self.kernel.store.look, (session,)))), again
 
     def _migrate(self, s: SessionFlows) -> Flow[None]:
         assert s._point is not None
@@ -237,20 +255,35 @@ class DatabaseFlows(Upkeep):
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def _read_flow(self, session: str, at: At = None, *, branch: str = MAIN, migrate: bool = True) -> Flow[Reading]:
+    def _read_flow(
+        self, session: str, at: At = None, *, branch: str = MAIN, migrate: bool = True, stale_ok: bool = False
+    ) -> Flow[Reading]:
         """The state at a step, tag, branch or checkpoint id (None: the head), without a lease.
 
-        A state of an older schema is shown migrated, or with ``migrate=False`` as it was written.
+        A state of an older schema is shown migrated, or with ``migrate=False`` as it was written. With ``stale_ok``,
+        while a tiered store's cold part cannot be reached, the head is shown as the hot tier knows it, and the
+        reading says that it is ``possibly_old``.
         """
         self._usable()
-        return (yield Do(self._read, (check_session(session), at, branch, migrate)))
+        return (yield Do(self._read, (check_session(session), at, branch, migrate, stale_ok)))
 
-    def _read(self, session: str, at: At, branch: str, migrate: bool = True) -> Reading:
+    def _living(self, session: str) -> SessionRow:
+        """What is known of a session; ``NotFound`` when there is none, ``Gone`` when its time is over."""
         row = look(self.kernel, session)
         if row.expires is not None and self.kernel.clock.wall() >= row.expires and expired(self.kernel, row):
             raise Gone(f"session {session!r} has expired", "expired")
-        loaded = load_at(self.kernel, row, at, branch)
-        return Reading(self.kernel, self.kernel.upgrade(loaded) if migrate else loaded)
+        return row
+
+    def _read(self, session: str, at: At, branch: str, migrate: bool = True, stale_ok: bool = False) -> Reading:
+        old = False
+        try:
+            loaded = load_at(self.kernel, self._living(session), at, branch)
+        except Unavailable:
+            known = load_remembered(self.kernel, session, branch) if stale_ok and at is None else None
+            if known is None:
+                raise
+            loaded, old = known, True
+        return Reading(self.kernel, self.kernel.upgrade(loaded) if migrate else loaded, possibly_old=old)
 
     def _history_flow(
         self, session: str, *, branch: str = MAIN, limit: int = 100, before: int | None = None
@@ -258,7 +291,7 @@ class DatabaseFlows(Upkeep):
         """The checkpoints of a branch, newest first; ``before`` continues from a step."""
         self._usable()
         points = yield Do(history, (self.kernel, check_session(session), branch, limit, before))
-        return [checkpoint_of(p) for p in points]
+        return [Checkpoint(p) for p in points]
 
     def _diff_flow(self, session: str, a: At, b: At, *, branch: str = MAIN) -> Flow[list[Difference]]:
         """Where the states at two checkpoints differ."""
@@ -372,6 +405,9 @@ class Database(DatabaseFlows):
     witness = sync(DatabaseFlows._witness_flow)
     backup = sync(DatabaseFlows._backup_flow)
     restore = sync(DatabaseFlows._restore_flow)
+    put_blob = sync(DatabaseFlows._put_blob_flow)
+    open_blob = sync(DatabaseFlows._open_blob_flow)
+    copy_to = sync(DatabaseFlows._copy_to_flow)
 
     def watch(
         self, after: str | None = None, *, poll: float = 0.2, stop: threading.Event | None = None

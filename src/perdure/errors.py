@@ -25,6 +25,7 @@
     ├── Incompatible            no migration path between two schema versions
     ├── StoreError
     │   ├── Corrupted           stored bytes are not what was written; names where
+    │   ├── TailLost            checkpoints that were acknowledged are no longer there
     │   ├── OutcomeUnknown      a commit may or may not have landed; carries its id
     │   ├── Unavailable         the store cannot be reached or written at the moment
     │   │   └── StoreFull       no space left; earlier checkpoints are intact
@@ -202,6 +203,23 @@ class Corrupted(StoreError):
         self.what = what
         super().__init__(
             f"{where}: {what}. Nothing was changed: restore a backup, or run `perdure verify` to see what is intact"
+        )
+
+
+class TailLost(StoreError):
+    """The store no longer has what it had acknowledged: it was restored, or a replica that lagged was promoted.
+
+    ``step`` is the last one that was acknowledged to this handle, ``left`` the newest that is still there.
+    """
+
+    def __init__(self, session: str, step: int, left: int | None) -> None:
+        self.session = session
+        self.step = step
+        self.left = left
+        now = "has no checkpoint of it at all" if left is None else f"has it up to step {left} by now"
+        super().__init__(
+            f"session {session!r}: step {step} was acknowledged, and the store {now}: it was restored, or failed over "
+            "to a replica that lagged behind. reload() and go on from what is left; effects of the lost steps happened"
         )
 
 

@@ -15,6 +15,7 @@ from perdure.errors import Misuse
 
 if TYPE_CHECKING:
     from perdure.model import Append
+    from perdure.protocols import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,9 +59,7 @@ class Driven(Protocol):
     def kernel(self) -> Any: ...
 
 
-def _perform(me: Driven, request: Request) -> Any:
-    if isinstance(request, Write):
-        return me.kernel.store.append([request.item])[0]
+def _perform(request: Do | Enter | Invoke) -> Any:
     if isinstance(request, Do):
         return request.fn(*request.args)
     if isinstance(request, Enter):
@@ -76,11 +75,12 @@ def _perform(me: Driven, request: Request) -> Any:
 
 def drive(me: Driven, flow: Flow[R]) -> R:
     """Carry a flow out in this thread."""
+    store: Store = me.kernel.store
     try:
         request = next(flow)
         while True:
             try:
-                answer = _perform(me, request)
+                answer = store.append([request.item])[0] if isinstance(request, Write) else _perform(request)
             except BaseException as e:
                 request = flow.throw(e)
             else:

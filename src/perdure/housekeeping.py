@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from perdure.compaction import PACK_MIN, compact
 from perdure.errors import PerdureError
+from perdure.hydrate import load
 
 if TYPE_CHECKING:
     from perdure.kernel import Kernel
@@ -123,7 +124,10 @@ class Housekeeper:
             with self._lock:
                 minimum, _ = self._queued.pop(key, (PACK_MIN, 0))
             try:
-                compact(self._kernel, *key, minimum)
+                packed = compact(self._kernel, *key, minimum)
+                if packed and self._kernel.cache is not None and self._kernel.cache.wants(*key):
+                    # The cache has the same rows one by one: reading the line lets it have the state instead.
+                    load(self._kernel, *key, None)
             except PerdureError as e:
                 # Nothing is lost: the rows stay as they are, and whoever reads them meets the same error.
                 _warn("session %r could not be compacted: %s", key[0], e)

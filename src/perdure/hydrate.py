@@ -11,18 +11,21 @@ from perdure.delta import apply
 from perdure.errors import Corrupted, Gone, InvalidInput, NotFound
 from perdure.kernel import Kernel, Loaded, Point, genesis
 from perdure.model import MAIN, TAG_PREFIX, Envelope, Head, Row, SessionRow
-from perdure.packs import PackReader, flesh_out, open_base
+from perdure.packs import PackReader, flesh_out, open_base, state_to_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from perdure.model import Bundle
     from perdure.packs import Base
+    from perdure.protocols import Cached
 
 
 R = TypeVar("R")
 TRIES = 5
 """How often a reading is begun anew when retention works on the same rows at the same time."""
+CACHED_ROWS = 64
+"""So many rows after the state that a cache holds; when there are more, it gets the newer state."""
 
 
 def where_is(session: str, line: int, step: int) -> str:
@@ -101,9 +104,37 @@ def load(kernel: Kernel, session: str, line: int, step: int | None) -> Loaded:
 
 
 def _load(kernel: Kernel, session: str, line: int, step: int | None) -> Loaded | None:
-    """None when retention moved something between two readings."""
-    refs = kernel.decode.refs_made
+    """None when it must be read again: retention moved something between two readings, or a cache was wrong."""
     bundle = kernel.store.load(session, line, step)
+    read = [bundle]
+    if kernel.cache is None:
+        return _rebuild(kernel, session, line, step, read)
+    try:
+        loaded = _rebuild(kernel, session, line, step, read)
+    except Exception:
+        if not any(one.hot for one in read):
+            raise
+        # Whatever is wrong with it, the store itself is asked; if that says the same, it is raised.
+        kernel.cache.doubt(session, line)
+        return None
+    if loaded is not None and step is None and (not bundle.hot or len(bundle.rows) > CACHED_ROWS):
+        _keep(kernel.cache, kernel, session, loaded)
+    return loaded
+
+
+def _keep(cache: Cached, kernel: Kernel, session: str, loaded: Loaded) -> None:
+    """Let the cache hold a state that was read the long way."""
+    assert loaded.point is not None
+    env = loaded.point.envelope
+    if cache.wants(session, env.line):
+        tip = Row(env.line, env.step, env.id, loaded.point.digest, b"", b"")
+        cache.keep(session, env.branch, tip, state_to_cache(kernel, session, loaded.point, loaded.doc))
+
+
+def _rebuild(kernel: Kernel, session: str, line: int, step: int | None, read: list[Bundle]) -> Loaded | None:
+    """The document from what was read; what else is needed is read, too."""
+    refs = kernel.decode.refs_made
+    (bundle,) = read
     wanted = bundle.last if step is None else step
     where = where_is(session, line, wanted)
     levels = [(bundle, open_base(kernel, session, bundle.base) if bundle.base else None)]
@@ -113,6 +144,7 @@ def _load(kernel: Kernel, session: str, line: int, step: int | None) -> Loaded |
             bundle = kernel.store.load(session, line, base.after[0])
         except NotFound:
             return None
+        read.append(bundle)
         levels.append((bundle, open_base(kernel, session, bundle.base) if bundle.base else None))
     doc: dict[str, Any] = {}
     point: Point | None = None
@@ -132,7 +164,7 @@ def _load(kernel: Kernel, session: str, line: int, step: int | None) -> Loaded |
             loose += bool(row.envelope)
     if point is None or point.envelope.step != wanted:
         raise Corrupted(where, "it is missing")
-    if not levels[0][0].rows and not _is_stored(kernel, session, point):
+    if not levels[0][0].rows and not _is_stored(kernel, session, point, levels[0][0].tip):
         return None
     return Loaded(doc, point, loose, kernel.decode.refs_made != refs)
 
@@ -149,10 +181,10 @@ def _on_base(base: Base, doc: dict[str, Any], point: Point | None, packs: PackRe
     return doc
 
 
-def _is_stored(kernel: Kernel, session: str, point: Point) -> bool:
+def _is_stored(kernel: Kernel, session: str, point: Point, tip: Row | None) -> bool:
     """Whether the row is there that a snapshot or an anchor speaks for: no later row vouches for it here."""
     env = point.envelope
-    rows = kernel.store.slice(session, env.line, env.step, env.step).rows
+    rows = (tip,) if tip is not None else kernel.store.slice(session, env.line, env.step, env.step).rows
     if rows and (rows[0].id, rows[0].digest) != (env.id, point.digest):
         raise Corrupted(where_is(session, env.line, env.step), "the state is another checkpoint's")
     return bool(rows)
@@ -231,6 +263,23 @@ def load_at(kernel: Kernel, row: SessionRow, at: int | str | None, branch: str =
     if at is None:
         return load_head(kernel, row, branch)
     return steady(kernel, row, lambda r: load(kernel, r.id, *locate(kernel, r, at, branch)))
+
+
+def load_remembered(kernel: Kernel, session: str, branch: str) -> Loaded | None:
+    """A branch's head as the cache alone knows it, possibly old; None when it does not, or when its time is over."""
+    found = kernel.cache.remembered(session, branch) if kernel.cache is not None else None
+    if found is None:
+        return None
+    store, line = found
+    alone = Kernel(store, kernel.blobs, kernel.keys, kernel.clock, kernel.form, kernel.schema, kernel.migrations)
+    try:
+        loaded = load(alone, session, line, None)
+    except (NotFound, Corrupted):
+        return None
+    assert loaded.point is not None
+    env = loaded.point.envelope
+    over = env.ttl is not None and kernel.clock.wall() >= env.at + env.ttl * 1000
+    return None if over or env.branch != branch else loaded
 
 
 def look(kernel: Kernel, session: str) -> SessionRow:

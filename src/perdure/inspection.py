@@ -83,6 +83,11 @@ class Inspection:
             self._note(f"session {self._id!r}", str(e))
         return list(self.findings.values())
 
+    @property
+    def envelopes(self) -> dict[Place, Envelope]:
+        """The verified envelopes of all checkpoints that are intact, those in packs and anchors included."""
+        return self._envelopes
+
     def covers(self, line: int, step: int) -> bool:
         """Whether retention has dropped a step, by the word of an anchor."""
         anchors = (a for a in self._bases.values() if a.kind == ANCHOR and a.line == line)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.codec import MSGPACK, Body, Decoder
 from perdure.errors import Corrupted, Incompatible
+from perdure.protocols import Cached
 from perdure.tracked import plain
 from perdure.values import BYTES, STR, BlobRef
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 STATE, BOOK = "s", "k"
 """Where a document keeps the user's state, and where the kernel keeps its own books."""
+
+RENEW_AFTER = 600_000
+"""Age in ms from which a streamed blob is put again before a commit names it: well below the collector's grace."""
 
 
 def genesis() -> dict[str, Any]:
@@ -41,6 +45,8 @@ class Kernel:
         migrations: Migrations | None = None,
     ) -> None:
         self.store = store
+        self.cache = store if isinstance(store, Cached) else None
+        """The store, when a cache in front of it holds states."""
         self.blobs = blobs
         self.keys = keys
         self.clock = clock
@@ -59,6 +65,15 @@ class Kernel:
             raise no_path(f"session {env.session!r}", env.schema, self.schema)
         state = self.migrations.upgrade(plain(loaded.doc[STATE]), env.schema, self.schema, f"session {env.session!r}")
         return Loaded({**loaded.doc, STATE: state}, loaded.point, loaded.loose, loaded.blobs)
+
+    def keep(self, ref: str, held: bytes | BlobRef) -> None:
+        """Make a blob durable, or renew it, right before a commit names it."""
+        if isinstance(held, bytes):
+            self.blobs.put(ref, held)
+        elif held.put_at is not None and self.clock.monotonic() - held.put_at >= RENEW_AFTER:
+            # Nobody has named it for so long that a collector may be about to take it: put it again.
+            self.blobs.put_stream(self.blobs.get_stream(ref))
+            held.put_at = self.clock.monotonic()
 
     def resolve(self, ref: BlobRef) -> Any:
         """The value a blob stands for; its content is verified by its name."""

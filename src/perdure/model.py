@@ -164,6 +164,9 @@ class Append(NamedTuple):
     blobs: tuple[str, ...] = ()
     tool: str = ""
     error: str = ""
+    run: str = ""
+    effect: str = ""
+    approval: str = ""
 
 
 class Landed(NamedTuple):
@@ -238,6 +241,10 @@ class Bundle(NamedTuple):
     rows: tuple[Row, ...]
     packs: tuple[Artifact, ...]
     last: int
+    tip: Row | None = None
+    """The row at the step, as stored, when the store has it at hand: a base at that step speaks for it."""
+    hot: bool = False
+    """Whether a cache gave some of it: if it does not verify, the store is to be asked again."""
 
 
 class InboxEntry(NamedTuple):
@@ -288,7 +295,8 @@ class Dump(NamedTuple):
 
     row: SessionRow
     rows: tuple[tuple[Row, dict[str, Any]], ...]
-    """Each row with its projections: branch, kind, status, at, tool, error, takes, blobs, starts."""
+    """Each row with its projections: branch, kind, status, at, tool, error, takes, blobs, starts; where the store keeps
+    them and the row has them also run, effect and approval."""
     artifacts: tuple[Artifact, ...]
     inbox: tuple[InboxEntry, ...]
 

@@ -6,10 +6,10 @@ Every method is synchronous and may be called from any thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.errors import PerdureError
     from perdure.model import (
@@ -163,6 +163,30 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
+class Cached(Protocol):
+    """What a store offers beside :class:`Store` when a cache in front of it holds states. Nothing in it is believed."""
+
+    def wants(self, session: str, line: int) -> bool:
+        """Whether a state of this line would be kept."""
+        ...
+
+    def keep(self, session: str, branch: str, tip: Row, make: Callable[[], Artifact]) -> None:
+        """Hold a state at ``tip``, the newest row of a branch; ``make`` seals it and may be called in another thread.
+
+        It is a snapshot without refs, and what ``load`` gives back as the base.
+        """
+        ...
+
+    def doubt(self, session: str, line: int) -> None:
+        """What the cache gave of this line does not verify: from now on ask the store itself."""
+        ...
+
+    def remembered(self, session: str, branch: str) -> tuple[Store, int] | None:
+        """A view of what the cache alone knows, possibly old, and the branch's line in it; only lines can be loaded."""
+        ...
+
+
 class Blobs(Protocol):
     """Content-addressed bytes. A ref is the sha256 of the content in hex."""
 
@@ -172,6 +196,14 @@ class Blobs(Protocol):
 
     def get(self, ref: str) -> bytes:
         """The content, verified; ``NotFound`` when missing, ``Corrupted`` when altered."""
+        ...
+
+    def put_stream(self, chunks: Iterable[bytes]) -> str:
+        """The same for a content that comes in pieces and need not fit into memory; its ref."""
+        ...
+
+    def get_stream(self, ref: str) -> Iterator[bytes]:
+        """The content in pieces; ``Corrupted`` before the last one is given out when they are not what was put."""
         ...
 
     def refs(self) -> Iterator[tuple[str, int]]:

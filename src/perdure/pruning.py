@@ -193,7 +193,7 @@ def _anchor(kernel: Kernel, session: str, then: Loaded, now: Loaded, gap: Span, 
 def _debt(kernel: Kernel, session: str, line: int, step: int) -> int:
     """What opening a step costs beyond a whole state: the anchors it goes through that are not whole."""
     debt = 0
-    while (base := kernel.store.load(session, line, step).base) is not None:
+    while (base := kernel.store.load(session, line, step, refs=False).base) is not None:
         opened = open_base(kernel, session, base)
         if opened.after is None:
             break

@@ -124,7 +124,7 @@ def _renew_snapshots(kernel: Kernel, session: str, token: int | None, before: di
         if after.get(line) == step:
             continue
         try:
-            bundle = kernel.store.load(session, line, step)
+            bundle = kernel.store.load(session, line, step, refs=False)
         except NotFound:
             # Its own row was dropped: the line begins again at an anchor.
             continue

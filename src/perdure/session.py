@@ -47,7 +47,8 @@ class SessionFlows(Runs):
     _on_release: Any = None
 
     def _warn_uncommitted(self) -> None:
-        if not self._closed and self._stale is None and (self.changed or self._pending is not None):
+        unsent = self._pending is not None and not self._is_line_pending()
+        if not self._closed and self._stale is None and (self.changed or unsent):
             msg = f"session {self.id!r}: edits after step {self.step} were never committed and are gone"
             warnings.warn(msg, UncommittedEdits, stacklevel=3)
 

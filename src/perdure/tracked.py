@@ -21,31 +21,33 @@ if TYPE_CHECKING:
 
 _MISSING: Any = object()
 _STORED, _MOVED = 1, 2
+_OWNED = (dict, list, tuple)
 
 
 def own(value: Any, doc: Document, up: TrackedDict | TrackedList, depth: int = 0) -> Any:
     """A copy of a value whose containers belong to ``doc``; scalars pass through unchecked until the commit."""
     if isinstance(value, dict):
-        source = cast("dict[str, Any]", value)
         node = TrackedDict(doc, (), up)
-        _check_depth(depth)
-        for k, v in dict.items(source):
-            dict.__setitem__(node, k, own(v, doc, node, depth + 1) if isinstance(v, dict | list | tuple) else v)
+        if depth > MAX_DEPTH:
+            _too_deep()
+        put = dict.__setitem__
+        for k, v in dict.items(value):
+            put(node, k, v if type(v) is str or not isinstance(v, _OWNED) else own(v, doc, node, depth + 1))
         return node
-    if isinstance(value, list | tuple):
-        _check_depth(depth)
+    if isinstance(value, (list, tuple)):
+        if depth > MAX_DEPTH:
+            _too_deep()
         out = TrackedList(doc, (), up)
         walk = list.__iter__(value) if isinstance(value, list) else iter(value)
         for v in walk:
-            list.append(out, own(v, doc, out, depth + 1) if isinstance(v, dict | list | tuple) else v)
+            list.append(out, own(v, doc, out, depth + 1) if isinstance(v, _OWNED) else v)
         return out
     return value
 
 
-def _check_depth(depth: int) -> None:
-    if depth > MAX_DEPTH:
-        msg = f"a value is nested more than {MAX_DEPTH} deep, or contains itself: flatten it"
-        raise LimitExceeded(msg)
+def _too_deep() -> Never:
+    msg = f"a value is nested more than {MAX_DEPTH} deep, or contains itself: flatten it"
+    raise LimitExceeded(msg)
 
 
 def plain(value: Any) -> Any:
@@ -80,8 +82,8 @@ class _Node:
         if self._born < doc.since:
             msg = "this part of the state was taken before the session moved (reload, rewind, switch): fetch it again"
             raise Misuse(msg)
-        child = cast("TrackedDict | TrackedList", self)
-        up = self._up
+        child: Any = self
+        up: Any = self._up
         while up is not None:
             if up._touched is None:
                 up._touched = {id(child): child}
@@ -167,7 +169,12 @@ class TrackedDict(_Node, dict[str, Any]):
     def __getitem__(self, k: str) -> Any:
         v = dict.__getitem__(self, k)
         t = type(v)
-        return v if t is str or t is int else self._look(k, v)
+        if t is str or t is int:
+            return v
+        if t is TrackedList or t is TrackedDict:
+            v._at = k
+            return v
+        return self._look(k, v)
 
     def get(self, k: str, default: Any = None) -> Any:
         v = dict.get(self, k, _MISSING)
@@ -298,7 +305,9 @@ class TrackedList(_Node, list[Any]):
     def collect(self, path: tuple[str | int, ...], out: list[Op]) -> None:
         """Append the operations of this container and of those below it."""
         if self._splices:
-            size = len(self) - sum(len(v) - n for _, n, v in self._splices)
+            size = len(self)
+            for _, gone, values in self._splices:
+                size -= len(values) - gone
             for start, gone, values in self._splices:
                 if start == size and not gone:
                     if values:

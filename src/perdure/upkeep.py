@@ -1,7 +1,7 @@
 """What keeps a database in order: packing, pruning, sweeping, migrating, collecting, verifying, backing up.
 
-Flows only: the work itself is done in ``compaction``, ``retention``, ``collection``, ``verify``, ``witness`` and
-``backup``, which are imported when first needed.
+Flows only: the work itself is done in ``compaction``, ``retention``, ``collection``, ``verify``, ``witness``,
+``backup`` and ``copying``, which are imported when first needed.
 """
 
 # pyright: reportPrivateUsage=false
@@ -21,10 +21,11 @@ from perdure.names import check_session
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from perdure.backup import Backed, Restored
     from perdure.collection import Collected
+    from perdure.copying import Copied
     from perdure.housekeeping import Heartbeat
     from perdure.kernel import Kernel
     from perdure.retention import Pruned, Swept
@@ -154,16 +155,24 @@ class Upkeep:
         return (yield Do(collect, (self.kernel, grace)))
 
     def _verify_flow(
-        self, session: str | None = None, witness: Path | None = None, progress: Progress | None = None
+        self,
+        session: str | None = None,
+        witness: Path | None = None,
+        progress: Progress | None = None,
+        *,
+        copied: bool = False,
     ) -> Flow[Report]:
-        """Read everything (or one session), and report whatever is not as it was written; see the report's ``ok``."""
+        """Read everything (or one session), and report whatever is not as it was written; see the report's ``ok``.
+
+        With ``copied`` the witness is of the store that this one was copied from.
+        """
         from perdure.verify import verify
         from perdure.witness import read_witness
 
         self._usable()
         seen = None if witness is None else (yield Do(read_witness, (self.kernel, witness)))
         id = None if session is None else check_session(session)
-        return (yield Do(verify, (self.kernel, id, seen, progress)))
+        return (yield Do(verify, (self.kernel, id, seen, progress, copied)))
 
     def _witness_flow(self, path: Path) -> Flow[int]:
         """Write down the newest checkpoint of every branch in a file outside the store; returns how many."""
@@ -185,3 +194,30 @@ class Upkeep:
 
         self._usable()
         return (yield Do(restore, (self.kernel, path, progress)))
+
+    def _copy_to_flow(
+        self,
+        other: Upkeep,
+        *,
+        sessions: Iterable[str] | None = None,
+        owner: str | None = None,
+        verify: bool = True,
+        dry_run: bool = False,
+        revive: bool = False,
+        progress: Progress | None = None,
+    ) -> Flow[Copied]:
+        """Copy sessions into another database, digests unchanged: all, those named, or those of an owner.
+
+        Each is checked before it is written and read back afterwards (``verify``). May be interrupted and run again:
+        what is there already is passed over, and what has gone on since is brought up to date. A session that has
+        ended there stays so, unless ``revive`` is given. What fails for one session is in the answer's ``failed``.
+        """
+        from perdure.copying import Options, copy
+
+        self._usable()
+        other._usable()
+        named = None if sessions is None else [check_session(id) for id in sessions]
+        how = Options(verify, dry_run, revive)
+        return (
+            yield Do(copy, (self.kernel, other.kernel, new_holder(), other._lease_ttl, named, owner, how, progress))
+        )

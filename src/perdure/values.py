@@ -32,20 +32,32 @@ STR, BYTES, TREE = 0, 1, 2
 """What a blob holds: text, bytes, or an encoded list or object."""
 
 EXT_INT, EXT_BLOB = 1, 2
+LONG_AGO = -(1 << 62)
+"""Before any time that a monotonic clock shows."""
 
 _MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
+_WIRED = 1 << 62
 
 
 class BlobRef:
     """Stands for a value that is kept as a blob; looks it up when compared or printed."""
 
-    __slots__ = ("form", "ref", "resolver", "size")
+    __slots__ = ("form", "put_at", "ref", "resolver", "size")
 
-    def __init__(self, form: int, ref: str, size: int, resolver: Callable[[BlobRef], Any] | None = None) -> None:
+    def __init__(
+        self,
+        form: int,
+        ref: str,
+        size: int,
+        resolver: Callable[[BlobRef], Any] | None = None,
+        put_at: int | None = None,
+    ) -> None:
         self.form = form
         self.ref = ref
         self.size = size
         self.resolver = resolver
+        self.put_at = put_at
+        """When it was last put (ms, monotonic), where no checkpoint names it yet; None: one does."""
 
     def resolve(self) -> Any:
         """The value itself."""
@@ -78,6 +90,8 @@ class Wire:
         self._offload = offload
         self._big_ints = big_ints
         self._trail: list[str | int] = []
+        self.refs: list[BlobRef] = []
+        """Those that stood in the values already."""
 
     def value(self, value: Any, path: Path) -> Any:
         """One value, checked and ready for the encoder; a large list or object becomes a blob as a whole."""
@@ -119,6 +133,9 @@ class Wire:
         if isinstance(v, list):
             return self._array(v, depth)
         if t is BlobRef:
+            if self._offload is None:
+                return self._walk(v.resolve(), depth)
+            self.refs.append(v)
             return v
         if isinstance(v, bytes) and self._offload is not None:
             if len(v) > MAX_VALUE:
@@ -179,6 +196,40 @@ class Wire:
         path = format_path(self._trail)
         msg = f"{path} has {size} bytes, over the limit of {MAX_VALUE} for one value: split it, or keep it elsewhere"
         raise LimitExceeded(msg)
+
+
+def is_plain(value: Any, depth: int) -> bool:
+    """Whether a value certainly needs no wiring: JSON throughout, small as a whole, nothing to put aside.
+
+    Most of what is said is, and looking is much cheaper than wiring. Text is not tried: the encoder does that.
+    """
+    return _bytes_at_most(value, depth) <= BLOB_OVER
+
+
+def _bytes_at_most(value: Any, depth: int) -> int:
+    """No fewer bytes than a list or object takes when encoded; beyond all limits when it has to be wired."""
+    if depth >= MAX_DEPTH:
+        return _WIRED
+    size = 5
+    if isinstance(value, dict):
+        for k in dict.keys(value):
+            if type(k) is not str:
+                return _WIRED
+            size += 4 * len(k) + 5
+        items: Any = dict.values(value)
+    else:
+        items = list.__iter__(value)
+    for v in items:
+        t = type(v)
+        if t is str:
+            size += 4 * len(v) + 5
+        elif v is None or t is bool or (t is int and _MIN_INT <= v <= _MAX_INT) or (t is float and v - v == 0):
+            size += 9
+        elif isinstance(v, (dict, list)) and size <= BLOB_OVER:
+            size += _bytes_at_most(v, depth + 1)
+        else:
+            return _WIRED
+    return size
 
 
 def _rough_size(v: Any) -> int:

@@ -42,24 +42,30 @@ class Report(NamedTuple):
 
 
 def verify(
-    kernel: Kernel, session: str | None = None, witness: Witness | None = None, progress: Progress | None = None
+    kernel: Kernel,
+    session: str | None = None,
+    witness: Witness | None = None,
+    progress: Progress | None = None,
+    copied: bool = False,
 ) -> Report:
     """Read everything (or one session) and report whatever is not intact. Nothing is changed.
 
     With a witness, checkpoints that it saw and that are no longer there are reported as lost; those that retention
-    dropped, and sessions that expired or were deleted after it saw them, are not.
+    dropped, and sessions that expired or were deleted after it saw them, are not. ``copied`` says that the witness is
+    of the store that this one was copied from.
     """
-    return _Verifier(kernel, witness).run(session, progress)
+    return _Verifier(kernel, witness, copied).run(session, progress)
 
 
 class _Verifier:
-    def __init__(self, kernel: Kernel, witness: Witness | None) -> None:
+    def __init__(self, kernel: Kernel, witness: Witness | None, copied: bool) -> None:
         self._kernel = kernel
         self._findings: list[Finding] = []
         self._blobs: dict[str, str] = {}
         """Ref -> what is wrong with it; "" when nothing is."""
         self._checkpoints = 0
         self._witness = witness
+        self._copied = copied
         self._seen: dict[str, list[Seen | Waited]] = {}
         for one in witness.seen.values() if witness else ():
             self._seen.setdefault(one.session, []).append(one)
@@ -67,7 +73,7 @@ class _Verifier:
             self._seen.setdefault(entry.session, []).append(entry)
 
     def run(self, session: str | None, progress: Progress | None) -> Report:
-        if self._witness is not None and self._witness.store != self._kernel.store.id:
+        if self._witness is not None and self._witness.store != self._kernel.store.id and not self._copied:
             what = f"it was written for store {self._witness.store}, and this is {self._kernel.store.id}"
             self._findings.append(Finding("lost", "", f"witness {self._witness.path}", what))
         done = 0

@@ -28,10 +28,13 @@ class MakeStore:
 
     def __call__(self, place: str = "one", clock: Clock | None = None) -> Store:
         """Another handle, with the suite's fake clock unless told otherwise."""
-        url = url_of(self.kind, self._folder, place)
-        store = open_store(url, clock=clock or self.clock)
+        store = open_store(self.url(place), clock=clock or self.clock)
         self._opened.append(store)
         return store
+
+    def url(self, place: str) -> str:
+        """Where the store of that place lies."""
+        return url_of(self.kind, self._folder, place)
 
     def close(self) -> None:
         """Close all handles."""

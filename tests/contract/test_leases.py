@@ -14,6 +14,7 @@ from perdure.errors import Busy, LeaseLost
 from perdure.holders import describe, new_holder
 from perdure.model import LeaseInfo
 from tests.contract.writing import commit, land, write
+from tests.places import EMBEDDED
 
 if TYPE_CHECKING:
     from perdure.protocols import Store
@@ -198,8 +199,12 @@ def test_a_lease_survives_its_handle(store: Store, make_store: MakeStore):
     land(again, commit(token=lease.token))
 
 
+@pytest.mark.parametrize("make_store", EMBEDDED, indirect=True)
 class TestALeaseFromAnotherBoot:
-    """Its times mean nothing here: only having watched it for its whole span shows that it has ended."""
+    """Its times mean nothing here: only having watched it for its whole span shows that it has ended.
+
+    Stores on a server go by the server's clock, which has no such moment.
+    """
 
     @pytest.fixture
     def store(self, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> Store:

@@ -72,7 +72,7 @@ def test_memory_is_private_unless_it_has_a_name():
 
 @pytest.mark.parametrize(
     "url",
-    ["postgresql://user:secret@host/db", "redis://:secret@host", "nonsense", "", "folder/", "://", "x://y"],
+    ["mysql://user:secret@host/db", "mongodb://:secret@host", "nonsense", "", "folder/", "://", "x://y"],
 )
 def test_an_unknown_store_is_refused_with_the_known_ones_and_no_secret(url: str):
     with pytest.raises(UnknownStore) as refused:

@@ -289,4 +289,4 @@ def test_the_promise_is_made_in_code_and_in_words(store: Store, make_store: Make
     lasting = make_store.kind != "memory"
     assert (store.promise.process_crash, store.promise.power_loss) == (lasting, lasting)
     assert len(store.promise.words.split()) > 10
-    assert store.url.startswith(make_store.kind + "://")
+    assert store.url.startswith(make_store.kind)

@@ -1,4 +1,4 @@
-"""The long runs: ``python -m tests.crash.campaign kill | powerloss | tamper``. Exits 1 when anything was lost."""
+"""The long runs: ``python -m tests.crash.campaign kill | servers | powerloss``. Exits 1 when anything was lost."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.crash.kills import STORES, Tally, kill_at_points, kill_at_random, scratch_folder
+from tests.crash.kills import SERVERS, STORES, Tally, kill_at_points, kill_at_random, scratch_folder
 from tests.crash.points import never_reached
+from tests.reporting import write_last_run
+from tests.servers import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+SERVERS_REPORT = Path(__file__).parents[2] / "docs" / "reports" / "crash-servers.md"
 
 
 class Progress:
@@ -80,7 +85,44 @@ def kill(args: argparse.Namespace) -> tuple[bool, dict[str, Any]]:
 
     found = at_once({store: lambda store=store: both(store) for store in args.store})
     progress.end()
-    tallies: list[Tally] = [tally for store in args.store for tally in found[store]]
+    ok, report, _ = _sum_up(args, [tally for store in args.store for tally in found[store]])
+    if ok and not args.folder:
+        os.rmdir(folder)
+    return ok, report
+
+
+def servers(args: argparse.Namespace) -> tuple[bool, dict[str, Any]]:
+    """The same on servers, and then the servers themselves are killed."""
+    from tests.crash.server_kills import kill_servers
+
+    folder = args.folder or scratch_folder()
+    progress = Progress(args.json)
+
+    def say(tally: Tally) -> None:
+        progress(f"{tally.store} {tally.kind}", f"{tally.kills} kills, {len(tally.problems)} problems")
+
+    share = len(args.store)
+    shared.begin()
+    tallies: list[Tally] = []
+    try:
+        for store in args.store:
+            # One after the other: clients and servers share the machine.
+            tallies.append(kill_at_points(store, folder, args.seed, -(-args.points // share), say))
+            tallies.append(kill_at_random(store, folder, args.seed, -(-args.random // share), say))
+            tallies.append(kill_servers(store, folder, args.seed, -(-args.servers // share), say))
+    finally:
+        shared.end()
+    progress.end()
+    ok, report, lines = _sum_up(args, tallies)
+    if ok and not args.folder:
+        os.rmdir(folder)
+    if ok and args.report:
+        write_last_run(SERVERS_REPORT, [f"seed {args.seed}", *lines])
+    return ok, report
+
+
+def _sum_up(args: argparse.Namespace, tallies: list[Tally]) -> tuple[bool, dict[str, Any], list[str]]:
+    """Whether all is well, the figures for programs, and those for people (which are printed)."""
     sums = {
         "kills": sum(t.kills for t in tallies),
         "acknowledged": sum(t.acknowledged for t in tallies),
@@ -88,22 +130,19 @@ def kill(args: argparse.Namespace) -> tuple[bool, dict[str, Any]]:
         "duplicated": sum(t.duplicated for t in tallies),
         "half there": sum(t.half for t in tallies),
     }
+    lines = [*map(str, tallies), ", ".join(f"{name} {count}" for name, count in sums.items())]
     if not args.json:
-        for tally in tallies:
-            print(tally)
+        print("\n".join(lines))
         for tally in tallies:
             for problem in tally.problems[:10]:
                 print(f"  {tally.store} {tally.kind}: {problem['kind']}: {problem['what']}")
-        print(", ".join(f"{name} {count}" for name, count in sums.items()))
     unreached = {
         t.store: names for t in tallies if t.kind == "points" and (names := never_reached(t.store, set(t.points)))
     }
     if unreached and not args.json:
         print(f"points of the source that nothing was killed at: {unreached}")
     ok = not (unreached or sums["lost"] or sums["duplicated"] or sums["half there"])
-    if ok and not args.folder:
-        os.rmdir(folder)
-    return ok, {"sums": sums, "unreached": unreached, "parts": [t.as_dict() for t in tallies]}
+    return ok, {"sums": sums, "unreached": unreached, "parts": [t.as_dict() for t in tallies]}, lines
 
 
 def powerloss(args: argparse.Namespace) -> tuple[bool, dict[str, Any]]:
@@ -142,26 +181,32 @@ def main() -> int:
         del sys.argv[1]
         return campaign.main()
     parser = argparse.ArgumentParser(prog="python -m tests.crash.campaign", description=__doc__)
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--seed", type=int, default=None, help="repeat a run (random moments stay random)")
-    shared.add_argument("--store", choices=STORES, action="append", help="only this kind of store")
-    shared.add_argument("--json", action="store_true", help="print a report for programs")
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--seed", type=int, default=None, help="repeat a run (random moments stay random)")
+    options.add_argument("--store", choices=(*STORES, *SERVERS), action="append", help="only this kind of store")
+    options.add_argument("--json", action="store_true", help="print a report for programs")
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("kill", parents=[shared], help="kill -9 at named points and at random moments")
+    one = commands.add_parser("kill", parents=[options], help="kill -9 at named points and at random moments")
     one.add_argument("--points", type=int, default=2000, help="kills at named points, at least")
     one.add_argument("--random", type=int, default=400, help="kills at random moments")
     one.add_argument("--folder", help="where the stores are put, and kept")
-    two = commands.add_parser("powerloss", parents=[shared], help="lose power at every sync")
+    three = commands.add_parser("servers", parents=[options], help="kill clients of servers, then the servers")
+    three.add_argument("--points", type=int, default=240, help="kills of a client at named points, at least")
+    three.add_argument("--random", type=int, default=120, help="kills of a client at random moments")
+    three.add_argument("--servers", type=int, default=60, help="kills and restarts of servers")
+    three.add_argument("--folder", help="where journals are put, and kept")
+    three.add_argument("--report", action="store_true", help=f"write the figures into {SERVERS_REPORT.name}")
+    two = commands.add_parser("powerloss", parents=[options], help="lose power at every sync")
     two.add_argument("--rounds", type=int, default=4, help="workloads, each on what the last loss has left")
     two.add_argument("--variants", type=int, default=7, help="what may survive, per sync")
     commands.add_parser("tamper", help="change stored bytes")
     args = parser.parse_args()
     args.seed = secrets.randbelow(1 << 30) if args.seed is None else args.seed
-    args.store = args.store or list(STORES)
+    args.store = args.store or list(SERVERS if args.command == "servers" else STORES)
     if not args.json:
         print(f"seed {args.seed}", flush=True)
     start = time.monotonic()
-    ok, report = {"kill": kill, "powerloss": powerloss}[args.command](args)
+    ok, report = {"kill": kill, "servers": servers, "powerloss": powerloss}[args.command](args)
     seconds = round(time.monotonic() - start, 1)
     if args.json:
         print(json.dumps({"suite": args.command, "seed": args.seed, "ok": ok, "seconds": seconds, **report}, indent=1))

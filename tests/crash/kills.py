@@ -7,16 +7,20 @@ import random
 import shutil
 import tempfile
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.crash import plans
 from tests.crash.journal import FileJournal
 from tests.crash.zygote import OPENING, Zygote
+from tests.places import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 STORES = ("file", "sqlite")
+SERVERS = ("postgres", "redis", "tiered")
+"""Stores on servers, which have campaigns of their own."""
 LIFE = 25
 """Kills that one store goes through before its final check; then a new one is begun."""
 SCENARIOS = [name for name in plans.DOING if name not in ("call", "recall")]
@@ -32,6 +36,8 @@ class Tally:
         self.missed = 0
         """Jobs that ended without passing the point they were to be killed at."""
         self.acknowledged = 0
+        self.away = 0
+        """How often a client was told that its server cannot be reached, or that nobody knows."""
         self.stores = 0
         self.points: Counter[str] = Counter()
         self.problems: list[dict[str, Any]] = []
@@ -74,20 +80,29 @@ class Tally:
 class Victim:
     """One store that goes through kill after kill."""
 
-    def __init__(self, zygote: Zygote, store: str, folder: str, tally: Tally, *, sabotage: str | None = None) -> None:
+    def __init__(
+        self,
+        zygote: Zygote,
+        store: str,
+        folder: str,
+        tally: Tally,
+        *,
+        sabotage: str | None = None,
+        url: str | None = None,
+    ) -> None:
         self._zygote = zygote
         self._sabotage = sabotage
         self._tally = tally
         self.folder = tempfile.mkdtemp(prefix="victim-", dir=folder)
-        self._journal = f"{self.folder}/journal"
-        self._url = f"sqlite:///{self.folder}/a.db" if store == "sqlite" else f"file://{self.folder}/store"
+        self.journal = f"{self.folder}/journal"
+        self._url = url or url_of(store, Path(self.folder), "a")
         self.kills = 0
         self.broken = False
         tally.stores += 1
 
     def do(self, seed: int, **job: Any) -> bool:
         """Do one job; True when its process was killed."""
-        job = {"url": self._url, "journal": self._journal, "seed": seed, "rounds": 3, "scenario": [], **job}
+        job = {"url": self._url, "journal": self.journal, "seed": seed, "rounds": 3, "scenario": [], **job}
         job["sabotage"] = self._sabotage
         answer = self._zygote.do(job)
         if answer["killed"]:
@@ -113,13 +128,13 @@ class Victim:
     def census(self, scenarios: list[str], seed: int) -> dict[str, dict[str, int]]:
         """Which points the scenarios pass, and how often."""
         self.do(seed, census=True, scenario=scenarios)
-        return FileJournal(self._journal).history.census
+        return FileJournal(self.journal).history.census
 
-    def end(self, seed: int) -> None:
+    def end(self, seed: int, **job: Any) -> None:
         """The final check, and the sums."""
         if not self.broken:
-            self.do(seed, finish=True)
-        history = FileJournal(self._journal).history
+            self.do(seed, finish=True, **job)
+        history = FileJournal(self.journal).history
         self._tally.acknowledged += len(history.acked) + sum(history.posted.values())
         self._tally.problems += history.problems
         if not history.problems:

@@ -8,17 +8,33 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "perdure"
 _POINT = re.compile(r'faults\.point\(f?"([^"]+)"\)')
 
-ELSEWHERE = ("memory.", "file.epoch.", "file.restore.", "{what}")
-"""Points that no scenario here is about: the memory store survives nothing, and restoring is done into memory."""
+ELSEWHERE = ("memory.", "file.epoch.", "file.restore.", "copy.", "{what}")
+"""Points that no scenario here is about: the memory store survives nothing, restoring is done into memory, and copying
+is killed by tests of its own, ``tests/unit/test_copy_killed.py``."""
+BACKENDS = {
+    "file": ("stores/file", "blobs/local"),
+    "sqlite": ("stores/sqlite", "blobs/local"),
+    "postgres": ("stores/postgres", "blobs/postgres"),
+    "redis": ("stores/redis", "blobs/redis"),
+    "tiered": ("stores/tiered", "stores/postgres", "blobs/postgres"),
+}
+"""The modules of each kind of store; a module "_file..." belongs to "file"."""
+
+
+def _passed_by(store: str, path: Path) -> bool:
+    if path.parent.name not in ("stores", "blobs"):
+        return True
+    return f"{path.parent.name}/{path.stem.lstrip('_')}".startswith(BACKENDS[store])
 
 
 def named_points(store: str) -> dict[str, re.Pattern[str]]:
     """All points that a process can pass which uses one kind of store: as written -> what it matches."""
-    others = {"file": "sqlite.", "sqlite": "file."}[store]
     found: dict[str, re.Pattern[str]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
+        if not _passed_by(store, path):
+            continue
         for name in _POINT.findall(path.read_text("utf-8")):
-            if name.startswith((others, *ELSEWHERE)):
+            if ELSEWHERE.match(name):
                 continue
             pattern = re.sub(r"\\\{\w+\\\}", r"[a-z_]+", re.escape(name))
             found[name] = re.compile(pattern)

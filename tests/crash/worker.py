@@ -86,6 +86,7 @@ class Worker:
         clock: Clock | None = None,
         lease_ttl: float = 10,
         blobs: Callable[[], Blobs] | None = None,
+        folder: str = "",
         **options: Any,
     ) -> None:
         self.url = url
@@ -96,6 +97,8 @@ class Worker:
         self.clock = clock or ShiftedClock()
         self._options = {"migrations": migrations, "clock": self.clock, "lease_ttl": lease_ttl, **options}
         self._blobs = blobs
+        self.folder = folder or os.path.dirname(url.partition("//")[2].replace("//", "/"))
+        """Where other files may be put: beside the store, unless told otherwise."""
         self.db = open_database(url, schema=NEW, maintain=maintain, **self.options)
         self.store = self.watch(self.db)
         self.old = open_database(url, schema=OLD, maintain=False, **self.options)
@@ -111,11 +114,6 @@ class Worker:
         store: Any = Watched(db.kernel.store, self.journal)
         db.kernel.store = store
         return store
-
-    @property
-    def folder(self) -> str:
-        """Where the store lies."""
-        return os.path.dirname(self.url.partition("//")[2].replace("//", "/"))
 
     @property
     def kernel(self) -> Kernel:

@@ -23,6 +23,7 @@ from tests.crash import plans
 from tests.crash.journal import FileJournal
 from tests.crash.oracle import Oracle
 from tests.crash.sabotage import sabotage
+from tests.crash.server_worker import Stubborn
 from tests.crash.worker import Worker, small_thresholds
 
 FOUND_PROBLEMS, BROKE = 3, 4
@@ -58,7 +59,8 @@ def work(job: dict[str, Any], ready: int) -> int:
     if at and job.get("early"):
         die_at(at, job["hit"])
     passed = _count_points() if job.get("census") else {}
-    w = Worker(job["url"], journal, rng, maintain=job.get("maintain", False))
+    folder = os.path.dirname(job["journal"])
+    w = Worker(job["url"], journal, rng, maintain=job.get("maintain", False), folder=folder, **job.get("options", {}))
     history = journal.history
     full = job.get("full") or job["seed"] % FULL_CHECK_EVERY == 0
     found = Oracle(w.db, history).check(None if full else set(history.touched), 0 if full else 12, job["seed"])
@@ -80,6 +82,10 @@ def work(job: dict[str, Any], ready: int) -> int:
         plans.perform(w, rng.choice(BUSY))
     if at and not job.get("early"):
         die_at(at, job["hit"])
+    if job.get("stop"):
+        Stubborn(w).work(job["stop"], BUSY)
+        w.close()
+        return 0
     for _ in range(job["rounds"]):
         for name in job["scenario"] or [rng.choice(BUSY)]:
             plans.perform(w, name)

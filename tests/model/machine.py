@@ -119,6 +119,11 @@ class Histories(Comparing):
             self.open(writer, self.touched, False, self.branch_of(self.touched, 0))
         held = self.hands[writer]
         assert held is not None
+        s, hand = held
+        hand.edited = s.changed
+        if hand.begins and hand.pending and hand.pending.parent and hand.pending.parent.droppable:
+            # Whether what the line starts from is gone by now, only the store knows.
+            self.throw_away(writer)
         return held
 
     @rule(writer=writers)
@@ -142,7 +147,13 @@ class Histories(Comparing):
 
     @rule(writer=writers)
     def reload(self, writer: int) -> None:
-        s, hand = self.held(writer)
+        self.held(writer)
+        self.throw_away(writer)
+
+    def throw_away(self, writer: int) -> None:
+        held = self.hands[writer]
+        assert held is not None
+        s, hand = held
         life = self.model.life(hand.session)
         self.touched = hand.session
         expected = NotFound if life.heads and hand.branch not in life.heads else None
@@ -188,19 +199,56 @@ class Histories(Comparing):
         s, hand = self.held(writer)
         self.touched = hand.session
         self.travelling(writer, way)
+        if hand.pending is not None and hand.asked == ("tag" if tag else "fork", name, None) and at is None:
+            self.ask_again(writer, way)
+            return
         expected, node = self.model.locate(hand, at)
         if node is not None and node.droppable:
             # Whether it is gone by now, only the store knows.
+            self.throw_away(writer)
             return
         step = None if at is None else node.step if node else 1
         branch = TAG_PREFIX + TAGS[name % 2] if tag else BRANCHES[name]
+        asked = ("tag" if tag else "fork", name, step)
         if expected is None:
             assert node is not None
-            expected = self.model.start_line(hand, branch, node, "tag" if tag else "fork")
-        if tag:
-            self.agree(expected, lambda: s.tag(TAGS[name % 2], step))
+            expected = self.model.start_line(hand, branch, node, asked[0], asked)
+        self.agree(expected, lambda: self.ask(s, asked))
+
+    def ask(self, s: Session, asked: tuple[Any, ...]) -> Any:
+        """Ask a handle for what the model was asked for."""
+        match asked:
+            case ("tag", name, step):
+                return s.tag(TAGS[name % 2], step)
+            case ("fork", name, step):
+                return s.fork(BRANCHES[name], step)
+            case ("rewind", step):
+                return s.rewind(step)
+            case ("merge", other, prefer):
+                return s.merge(other, prefer)
+            case (_, note):
+                return s.commit(note)
+            case _:
+                raise AssertionError(asked)
+
+    @rule(writer=writers, way=st.sampled_from(WAYS))
+    def ask_again(self, writer: int, way: str) -> None:
+        """Somebody who got no answer asks once more for the same."""
+        s, hand = self.held(writer)
+        self.touched = hand.session
+        if hand.pending is None:
+            return
+        asked = hand.asked
+        self.travelling(writer, way)
+        if hand.edited and asked[0] in ("rewind", "merge"):
+            self.agree(Misuse, lambda: self.ask(s, asked))
+            return
+        if asked[0] == "commit":
+            expected = self.model.commit(hand, edited=hand.edited, note=asked[1])
         else:
-            self.agree(expected, lambda: s.fork(BRANCHES[name], step))
+            _, expected = self.model.again(hand, asked)
+        self.agree(expected, lambda: self.ask(s, asked))
+        assert exact(s.state.plain()) == exact(hand.state)
 
     @rule(writer=writers, at=fractions, way=st.sampled_from(WAYS))
     def rewind(self, writer: int, at: float, way: str) -> None:
@@ -209,12 +257,15 @@ class Histories(Comparing):
         if s.changed:
             self.agree(Misuse, lambda: s.rewind(1))
             return
+        if hand.begins:
+            self.ask_again(writer, way)
+            return
         self.travelling(writer, way)
         expected, node = self.model.locate(hand, at, current=True)
         step = node.step if node else 1
         if expected is None:
             assert node is not None
-            expected = self.model.start_line(hand, hand.branch, node, "rewind")
+            expected = self.model.start_line(hand, hand.branch, node, "rewind", ("rewind", step))
         self.agree(expected, lambda: s.rewind(step))
         assert exact(s.state.plain()) == exact(hand.state)
 
@@ -230,15 +281,17 @@ class Histories(Comparing):
         self.agree(self.model.switch(hand, branch), lambda: s.switch(branch))
         assert exact(s.state.plain()) == exact(hand.state)
 
-    @rule(writer=writers, pick=names, prefer=st.sampled_from([None, "ours", "theirs", "both"]))
-    def merge(self, writer: int, pick: int, prefer: str | None) -> None:
+    @rule(
+        writer=writers, pick=names, prefer=st.sampled_from([None, "ours", "theirs", "both"]), way=st.sampled_from(WAYS)
+    )
+    def merge(self, writer: int, pick: int, prefer: str | None, way: str) -> None:
         _, hand = self.held(writer)
-        self.bring_in(writer, self.branch_of(hand.session, pick, tags=True).removeprefix(TAG_PREFIX), prefer)
+        self.bring_in(writer, self.branch_of(hand.session, pick, tags=True).removeprefix(TAG_PREFIX), prefer, way)
 
-    def bring_in(self, writer: int, other: str, prefer: str | None) -> None:
+    def bring_in(self, writer: int, other: str, prefer: str | None, way: str = "once") -> None:
         s, hand = self.held(writer)
         self.touched = hand.session
-        self.travelling(writer, "once")
+        self.travelling(writer, way)
         if s.changed:
             self.agree(Misuse, lambda: s.merge(other))
             return

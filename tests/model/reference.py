@@ -83,7 +83,18 @@ class Hand:
     state: dict[str, Any] = field(default_factory=dict[str, Any])
     stale: bool = False
     pending: Node | None = None
+    expect: Node | None = None
+    """The head that the pending checkpoint builds on."""
+    asked: tuple[Any, ...] = ()
+    """What the pending checkpoint was asked for with."""
+    edited: bool = False
+    """Whether there are edits, as the real handle sees it."""
     taking: list[str] = field(default_factory=list[str])
+
+    @property
+    def begins(self) -> bool:
+        """Whether what is pending is a line."""
+        return self.pending is not None and self.pending.kind in ("fork", "tag", "rewind")
 
     def adopt(self, node: Node | None) -> None:
         """Stand at a checkpoint, without edits."""
@@ -217,19 +228,51 @@ class Reference:
             return Conflict
         if hand.pending is None:
             return None
-        expected = self._append(hand, hand.pending, hand.pending.parent)
+        if hand.begins:
+            return self._send_line(hand, settling=True)
+        expected = self._append(hand, hand.pending, hand.expect)
         if expected is None:
             hand.node, hand.pending = hand.pending, None
         elif expected is Conflict:
             hand.stale, hand.pending = True, None
         return expected
 
+    def _send_line(self, hand: Hand, *, settling: bool) -> Expected:
+        node = hand.pending
+        assert node is not None
+        there = self.life(hand.session).everything
+        if not hand.leased and node not in there and node.parent not in there:
+            hand.pending = None
+            return Conflict
+        expected = self._append(hand, node, hand.expect)
+        if expected is None:
+            hand.pending = None
+            if node.kind != "rewind":
+                return None
+            if settling and (hand.edited or hand.taking):
+                hand.stale = True
+                return Conflict
+            hand.adopt(node)
+        elif expected is not OutcomeUnknown:
+            hand.pending = None
+        return expected
+
+    def again(self, hand: Hand, asked: tuple[Any, ...]) -> tuple[bool, Expected]:
+        """Settle what is pending; whether it was the very thing that is asked for now."""
+        if hand.pending is None:
+            return False, None
+        same = hand.asked == asked
+        return same, self._send_line(hand, settling=False) if same and hand.begins else self._send(hand)
+
     def commit(self, hand: Hand, *, edited: bool, note: str = "", kind: str = "commit", **more: Any) -> Expected:
         """Make the handle's state the head of its branch."""
+        asked = more.get("asked", (kind, note))
+        hand.edited = edited
+        same = hand.pending is not None and hand.asked == asked and not edited and not hand.taking
         refused = self._send(hand)
         before = hand.node
         # A session's first commit is written even when there is nothing to say.
-        if refused is not None or (before and not (edited or note or kind != "commit" or hand.taking)):
+        if refused is not None or same or (before and not (edited or note or kind != "commit" or hand.taking)):
             return refused
         merges = more.get("merges", before.merges if before else ())
         hand.pending = Node(
@@ -242,10 +285,10 @@ class Reference:
             merges,
             tuple(hand.taking),
         )
-        hand.taking = []
+        hand.expect, hand.asked, hand.taking = before, asked, []
         return self._send(hand)
 
-    def start_line(self, hand: Hand, branch: str, at: Node, kind: str) -> Expected:
+    def start_line(self, hand: Hand, branch: str, at: Node, kind: str, asked: tuple[Any, ...]) -> Expected:
         """Fork, tag or rewind: a line of its own that begins with the state of ``at``."""
         refused = self._send(hand)
         if refused is not None:
@@ -253,11 +296,9 @@ class Reference:
         life = self.life(hand.session)
         if kind != "rewind" and branch in life.heads:
             return Conflict
-        node = Node(life.lines, at.step + 1, branch, kind, copy.deepcopy(at.state), at, at.merges)
-        expected = self._append(hand, node, hand.node if kind == "rewind" else None)
-        if expected is None and kind == "rewind":
-            hand.adopt(node)
-        return expected
+        hand.pending = Node(life.lines, at.step + 1, branch, kind, copy.deepcopy(at.state), at, at.merges)
+        hand.expect, hand.asked = hand.node if kind == "rewind" else None, asked
+        return self._send_line(hand, settling=False)
 
     def locate(self, hand: Hand, at: float | None, *, current: bool = False) -> tuple[Expected, Node | None]:
         """The checkpoint of the handle's branch at a fraction of its length; None: the handle's own."""
@@ -299,8 +340,9 @@ class Reference:
 
     def merge(self, hand: Hand, other: str, prefer: str | None) -> Expected:
         """Three ways, from the newest checkpoint that both sides stand on."""
-        refused = self._send(hand) if hand.pending is not None else None
-        if refused is not None:
+        asked = ("merge", other, prefer)
+        same, refused = self.again(hand, asked)
+        if same or refused is not None:
             return refused
         if hand.node is None:
             return NotFound
@@ -319,7 +361,7 @@ class Reference:
         if clashes:
             return MergeConflict
         hand.state = copy.deepcopy(state)
-        return self.commit(hand, edited=True, kind="merge", merges=(*hand.node.merges, theirs))
+        return self.commit(hand, edited=True, kind="merge", merges=(*hand.node.merges, theirs), asked=asked)
 
     # -- the inbox ----------------------------------------------------------------------------------------------
 

@@ -24,8 +24,13 @@ def start_objects(*, folder: str | None = None, port: int = 0, owner: int | None
     port = port or free_port(GRPC_ABOVE)
     command = [str(Path(sysconfig.get_path("scripts")) / "weed"), "mini", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     command += [f"-dir={folder}", f"-s3.port={port}", f"-s3.config={ids}", "-webdav=false", "-admin.ui=false"]
+    taken = {port, port + GRPC_ABOVE}
     for part in ("master", "volume", "filer", "admin"):
-        command.append(f"-{part}.port={free_port(GRPC_ABOVE)}")
+        # Free now is not enough: nor may it be the gRPC port of another part that has yet to be started.
+        while taken & {own := free_port(GRPC_ABOVE), own + GRPC_ABOVE}:
+            pass
+        taken |= {own, own + GRPC_ABOVE}
+        command.append(f"-{part}.port={own}")
 
     def ready() -> bool:
         with socket.socket() as probe:

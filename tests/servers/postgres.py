@@ -92,3 +92,17 @@ def init_cluster(bins: Path, folder: str, data: str) -> None:
 def postgres_url(server: Running, database: str = "postgres") -> str:
     """Where to connect."""
     return f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{server.port}/{database}"
+
+
+def start_replica(primary: Running, *, settings: Mapping[str, str] | None = None) -> Running:
+    """A streaming replica of a running server, a moment behind it as replicas are."""
+    bins = install() / "bin"
+    folder = scratch("replica")
+    give_away(folder)
+    data = os.path.join(folder, "data")
+    source = f"host=127.0.0.1 port={primary.port} user={USER} password={PASSWORD} dbname=replication"
+    command = [str(bins / "pg_basebackup"), "-D", data, "-d", source, "-R", "-X", "stream", "-c", "fast"]
+    done = subprocess.run(unprivileged(command), capture_output=True, text=True, check=False, cwd=folder)
+    if done.returncode:
+        raise RuntimeError(f"pg_basebackup failed: {done.stderr[-2000:]}")
+    return start_postgres(folder=folder, settings=settings)

@@ -106,8 +106,14 @@ def kill(server: Running) -> None:
 
 
 def freeze(server: Running) -> None:
-    """SIGSTOP: it accepts connections and answers nothing."""
+    """SIGSTOP: it accepts connections and answers nothing. Returns when its last thread has stopped."""
     os.kill(server.server, signal.SIGSTOP)
+    tasks = Path(f"/proc/{server.server}/task")
+    deadline = time.monotonic() + START_WITHIN
+    while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"process {server.server} did not stop")
+        time.sleep(0.001)
 
 
 def thaw(server: Running) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import bench
-from perdure.bench.goals import COLD, KERNEL, MEASURES, Result, meets
+from perdure.bench.goals import COLD, KERNEL, MEASURES, STORES, Result, meets
 from perdure.bench.messages import make_messages, raw_bytes, zstd_ratio
 from perdure.bench.timing import take_turns
 
@@ -24,6 +24,13 @@ PROMISED = {
     "cold.resume_vs_langgraph": ">= 8",
     "import.perdure_ms": "< 150",
     "import.optional_modules": "== 0",
+    "postgres.save_vs_floor": "<= 1.6",
+    "redis.save_vs_floor": "<= 1.4",
+    "tiered.save_vs_postgres": "<= 1.2",
+    "tiered.load_vs_postgres": "<= 0.8",
+    "postgres.late_vs_early": "<= 1.2",
+    "postgres.stored_vs_raw": "<= 0.9",
+    "postgres.fleet_vs_unbatched": ">= 4",
 }
 
 
@@ -106,3 +113,12 @@ def test_messages_are_the_same_every_time_and_look_like_a_conversation():
     assert any("tool_calls" in message for message in messages)
     assert 900 < raw_bytes(messages) / len(messages) < 1150
     assert 0.25 < zstd_ratio(messages) < 0.45
+
+
+def test_the_stores_suite_measures_every_figure_on_real_servers(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    report = printed(capsys, "stores", "--json", "--quick", f"--dir={tmp_path}")
+    assert set(values(report)) == set(STORES)
+    assert all(value is not None and value > 0 for value in values(report).values())
+    by_name = {result["name"]: result["detail"] for result in report["results"]}
+    assert by_name["redis.save_vs_floor"]["appendfsync"] == "always"
+    assert by_name["postgres.save_vs_floor"]["reported_elsewhere_ms"] == 45

@@ -5,13 +5,13 @@ from __future__ import annotations
 import perdure
 
 NAMES = [
-    "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "Busy", "CallError", "Checkpoint",
-    "Clash", "Conflict", "Context", "Corrupted", "CursorExpired", "Database", "Difference", "Diverged", "Done",
-    "DoneElsewhere", "EffectFailed", "Gone", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch",
-    "Keys", "Kind", "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse", "NotDone",
-    "NotFound", "NotJson", "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "Reading", "Session", "Status",
-    "StoreError", "StoreFull", "Tool", "Unavailable", "UncommittedEdits", "Unknown", "__version__", "migration", "open",
-    "open_async", "tool",
+    "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BlobRef", "Busy", "CallError",
+    "Checkpoint", "Clash", "Conflict", "Context", "Corrupted", "CursorExpired", "Database", "Difference", "Diverged",
+    "Done", "DoneElsewhere", "EffectFailed", "Gone", "InDoubt", "Incompatible", "InvalidInput", "InvalidState",
+    "KeyMismatch", "Keys", "Kind", "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse",
+    "NotDone", "NotFound", "NotJson", "Origin", "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "Reading",
+    "Session", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable", "UncommittedEdits", "Unknown",
+    "__version__", "migration", "open", "open_async", "tool",
 ]  # fmt: skip
 
 

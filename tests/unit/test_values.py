@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
+from perdure import codec
 from perdure.errors import LimitExceeded, NotJson
-from perdure.values import BLOB_OVER, BYTES, MAX_DEPTH, STR, TREE, BlobRef, Wire, same
+from perdure.values import BLOB_OVER, BYTES, MAX_DEPTH, STR, TREE, BlobRef, Wire, is_plain, same
 from tests.model.documents import exact, values
 
 
@@ -108,3 +110,35 @@ def test_a_ref_equals_what_it_stands_for_only_when_it_can_look():
     ref.resolver = lambda _: "abc"
     assert ref == "abc"
     assert ref == BlobRef(STR, "00" * 32, 3)
+
+
+JSONISH = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9000) | st.binary(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.lists(JSONISH, max_size=3), st.integers(min_value=0, max_value=2))
+def test_what_is_called_plain_is_what_wiring_would_give(value: list[Any], depth: int):
+    put_aside: list[bytes] = []
+
+    def offload(_: int, data: bytes) -> str:
+        put_aside.append(data)
+        return "0" * 64
+
+    if is_plain(value, depth):
+        try:
+            unwired = codec.encode(value).data
+        except UnicodeEncodeError:
+            return
+        assert codec.encode(Wire(offload).value(value, ("vars", "x")[:depth])).data == unwired
+        assert put_aside == []
+
+
+@pytest.mark.parametrize(
+    "value", [b"bytes", float("nan"), 2**64, (1,), {1: 2}, {"k": {"deep": object()}}, "x" * 40_000, [0] * 9000]
+)
+def test_what_needs_wiring_is_not_called_plain(value: Any):
+    assert not is_plain([value], 0)
+    assert is_plain(["small", 1, None, {"role": "user", "content": ["ü", 1.5, True]}], 0)

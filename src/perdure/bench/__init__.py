@@ -1,4 +1,4 @@
-"""Benchmarks: ``perdure bench kernel`` and ``perdure bench cold``. Reports, never tests: a missed goal is shown.
+"""Benchmarks: ``perdure bench kernel``, ``stores`` and ``cold``. Reports, never tests: a missed goal is shown.
 
 Every figure is a ratio whose two sides were measured in the same run, in turns, on the same disk.
 """
@@ -10,18 +10,20 @@ import gc
 import json
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from perdure.bench.goals import Result
     from perdure.bench.plan import Plan
+    from perdure.bench.servers import Servers
 
     Part = Callable[[Path, Plan], list[Result]]
 
-SUITES = ("kernel", "cold")
+SUITES = ("kernel", "cold", "stores")
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
@@ -51,26 +53,54 @@ def run(
     from perdure.bench.report import as_json, machine
 
     # The messages are there before anything is timed, and no garbage collection looks at them again.
-    plan.messages(max(plan.steps, plan.saves) if suite == "kernel" else plan.session)
+    plan.messages(plan.session if suite == "cold" else max(plan.steps, plan.saves))
     gc.collect()
     gc.freeze()
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="perdure-bench-", dir=where or _disk()) as made:
         folder = Path(made)
         facts = machine(folder)
-        for name, part in _parts(suite, peers).items():
-            if only and name not in only:
-                continue
-            room = folder / name
-            room.mkdir()
-            for result in part(room, plan):
-                results.append(result)
-                _progress(result)
+        with _parts(suite, peers) as parts:
+            for name, part in parts.items():
+                if only and name not in only:
+                    continue
+                room = folder / name
+                room.mkdir()
+                for result in part(room, plan):
+                    results.append(result)
+                    _progress(result)
     gc.unfreeze()
     return as_json(suite, plan, facts, results)
 
 
-def _parts(suite: str, peers: bool) -> dict[str, Part]:
+@contextmanager
+def _parts(suite: str, peers: bool) -> Generator[dict[str, Part]]:
+    if suite == "stores":
+        from perdure.bench.servers import servers
+
+        with servers() as found:
+            yield _on_servers(found)
+    else:
+        yield _embedded(suite, peers)
+
+
+def _on_servers(found: Servers) -> dict[str, Part]:
+    from perdure.bench import stores
+
+    def on(part: Callable[[Servers, Plan], list[Result]]) -> Part:
+        return lambda _, plan: part(found, plan)
+
+    return {
+        "postgres": on(stores.postgres_saves),
+        "redis": on(stores.redis_saves),
+        "tiered": on(stores.tiered),
+        "late": on(stores.postgres_late),
+        "stored": on(stores.postgres_stored),
+        "fleet": on(stores.postgres_fleet),
+    }
+
+
+def _embedded(suite: str, peers: bool) -> dict[str, Part]:
     from perdure.bench import cold
 
     def resume(folder: Path, plan: Plan) -> list[Result]:
@@ -110,7 +140,7 @@ def _progress(result: Result) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="perdure bench", description="Measure this machine; a report, not a test.")
-    parser.add_argument("suite", choices=SUITES, help="kernel: commits and loads; cold: start of a process")
+    parser.add_argument("suite", choices=SUITES, help="kernel, stores (on servers), or cold starts")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quick", action="store_true", help="a few operations each: shows that everything runs")
     parser.add_argument("--dir", type=Path, help="measure in this folder (default: a temporary one on a disk)")

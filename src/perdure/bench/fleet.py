@@ -22,8 +22,8 @@ def fleet(folder: Path, plan: Plan) -> list[Result]:
     batched: list[float] = []
     single: list[float] = []
     for i in range(plan.fleets):
-        single.append(asyncio.run(_rate(folder / f"single-{i}.db", plan, messages, {"max_batch": 1})))
-        batched.append(asyncio.run(_rate(folder / f"batched-{i}.db", plan, messages, {})))
+        single.append(asyncio.run(rate(f"sqlite:///{folder}/single-{i}.db", plan, messages, {"max_batch": 1})))
+        batched.append(asyncio.run(rate(f"sqlite:///{folder}/batched-{i}.db", plan, messages, {})))
     ratio = statistics.median(b / s for b, s in zip(batched, single, strict=True))
     detail = {
         "sessions": plan.sessions,
@@ -35,8 +35,9 @@ def fleet(folder: Path, plan: Plan) -> list[Result]:
     return [Result("sqlite.fleet_vs_unbatched", ratio, detail)]
 
 
-async def _rate(path: Path, plan: Plan, messages: list[dict[str, Any]], options: dict[str, Any]) -> float:
-    async with perdure.open_async(f"sqlite:///{path}", **options) as db:
+async def rate(url: str, plan: Plan, messages: list[dict[str, Any]], options: dict[str, Any]) -> float:
+    """Saves per second of many sessions at once."""
+    async with perdure.open_async(url, **options) as db:
         sessions = [await db.session(f"session-{n}", owner="ana") for n in range(plan.sessions)]
 
         async def work(n: int, session: perdure.AsyncSession) -> None:

@@ -69,7 +69,31 @@ COLD = {
     "import.perdure_ms": Measure("< 150", "wall time of a process that imports perdure, less a bare Python's"),
     "import.optional_modules": Measure("== 0", "optional dependencies loaded by `import perdure`"),
 }
-MEASURES = {**KERNEL, **COLD}
+STORES = {
+    "postgres.save_vs_floor": Measure(
+        "<= 1.6",
+        "append one message and commit, against one autocommitted INSERT of its JSON, in turns: p50 / p50 over blocks",
+        _AS_MUCH,
+    ),
+    "redis.save_vs_floor": Measure(
+        "<= 1.4", "the same against one SET of its JSON at the same appendfsync: p50 / p50 over blocks", _AS_MUCH
+    ),
+    "tiered.save_vs_postgres": Measure("<= 1.2", "a commit behind a hot tier / on PostgreSQL alone, in turns", 0.8),
+    "tiered.load_vs_postgres": Measure(
+        "<= 0.8", "read the session on an open handle, touch every message: behind a hot tier / on PostgreSQL alone"
+    ),
+    "postgres.late_vs_early": Measure(
+        "<= 1.2",
+        "p50 of a commit late in a long session / early in it, each divided by the floor's p50 of the same stretch",
+    ),
+    "postgres.stored_vs_raw": Measure(
+        "<= 0.9", "bytes of all tables and indexes after a plain VACUUM / bytes of the messages as JSON"
+    ),
+    "postgres.fleet_vs_unbatched": Measure(
+        ">= 4", "saves per second of 100 sessions at once / the same with batches of 1 on one connection"
+    ),
+}
+MEASURES = {**KERNEL, **COLD, **STORES}
 
 
 class Result(NamedTuple):

@@ -96,6 +96,11 @@ def late_saves(folder: Path, plan: Plan) -> list[Result]:
     floor = SqliteFloor(folder / "floor.db", messages)
     with closing(floor), perdure.open(url) as db, db.session(SESSION, owner="ana") as s:
         turns = take_turns(floor.save, saver(s, messages), plan.steps, plan.block)
+    return compare_late("sqlite", turns, plan)
+
+
+def compare_late(store: str, turns: Turns, plan: Plan) -> list[Result]:
+    """A long session's late commits against its early ones."""
     early, late = slice(plan.early, plan.early + plan.window), slice(-plan.window, None)
 
     def change(times: list[int], q: float) -> float:
@@ -115,6 +120,6 @@ def late_saves(folder: Path, plan: Plan) -> list[Result]:
     steady = turns.steady(plan.early)
     p50 = change(turns.ours, 0.5) / change(turns.floor, 0.5)
     return [
-        Result("sqlite.late_vs_early", p50, detail("p50", 0.5), steady),
-        Result("sqlite.late_vs_early.p99", change(turns.ours, 0.99), detail("p99", 0.99), steady),
+        Result(f"{store}.late_vs_early", p50, detail("p50", 0.5), steady),
+        Result(f"{store}.late_vs_early.p99", change(turns.ours, 0.99), detail("p99", 0.99), steady),
     ]

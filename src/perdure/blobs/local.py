@@ -14,16 +14,16 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from perdure import faults
+from perdure.blobs._refs import CHUNK, REF, check_content, check_ref, checked
 from perdure.clock import SystemClock
 from perdure.disk import Disk, explain, sync, sync_folder, write_all
-from perdure.errors import Corrupted, HandleClosed, InvalidInput, NotFound, Poisoned
+from perdure.errors import Corrupted, HandleClosed, NotFound, Poisoned
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from perdure.protocols import Clock
 
-_REF = re.compile(r"[0-9a-f]{64}")
 _SHARD = re.compile(r"[0-9a-f]{2}")
 LEFTOVER = 3_600_000
 """Age in ms from which an unfinished file is taken for one that a killed process left behind."""
@@ -52,35 +52,31 @@ class LocalBlobs:
     def put(self, ref: str, data: bytes) -> None:
         """Make the content durable under its ref; when it is there already, renew it instead."""
         path = self._path(ref)
-        if hashlib.sha256(data).hexdigest() != ref:
-            raise InvalidInput(f"blob {ref}: the content has another sha256; nothing was written")
+        check_content(ref, data)
         with self._noting():
             self._make_folder()
-            if self._renew(path, len(data)):
-                return
-            unfinished = self._write(data)
-            try:
-                with self._locked(exclusive=False):
-                    shard = os.path.dirname(path)
-                    self._disk.mkdir(shard)
-                    faults.point("blobs.put.before_rename")
-                    self._disk.rename(unfinished, path)
-                    faults.point("blobs.put.after_rename")
-                    self._sync_names(shard)
-                    faults.point("blobs.put.after_fsync")
-            except OSError:
-                with suppress(OSError):
-                    self._disk.unlink(unfinished)
-                raise
+            if not self._renew(path, len(data)):
+                self._name(self._write(data), path)
+
+    def put_stream(self, chunks: Iterable[bytes]) -> str:
+        """Make a content durable that comes in pieces, or renew it; its ref."""
+        self._check()
+        with self._noting():
+            self._make_folder()
+        unfinished, ref, size = self._write_stream(chunks)
+        path = self._path(ref)
+        with self._noting():
+            if self._renew(path, size):
+                self._disk.unlink(unfinished)
+            else:
+                self._name(unfinished, path)
+        return ref
 
     def get(self, ref: str) -> bytes:
         """The content, verified; ``NotFound`` when missing, ``Corrupted`` when altered."""
         path = self._path(ref)
         with self._noting():
-            try:
-                fd = self._disk.open(path, write=False)
-            except FileNotFoundError as error:
-                raise NotFound(f"there is no blob {ref} in {self._folder}") from error
+            fd = self._open(ref)
             try:
                 data = self._disk.read(fd, self._disk.fstat(fd).st_size, 0)
             finally:
@@ -88,6 +84,10 @@ class LocalBlobs:
         if hashlib.sha256(data).hexdigest() != ref:
             raise Corrupted(path, "this blob is not what was written")
         return data
+
+    def get_stream(self, ref: str) -> Iterator[bytes]:
+        """The content in pieces, verified before its last one is given out."""
+        return checked(ref, self._path(ref), self._read_on(ref))
 
     def refs(self) -> Iterator[tuple[str, int]]:
         """All refs with the time (ms) each was last put or renewed; also clears what killed writers left."""
@@ -99,7 +99,7 @@ class LocalBlobs:
                     continue
                 for name in self._disk.listdir(f"{self._folder}/{shard}"):
                     renewed = self._renewed(f"{self._folder}/{shard}/{name}")
-                    if renewed is not None and _REF.fullmatch(shard + name):
+                    if renewed is not None and REF.fullmatch(shard + name):
                         yield shard + name, renewed
 
     def delete(self, ref: str, unless_renewed_since: int) -> bool:
@@ -124,8 +124,7 @@ class LocalBlobs:
 
     def _path(self, ref: str) -> str:
         self._check()
-        if not _REF.fullmatch(ref):
-            raise InvalidInput(f"{ref!a:.80} is no blob's ref: it must be 64 hexadecimal digits in lower case")
+        check_ref(ref)
         return f"{self._folder}/{ref[:2]}/{ref[2:]}"
 
     def _renew(self, path: str, size: int) -> bool:
@@ -161,6 +160,69 @@ class LocalBlobs:
         finally:
             self._disk.close(fd)
         return path
+
+    def _write_stream(self, chunks: Iterable[bytes]) -> tuple[str, str, int]:
+        """The same for a content in pieces; also its ref and size. What the pieces themselves raise passes through."""
+        path = f"{self._folder}/tmp-{os.urandom(8).hex()}"
+        seen = hashlib.sha256()
+        size = 0
+        with self._noting():
+            fd = self._disk.open(path, exclusive=True)
+        try:
+            faults.point("blobs.put.before_write")
+            for chunk in chunks:
+                seen.update(chunk)
+                with self._noting():
+                    write_all(self._disk, fd, chunk, size)
+                size += len(chunk)
+            with self._noting():
+                self._disk.utime(path, self._clock.wall() * 1_000_000)
+                faults.point("blobs.put.before_fsync")
+                sync(self._disk, fd, path)
+        except BaseException:
+            with suppress(OSError):
+                self._disk.unlink(path)
+            raise
+        finally:
+            self._disk.close(fd)
+        return path, seen.hexdigest(), size
+
+    def _name(self, unfinished: str, path: str) -> None:
+        """Give a written file its name, durably."""
+        try:
+            with self._locked(exclusive=False):
+                shard = os.path.dirname(path)
+                self._disk.mkdir(shard)
+                faults.point("blobs.put.before_rename")
+                self._disk.rename(unfinished, path)
+                faults.point("blobs.put.after_rename")
+                self._sync_names(shard)
+                faults.point("blobs.put.after_fsync")
+        except OSError:
+            with suppress(OSError):
+                self._disk.unlink(unfinished)
+            raise
+
+    def _open(self, ref: str) -> int:
+        try:
+            return self._disk.open(self._path(ref), write=False)
+        except FileNotFoundError as error:
+            raise NotFound(f"there is no blob {ref} in {self._folder}") from error
+
+    def _read_on(self, ref: str) -> Iterator[bytes]:
+        with self._noting():
+            fd = self._open(ref)
+        try:
+            at = 0
+            while True:
+                with self._noting():
+                    chunk = self._disk.read(fd, CHUNK, at)
+                if not chunk:
+                    return
+                at += len(chunk)
+                yield chunk
+        finally:
+            self._disk.close(fd)
 
     def _sync_names(self, shard: str) -> None:
         sync_folder(self._disk, shard)

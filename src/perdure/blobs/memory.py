@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from perdure.blobs._refs import check_content, check_ref
+from perdure.blobs._whole import WholeStreams
 from perdure.clock import SystemClock
 from perdure.errors import NotFound
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from perdure.protocols import Clock
 
 
-class MemoryBlobs:
+class MemoryBlobs(WholeStreams):
     """A dict of contents by ref; gone with the process."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -32,15 +34,18 @@ class MemoryBlobs:
 
     def put(self, ref: str, data: bytes) -> None:
         """Keep the content, or renew it."""
+        check_content(ref, data)
         with self._lock:
-            self._held[ref] = (data, self._clock.wall())
+            before = self._held[ref][1] if ref in self._held else 0
+            # Never back in time: a clock that was set back must not make a blob look older than it is.
+            self._held[ref] = (data, max(before, self._clock.wall()))
 
     def get(self, ref: str) -> bytes:
         """The content."""
+        check_ref(ref)
         with self._lock:
             if ref not in self._held:
-                msg = f"blob {ref} is missing"
-                raise NotFound(msg)
+                raise NotFound(f"there is no blob {ref} in memory")
             return self._held[ref][0]
 
     def refs(self) -> Iterator[tuple[str, int]]:
@@ -50,6 +55,7 @@ class MemoryBlobs:
 
     def delete(self, ref: str, unless_renewed_since: int) -> bool:
         """Delete unless it was renewed meanwhile."""
+        check_ref(ref)
         with self._lock:
             held = self._held.get(ref)
             if held is None or held[1] >= unless_renewed_since:

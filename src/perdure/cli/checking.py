@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.opening import AsJson, Store, open_existing
+from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def one_or_all(session: str | None, everything: bool) -> None:
 def verify(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", show_default=False)] = None,
     store: Store = None,
+    blobs: BlobsAt = None,
     everything: Annotated[bool, typer.Option("--all", help="Every session, and every blob they refer to.")] = False,
     witness: Annotated[
         str | None,
@@ -39,6 +40,9 @@ def verify(
     ] = None,
     update: Annotated[
         bool, typer.Option("--update-witness", help="When all is well, write the witness anew (with --all).")
+    ] = False,
+    copied: Annotated[
+        bool, typer.Option("--copied", help="The witness is of the store that this one was copied from.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -54,10 +58,10 @@ def verify(
     if update and (witness is None or not everything):
         msg = "--update-witness needs --all and --witness FILE"
         raise InvalidInput(msg)
-    with open_existing(store) as db:
+    with open_existing(store, blobs) as db:
         # The first time there is nothing to compare with yet, and --update-witness makes it.
         compare = witness if witness is not None and (os.path.exists(witness) or not update) else None
-        report = db.verify(session, compare)
+        report = db.verify(session, compare, copied=copied)
         updated = db.witness(witness) if update and report.ok and witness is not None else 0
     if as_json:
         print_json(_json(report, witness, updated))

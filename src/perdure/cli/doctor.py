@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from perdure.cli.opening import AsJson, NoDatabase, Store, find_url, path_of
+from perdure.cli.opening import AsJson, BlobsAt, NoDatabase, Store, find_url, path_of
 from perdure.errors import InvalidInput, PerdureError
+from perdure.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-def doctor(store: Store = None, as_json: AsJson = False) -> None:
+def doctor(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
     """Check that this machine can keep what the store promises.
 
     Looks at versions, the key, the store, its disk and the clocks, and kills a child process to see what survives. The
@@ -46,7 +47,7 @@ def doctor(store: Store = None, as_json: AsJson = False) -> None:
 
     found: list[Finding] = []
     out = Out()
-    for finding in findings(store):
+    for finding in findings(store, blobs):
         found.append(finding)
         if not as_json:
             out.line(f"{finding.verdict:4}  {finding.name}: {finding.words}", _STYLES[finding.verdict])
@@ -59,7 +60,7 @@ def doctor(store: Store = None, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def findings(given: str | None) -> Iterator[Finding]:
+def findings(given: str | None, blobs: str | None = None) -> Iterator[Finding]:
     """All checks, one after the other."""
     yield _versions()
     yield _key()
@@ -71,7 +72,7 @@ def findings(given: str | None) -> Iterator[Finding]:
     except PerdureError as error:
         yield Finding("store", FAIL, str(error))
     if url:
-        yield _opens(url)
+        yield _opens(url, blobs)
     folder = _folder(url)
     yield _filesystem(folder)
     yield from _durability("file" if url.startswith("file:") else "sqlite", folder)
@@ -111,14 +112,16 @@ def _key() -> Finding:
     )
 
 
-def _opens(url: str) -> Finding:
+def _opens(url: str, blobs: str | None) -> Finding:
     import perdure
 
     try:
-        with perdure.open(url, maintain=False) as db:
+        with perdure.open(url, maintain=False, blobs=blobs or None) as db:
             usage = db.kernel.store.usage()
             ahead = max((row.updated for row in db.sessions(limit=1000)), default=0) - db.kernel.clock.wall()
             words = f"{db.url}, {usage.sessions} sessions, {usage.checkpoints} checkpoints. {db.promise}"
+            if blobs:
+                words += f" Its blobs are in {shown(blobs)}."
     except PerdureError as error:
         return Finding("store", FAIL, str(error))
     if ahead > _SKEW:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.opening import AsJson, Store, open_existing
+from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing
 
 if TYPE_CHECKING:
     from perdure.cli.places import Opened
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def ls(
     store: Store = None,
+    blobs: BlobsAt = None,
     status: Annotated[
         str | None, typer.Option(metavar="STATUS", help="Only sessions with this status, such as in_doubt.")
     ] = None,
@@ -39,7 +40,7 @@ def ls(
 
     if status is not None and status not in list(Status):
         raise InvalidInput(f"there is no status {status[:40]!r}: it is one of {', '.join(Status)}")
-    with open_existing(store) as db:
+    with open_existing(store, blobs) as db:
         # One more than wanted tells whether there is more.
         rows = db.sessions(owner=owner, status=status, after=after, limit=limit + 1)
         now = db.kernel.clock.wall()
@@ -106,6 +107,7 @@ def _print_rows(rows: list[SessionRow], now: int, following: str | None, *, filt
 def show(
     place: Annotated[str, typer.Argument(metavar="SESSION[@PLACE]", help="PLACE: a step, tag, branch or id.")],
     store: Store = None,
+    blobs: BlobsAt = None,
     branch: Annotated[str, typer.Option(metavar="NAME", help="The branch a step is counted on.")] = MAIN,
     full: Annotated[bool, typer.Option("--full", help="Leave nothing out, however long it is.")] = False,
     as_json: AsJson = False,
@@ -114,13 +116,13 @@ def show(
     from perdure.cli.output import print_json
     from perdure.cli.places import open_matters, open_place
 
-    with open_existing(store) as db:
+    with open_existing(store, blobs) as db:
         opened = open_place(db, place, branch)
         effects, approvals = open_matters(opened.reading)
         state = opened.reading.plain()
         now = db.kernel.clock.wall()
     if as_json:
-        checkpoint = opened.reading.checkpoint._asdict()
+        checkpoint = opened.reading.checkpoint.as_dict()
         print_json({**checkpoint, "state": state, "effects": effects, "approvals": approvals})
     else:
         _print_state(opened, state, effects, approvals, now, full=full)

@@ -29,6 +29,16 @@ Store = Annotated[
         show_default=False,
     ),
 ]
+BlobsAt = Annotated[
+    str | None,
+    typer.Option(
+        "--blobs",
+        envvar="PERDURE_BLOBS",
+        metavar="URL",
+        help="Where its blobs are, if not beside it or in it: s3://bucket/prefix, gs://, az:// or file:///folder.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
@@ -51,11 +61,14 @@ def find_url(given: str | None) -> str:
     raise NoDatabase(f"there is no database here ({DEFAULT} does not exist): name one with --store or PERDURE_STORE")
 
 
-def open_existing(given: str | None, *, maintain: bool = False) -> Database:
+def open_existing(given: str | None, blobs: str | None = None, *, maintain: bool = False) -> Database:
     """Open an existing database; commands that only look leave its upkeep to the programs that write it."""
     import perdure
 
-    return perdure.open(find_url(given), maintain=maintain)
+    url = find_url(given)
+    # On a server only the store itself can tell whether it is there.
+    options = {"create": False} if "postgresql://" in url or "postgres://" in url else {}
+    return perdure.open(url, maintain=maintain, blobs=blobs or None, **options)
 
 
 def path_of(url: str) -> str:

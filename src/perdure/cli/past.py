@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.opening import AsJson, Store, open_existing
+from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing
 
 if TYPE_CHECKING:
     from perdure.checkpoint import Checkpoint
@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
 def log(
     session: Annotated[str, typer.Argument(metavar="SESSION")],
     store: Store = None,
+    blobs: BlobsAt = None,
     branch: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which branch; main if not said.", show_default=False)
     ] = None,
@@ -37,7 +38,7 @@ def log(
     """List the checkpoints of a session, newest first."""
     from perdure.cli.output import print_json
 
-    with open_existing(store) as db:
+    with open_existing(store, blobs) as db:
         row = db.look(session)
         if graph and branch is None:
             branches = [h.branch for h in row.heads if not h.branch.startswith(TAGS)]
@@ -57,7 +58,7 @@ def log(
             {
                 "session": session,
                 "branches": {h.branch: {"step": h.step, "id": h.id.hex()} for h in row.heads},
-                "checkpoints": [c._asdict() for c in points],
+                "checkpoints": [c.as_dict() for c in points],
                 "next": following,
             }
         )
@@ -127,6 +128,7 @@ def diff(
     a: Annotated[str, typer.Argument(metavar="SESSION@A")],
     b: Annotated[str, typer.Argument(metavar="SESSION@B")],
     store: Store = None,
+    blobs: BlobsAt = None,
     branch: Annotated[str, typer.Option(metavar="NAME", help="The branch steps are counted on.")] = MAIN,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 when the two differ.")] = False,
     as_json: AsJson = False,
@@ -136,7 +138,7 @@ def diff(
     from perdure.cli.places import open_place
     from perdure.merge import differences
 
-    with open_existing(store) as db:
+    with open_existing(store, blobs) as db:
         one, two = open_place(db, a, branch), open_place(db, b, branch)
         found = differences(one.reading.plain(), two.reading.plain())
     if as_json:

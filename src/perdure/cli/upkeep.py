@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.checking import one_or_all
-from perdure.cli.opening import DEFAULT, AsJson, Store, open_existing
+from perdure.cli.opening import DEFAULT, AsJson, BlobsAt, Store, open_existing
 from perdure.cli.text import count, cut, size
 from perdure.errors import InvalidInput
 
@@ -31,12 +31,13 @@ def register(app: typer.Typer) -> None:
 def backup(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
     store: Store = None,
+    blobs: BlobsAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Write everything, blobs included, into one file, while agents go on writing."""
     if os.path.exists(file):
         raise InvalidInput(f"{file} exists already: choose a new name, so that no older backup is lost")
-    with open_existing(store) as db:
+    with open_existing(store, blobs) as db:
         done = db.backup(file)
     held = f"{count(done.sessions, 'session')}, {count(done.checkpoints, 'checkpoint')}, {count(done.blobs, 'blob')}"
     words = f"{held} in {size(done.bytes)}"
@@ -49,6 +50,7 @@ def backup(
 def restore(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file that perdure backup wrote.")],
     store: Store = None,
+    blobs: BlobsAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring everything of a backup into a database, which is made when it is not there.
@@ -58,7 +60,7 @@ def restore(
     """
     import perdure
 
-    with perdure.open(store or DEFAULT, maintain=False) as db:
+    with perdure.open(store or DEFAULT, maintain=False, blobs=blobs or None) as db:
         done = db.restore(file)
         url = db.url
     there = f", {done.skipped} were there already" if done.skipped else ""
@@ -66,9 +68,9 @@ def restore(
     _tell(as_json, {**done._asdict(), "store": url}, words)
 
 
-def sweep(store: Store = None, as_json: AsJson = False) -> None:
+def sweep(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
     """Remove expired sessions, and blobs that nothing refers to any more."""
-    with open_existing(store) as db:
+    with open_existing(store, blobs) as db:
         swept = db.sweep()
         collected = db.collect()
     answer = {
@@ -89,6 +91,7 @@ def sweep(store: Store = None, as_json: AsJson = False) -> None:
 def prune(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", show_default=False)] = None,
     store: Store = None,
+    blobs: BlobsAt = None,
     everything: Annotated[bool, typer.Option("--all", help="Every session that nobody is writing.")] = False,
     keep_last: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Keep the last N checkpoints of each branch.")
@@ -104,7 +107,7 @@ def prune(
     one_or_all(session, everything)
     dropped = kept = 0
     busy: list[str] = []
-    with open_existing(store) as db:
+    with open_existing(store, blobs) as db:
         from perdure.errors import Busy
 
         for id in [session] if session is not None else _ids(db):
@@ -133,6 +136,7 @@ def migrate(
     module: Annotated[str, typer.Argument(metavar="MODULE", help="Your module that declares the migrations.")],
     schema: Annotated[str, typer.Option(metavar="VERSION", help="The schema version to bring sessions to.")],
     store: Store = None,
+    blobs: BlobsAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring every session to a schema version now, instead of when it is next opened.
@@ -151,7 +155,7 @@ def migrate(
         raise InvalidInput(f"{module} cannot be imported ({error}): name a module of yours, such as myagent") from error
     finally:
         sys.path.pop(0)
-    with perdure.open(find_url(store), schema=schema, maintain=False) as db:
+    with perdure.open(find_url(store), schema=schema, maintain=False, blobs=blobs or None) as db:
         done = db.migrate()
     answer: dict[str, Any] = {"migrated": done.migrated, "current": done.current}
     for name, pairs in (("skipped", done.skipped), ("failed", done.failed)):

@@ -49,6 +49,8 @@ class SqliteFile:
         self._lock = threading.Lock()
         self._pool_lock = threading.Lock()
         self._idle: list[apsw.Connection] = []
+        self._pooled = False
+        """Whether reading connections were opened beside the writing one."""
         make_file(path)
         try:
             self._writer = self._connect()
@@ -68,9 +70,19 @@ class SqliteFile:
     # -- transactions ------------------------------------------------------------------------------
 
     @contextmanager
-    def read(self) -> Generator[Cursor]:
-        """A transaction that sees one instant and never waits for a writer."""
+    def read(self, *, brief: bool = False) -> Generator[Cursor]:
+        """A transaction that sees one instant and never waits for a writer.
+
+        A ``brief`` one writes nothing meanwhile, so it may use the writing connection while nobody else does.
+        """
         self.check()
+        # A second connection takes as long to open as most reads: until two threads meet, the first one serves.
+        if brief and not self._pooled and self._lock.acquire(blocking=False):
+            try:
+                yield from self._read_by_writer()
+            finally:
+                self._lock.release()
+            return
         connection = self._take_reader()
         try:
             cursor = cursor_of(connection)
@@ -89,6 +101,21 @@ class SqliteFile:
                 raise
             raise known from error
         self._give_reader(connection)
+
+    def _read_by_writer(self) -> Generator[Cursor]:
+        self.check()
+        try:
+            if self._writer.in_transaction:  # an interrupt hit between a begin and its work
+                self._cursor.execute("rollback")
+            self._cursor.execute("begin")
+            yield self._cursor
+            self._cursor.execute("commit")
+        except BaseException as error:
+            self._rollback()
+            known = translate(error, self.path)
+            if known is None or known is error:
+                raise
+            raise known from error
 
     def write(self, what: str, work: Callable[[Cursor], T], commits: Sequence[Append] = ()) -> T:
         """Do some work in a writing transaction: durable when this returns, undone when the work raises.
@@ -218,6 +245,7 @@ class SqliteFile:
         with self._pool_lock:
             if self._idle:
                 return self._idle.pop()
+        self._pooled = True
         try:
             connection = self._connect()
             cursor_of(connection).execute("pragma query_only = 1")

@@ -87,7 +87,8 @@ class Writer:
                 _INSERT,
                 (
                     no, item.line, item.step, item.id, item.digest, item.kind, item.branch, item.status,
-                    item.at, int(item.starts), item.tool, item.error, _json(item.takes), _json(item.blobs),
+                    item.at, int(item.starts), item.tool, item.error,
+                    _json(item.takes) if item.takes else "", _json(item.blobs) if item.blobs else "",
                     item.envelope, item.payload,
                 ),
             )  # fmt: skip

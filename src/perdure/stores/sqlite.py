@@ -82,7 +82,7 @@ class SqliteStore:
         self._reader = Reader(self._file.path, judge)
         self._writer = Writer(self._clock, judge, self._reader)
         try:
-            with self._file.read() as cursor:
+            with self._file.read(brief=True) as cursor:
                 self.id = str(self._reader.meta(cursor, "id"))
                 self.epoch = str(self._reader.meta(cursor, "epoch"))
         except BaseException:
@@ -138,17 +138,17 @@ class SqliteStore:
 
     def look(self, session: str) -> SessionRow | None:
         """What is known of a session, a tombstone included."""
-        with self._file.read() as cursor:
+        with self._file.read(brief=True) as cursor:
             return self._reader.look(cursor, session)
 
     def starts(self, session: str, branch: str | None) -> list[Row]:
         """The first rows of all lines of a branch (None: of all branches)."""
-        with self._file.read() as cursor:
+        with self._file.read(brief=True) as cursor:
             return self._reader.starts(cursor, session, branch)
 
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
-        with self._file.read() as cursor:
+        with self._file.read(brief=True) as cursor:
             return self._reader.load(cursor, session, line, step, refs=refs)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:

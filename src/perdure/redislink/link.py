@@ -1,0 +1,297 @@
+"""Connections to one server, kept ready, and the sending of commands until they are answered or time is up.
+
+Whatever is sent may be sent again when its answer was lost: every script is written so that a second run of the
+same bytes changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from perdure.errors import ForkedProcess, HandleClosed, InvalidInput, MissingExtra, PerdureError, Unavailable
+from perdure.redislink import replies as words
+
+try:
+    import redis
+except ImportError as error:
+    raise MissingExtra("redis", "redis") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from perdure.redislink.scripts import Script
+
+    Ask = Callable[[bytes], Any]
+
+CONNECTIONS: Final = 32
+"""Connections at most; more callers wait for one."""
+FIRST_PAUSE: Final = 0.02
+LONGEST_PAUSE: Final = 1.0
+_BROKEN: Final = (redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse, OSError)
+
+
+class Lost(Unavailable):
+    """Time is up in the middle. ``answers`` came; those behind them have none.
+
+    Of these, the ones up to the number ``sent`` may have been executed; the others were not, and ``problem`` says why.
+    """
+
+    def __init__(self, problem: PerdureError, answers: list[Any], sent: int) -> None:
+        self.problem = problem
+        self.answers = answers
+        self.sent = sent
+        said = str(problem).removesuffix("; nothing was written")
+        super().__init__(f"{said}; what was sent may or may not have been done")
+
+
+class Link:
+    """Sends packed commands. May be used from any thread; a forked child must open its own."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        scripts: Sequence[Script],
+        retry_for: float,
+        socket_timeout: float,
+        greet: Callable[[Ask], None] | None = None,
+    ) -> None:
+        self.url = name
+        self._load = b"".join(script.load for script in scripts)
+        self._scripts = len(scripts)
+        self._retry_for = retry_for
+        self._greet = greet
+        self._pid = os.getpid()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._idle: list[Any] = []
+        self._slots = threading.Semaphore(CONNECTIONS)
+        self._slot_wait = socket_timeout + retry_for
+        self._make = _maker(url, name, socket_timeout)
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    def one(self, command: bytes, *, replies: int = 1, patience: float | None = None) -> Any:
+        """Send one command (of several parts the last of ``replies`` counts) and give back its answer, or raise it."""
+        try:
+            (answer,) = self.many((command,), replies=replies, patience=patience)
+        except Lost as lost:
+            # Whatever became of it, more is known by now than that the answer was lost.
+            raise (lost if isinstance(lost.problem, Unavailable) else lost.problem) from None
+        if isinstance(answer, PerdureError):
+            raise answer
+        return answer
+
+    def unit(self, commands: Sequence[bytes]) -> list[Any]:
+        """Send MULTI, commands and EXEC, all again if need be; the answers of the commands, none of them refused."""
+        for again in (False, True):
+            answers = self.one(b"".join(commands), replies=len(commands))
+            refused = [words.code_of(answer) for answer in answers if isinstance(answer, redis.ResponseError)]
+            if not refused:
+                return answers
+            if again or refused[0][0] != "NOSCRIPT":
+                raise words.translate(*refused[0], self.url)
+            self.one(self._load, replies=self._scripts)
+        raise AssertionError
+
+    def many(self, commands: Sequence[bytes], *, replies: int = 1, patience: float | None = None) -> list[Any]:
+        """Send commands in one go; each answer is a value or an error of ours.
+
+        Raises ``Lost`` when time is up (``patience`` seconds after the first failure) and something was sent,
+        ``Unavailable`` when nothing was.
+        """
+        answers: list[Any] = []
+        sent = 0
+        pause = FIRST_PAUSE
+        deadline = 0.0
+        while True:
+            self.check()
+            progress = _Progress(sent, replies)
+            try:
+                problem = self._attempt(commands, answers, progress)
+            except PerdureError as error:
+                problem = error
+            except _BROKEN as error:
+                problem = _explain(error, self.url)
+            if problem is None:
+                return answers
+            sent = progress.sent
+            now = time.monotonic()
+            deadline = deadline or now + (self._retry_for if patience is None else patience)
+            if not isinstance(problem, Unavailable) or isinstance(problem, words.Hopeless) or now + pause >= deadline:
+                raise Lost(problem, answers, sent) if answers or sent else problem from None
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _attempt(self, commands: Sequence[bytes], answers: list[Any], progress: _Progress) -> PerdureError | None:
+        """Send what has no answer yet and read; a problem that may pass by itself is given back."""
+        if not self._slots.acquire(timeout=self._slot_wait):
+            return Unavailable(f"{self.url}: all {CONNECTIONS} connections are busy: use fewer threads per handle")
+        connection: Any = None
+        try:
+            connection = self._take()
+            passing = self._exchange(connection, commands, answers, progress)
+            if passing is not None and passing[0] == "NOSCRIPT":
+                self._load_scripts(connection)
+                passing = self._exchange(connection, commands, answers, progress)
+            if passing is not None:
+                return words.translate(*passing, self.url)
+            self._give_back(connection)
+            connection = None
+            return None
+        finally:
+            if connection is not None:
+                connection.disconnect()
+                self._forget_idle()
+            self._slots.release()
+
+    def _exchange(
+        self, connection: Any, commands: Sequence[bytes], answers: list[Any], progress: _Progress
+    ) -> tuple[str, str] | None:
+        """One round trip; the code and words of a refusal that a second try may overcome, else None."""
+        first = len(answers)
+        before, progress.sent = progress.sent, len(commands)
+        connection.send_packed_command(commands if len(commands) == 1 else (b"".join(commands[first:]),))
+        passing: tuple[str, str] | None = None
+        executed = False
+        for _ in range(first, len(commands)):
+            try:
+                answer = self._answer(connection, progress.replies)
+            except redis.ResponseError as error:
+                code, text = words.code_of(error)
+                if code in words.PASSING and passing is None:
+                    passing = (code, text)
+                answer = words.translate(code, text, self.url)
+            else:
+                executed = executed or passing is not None
+            # What comes behind a command that must be sent again may build on it: it is sent again as well.
+            if passing is None:
+                answers.append(answer)
+        if passing is not None and not executed:
+            progress.sent = before
+        return passing
+
+    def _answer(self, connection: Any, count: int) -> Any:
+        if count == 1:
+            return connection.read_response(disable_decoding=True)
+        first: redis.ResponseError | None = None
+        answer: Any = None
+        for _ in range(count):
+            try:
+                answer = connection.read_response(disable_decoding=True)
+            except redis.ResponseError as error:
+                # A unit of several is refused as a whole, for what its first refused part says.
+                first = first or error
+        if first is not None:
+            raise first
+        return answer
+
+    def _load_scripts(self, connection: Any) -> None:
+        connection.send_packed_command((self._load,))
+        for _ in range(self._scripts):
+            try:
+                connection.read_response(disable_decoding=True)
+            except redis.ResponseError as error:
+                raise words.translate(*words.code_of(error), self.url) from None
+
+    # -- connections -------------------------------------------------------------------------------
+
+    def _take(self) -> Any:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        connection = self._make()
+        try:
+            connection.connect()
+            if self._greet is not None:
+                self._greet(lambda command: self._ask(connection, command))
+        except redis.ResponseError as error:
+            connection.disconnect()
+            raise words.translate(*words.code_of(error), self.url) from None
+        except BaseException:
+            connection.disconnect()
+            raise
+        return connection
+
+    def _ask(self, connection: Any, command: bytes) -> Any:
+        """One question on a connection that is being greeted; a refusal is raised as one of ours."""
+        for again in (False, True):
+            connection.send_packed_command((command,))
+            try:
+                return connection.read_response(disable_decoding=True)
+            except redis.ResponseError as error:
+                code, text = words.code_of(error)
+                if code != "NOSCRIPT" or again:
+                    raise words.translate(code, text, self.url) from None
+            self._load_scripts(connection)
+        raise AssertionError
+
+    def _give_back(self, connection: Any) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.disconnect()
+
+    def _forget_idle(self) -> None:
+        """After a failure the others are no better: whoever needs one connects anew."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.disconnect()
+
+    # -- the handle --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse to work after a fork or after the end."""
+        if os.getpid() != self._pid:
+            raise ForkedProcess(f"{self.url}: this handle was opened before a fork: open a new one in the child")
+        if self._closed:
+            raise HandleClosed(f"{self.url}: this handle was closed: open a new one")
+
+    def close(self) -> None:
+        """Close all connections; one that is in use is closed when its command is done."""
+        if os.getpid() == self._pid:
+            self._closed = True
+            self._forget_idle()
+
+
+class _Progress:
+    """How many commands, counted from the first, may have reached the server without an answer."""
+
+    def __init__(self, sent: int, replies: int) -> None:
+        self.sent = sent
+        self.replies = replies
+        """Answers of the server to each command."""
+
+
+def _explain(error: Exception, where: str) -> PerdureError:
+    code = getattr(error, "status_code", None)
+    if isinstance(error, redis.AuthenticationError | redis.BusyLoadingError) or code:
+        return words.translate(*words.code_of(error), where)
+    return words.unreachable(error, where)
+
+
+def _maker(url: str, name: str, socket_timeout: float) -> Callable[[], Any]:
+    """What makes connections; a URL that the driver does not understand is refused at once."""
+    from_url = cast("Callable[..., Any]", getattr(redis.ConnectionPool, "from_url"))  # noqa: B009 (its types are open)
+    try:
+        pool = from_url(
+            url, protocol=2, socket_timeout=socket_timeout, socket_connect_timeout=socket_timeout, driver_info=None
+        )
+        # Answers are parsed as those of the older protocol, whatever the URL says. The pool itself is not used: it
+        # would count connections that we count ourselves, and never forget one.
+        kind, options = pool.connection_class, {**pool.connection_kwargs, "protocol": 2}
+        kind(**options)
+    except (ValueError, TypeError, redis.RedisError):
+        raise InvalidInput(
+            f"{name}: this URL cannot be used: write redis://user:password@host:6379/0?prefix=perdure "
+            "(rediss:// for TLS), with parameters that redis-py knows"
+        ) from None
+    # A closure, since the options hold the password and other callables would show them.
+    return lambda: kind(**options)

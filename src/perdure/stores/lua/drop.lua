@@ -1,0 +1,21 @@
+-- Delete a session and leave its tombstone. Large keys are taken apart by the server in the background.
+local S, token, freed, op, reason, status = KEYS[1], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local id = sub(S, #P + 4)
+local meta = call('HMGET', P .. ':meta', 'id', 'fence', 'trimmed')
+if meta[1] ~= ARGV[2] then return {'other'} end
+local s = call('HMGET', S, 'holder', 'token', 'until', 'did', 'owner', 'status', 'created', 'seq', 'posts', 'floor')
+if not s[6] then return {'none'} end
+if s[4] == op then return 1 end
+local wall, now = clock(ARGV[3])
+local refused = refusal(token, freed, meta[2], s[1], s[2], s[3], wall, now)
+if refused then return refused end
+if s[8] and tonumber(s[8]) > tonumber(meta[3]) then call('HSET', P .. ':meta', 'trimmed', s[8]) end
+call('ZREM', P .. ':ids', id)
+call('ZREM', P .. ':owner:' .. s[5], id)
+call('ZREM', P .. ':status:' .. s[6], id)
+call('ZREM', P .. ':expiry', id)
+for _, part in ipairs({'r', 'l', 'a', 'x', 'i', 'w', 'b'}) do call('UNLINK', P .. ':' .. part .. ':' .. id) end
+call('UNLINK', S)
+call('HSET', S, 'owner', '', 'status', status, 'created', s[7], 'updated', wall, 'reason', reason,
+  'token', s[2] or '0', 'posts', s[9] or '0', 'floor', s[8] or s[10] or '0', 'did', op)
+return 1

@@ -1,0 +1,502 @@
+"""Blobs in a bucket: whose it is, what lies in it, what goes wrong with it and what is then said. A real S3 server."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import perdure
+import tests.servers
+from perdure import faults
+from perdure.blobs import _object_names as names
+from perdure.blobs import open_blobs
+from perdure.blobs.object import LEFTOVER, LONG, ObjectBlobs
+from perdure.clock import SystemClock
+from perdure.errors import Corrupted, HandleClosed, InvalidInput, NotFound, Unavailable
+from tests.blobs.places import bucket_url, unique
+from tests.clock import FakeClock
+from tests.servers.objects import KEY_ID, SECRET, objects_options, start_objects
+from tests.servers.process import freeze, kill, stop, thaw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.servers.process import Running
+
+DATA = b"a photograph of the hotel" * 2000
+REF = hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture
+def config() -> dict[str, str]:
+    return objects_options(tests.servers.objects())
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return bucket_url(unique(tmp_path))
+
+
+@pytest.fixture
+def blobs(url: str, config: dict[str, str], clock: FakeClock) -> ObjectBlobs:
+    return ObjectBlobs(url, "store-1", clock=clock, config=config)
+
+
+def objects_in(blobs: ObjectBlobs) -> dict[str, int]:
+    """Everything below the prefix, by what it is."""
+    found: dict[str, int] = {}
+    for item in blobs._client.list():
+        kind = "renewal" if ".r" in item.path else "mark" if item.path.endswith(".x") else "content"
+        kind = "owner" if item.path == names.OWNER else kind
+        found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def only_content(blobs: ObjectBlobs) -> str:
+    (path,) = [item.path for item in blobs._client.list("/".join([REF[:2], REF])) if "." not in item.path]
+    return path
+
+
+# -- whose it is -----------------------------------------------------------------------------------------
+
+
+def test_a_prefix_belongs_to_one_store(url: str, config: dict[str, str], blobs: ObjectBlobs):
+    blobs.put(REF, DATA)
+    with pytest.raises(InvalidInput, match=r"another store \('store-1'\): give each store a prefix of its own"):
+        ObjectBlobs(url, "store-2", config=config)
+    other = ObjectBlobs(f"{url}/deeper", "store-2", config=config)
+    other.put(REF, DATA)
+    assert [ref for ref, _ in other.refs()] == [REF]
+    assert ObjectBlobs(url, "store-1", config=config).get(REF) == DATA
+
+
+def test_looking_claims_nothing(url: str, config: dict[str, str], blobs: ObjectBlobs):
+    assert list(blobs.refs()) == []
+    with pytest.raises(NotFound):
+        blobs.get(REF)
+    assert objects_in(blobs) == {}
+    ObjectBlobs(url, "store-2", config=config).put(REF, DATA)
+    with pytest.raises(InvalidInput, match="another store"):
+        blobs.put(REF, DATA)
+
+
+def test_of_two_stores_that_begin_together_one_gets_the_prefix(url: str, config: dict[str, str]):
+    handles = [ObjectBlobs(url, f"store-{n}", config=config) for n in range(4)]
+    answers: list[str] = []
+
+    def begin(handle: ObjectBlobs) -> None:
+        try:
+            handle.put(REF, DATA)
+            answers.append("mine")
+        except InvalidInput:
+            answers.append("another's")
+
+    threads = [threading.Thread(target=begin, args=(handle,)) for handle in handles]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == ["another's"] * 3 + ["mine"]
+
+
+def test_a_server_that_knows_no_conditions_is_used_without_them(url: str, config: dict[str, str]):
+    plain = {**config, "aws_conditional_put": "disabled"}
+    blobs = ObjectBlobs(url, "store-1", config=plain)
+    blobs.put(REF, DATA)
+    assert blobs.get(REF) == DATA
+    with pytest.raises(InvalidInput, match="another store"):
+        ObjectBlobs(url, "store-2", config=plain)
+
+
+# -- what lies in it -------------------------------------------------------------------------------------
+
+
+def test_a_content_lies_below_its_hash_and_is_sent_once(blobs: ObjectBlobs, clock: FakeClock):
+    for _ in range(5):
+        blobs.put(REF, DATA)
+        clock.advance(1000)
+    assert objects_in(blobs) == {"owner": 1, "content": 1, "renewal": 1}
+    assert only_content(blobs).startswith(f"{REF[:2]}/{REF}/")
+
+
+def test_what_is_no_blob_is_neither_listed_nor_deleted(blobs: ObjectBlobs, clock: FakeClock):
+    blobs.put(REF, DATA)
+    strange = [
+        "notes.txt",
+        "zz/x",
+        f"{REF[:2]}/{REF}/readme",
+        f"{REF[:2]}/{REF}/0-0",
+        f"00/{REF}/{'0' * 12}-{'0' * 16}",
+    ]
+    for path in strange:
+        blobs._client.write(path, b"hello")
+    clock.advance(2 * LEFTOVER)
+    assert [ref for ref, _ in blobs.refs()] == [REF]
+    assert blobs.delete(REF, clock.wall()) is True
+    assert {item.path for item in blobs._client.list()} == {*strange, names.OWNER}
+
+
+def test_every_change_of_the_bytes_is_noticed(blobs: ObjectBlobs, url: str, config: dict[str, str]):
+    blobs.put(REF, DATA)
+    path = only_content(blobs)
+    rng = random.Random(3)
+    for n in range(6):
+        raw = bytearray(DATA)
+        raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+        blobs._client.write(path, bytes(raw if n else DATA[:-1]))
+        for handle in (blobs, ObjectBlobs(url, "store-1", config=config)):
+            with pytest.raises(Corrupted, match=f"blob {REF} in s3://"):
+                handle.get(REF)
+
+
+def test_a_damaged_upload_is_passed_over_when_there_is_another(blobs: ObjectBlobs, clock: FakeClock):
+    blobs.put(REF, DATA)
+    clock.advance(1000)
+    blobs._client.write(names.new_generation(REF, clock.wall()), b"?" * len(DATA))
+    blobs._places.forget(REF)
+    assert blobs.get(REF) == DATA
+
+
+def test_putting_again_heals_what_was_cut_short(blobs: ObjectBlobs):
+    blobs.put(REF, DATA)
+    blobs._client.write(only_content(blobs), DATA[:100])
+    blobs._places.forget(REF)
+    blobs.put(REF, DATA)
+    assert blobs.get(REF) == DATA
+
+
+def test_a_reader_finds_the_content_that_was_uploaded_anew(url: str, config: dict[str, str], clock: FakeClock):
+    reader, writer = (ObjectBlobs(url, "store-1", clock=clock, config=config) for _ in range(2))
+    writer.put(REF, DATA)
+    assert reader.get(REF) == DATA
+    clock.advance(1000)
+    assert writer.delete(REF, clock.wall()) is True
+    writer.put(REF, DATA)
+    assert reader.get(REF) == DATA, "it remembered a place where nothing is any more"
+
+
+def test_a_condemned_content_is_read_but_not_relied_on(blobs: ObjectBlobs, clock: FakeClock):
+    blobs.put(REF, DATA)
+    clock.advance(10)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(name: str) -> None:
+        if name == "blobs.delete.condemned":
+            raise Killed
+
+    faults.hook = killed
+    with pytest.raises(Killed):
+        blobs.delete(REF, clock.wall())
+    faults.hook = None
+    assert objects_in(blobs) == {"owner": 1, "content": 1, "mark": 1}
+    assert blobs.get(REF) == DATA
+    blobs.put(REF, DATA)
+    assert objects_in(blobs)["content"] == 2
+    clock.advance(10)
+    assert blobs.delete(REF, clock.wall()) is True
+    clock.advance(2 * LEFTOVER)
+    assert list(blobs.refs()) == []
+    assert objects_in(blobs) == {"owner": 1}
+
+
+def test_marks_of_a_killed_collector_are_cleared(blobs: ObjectBlobs, clock: FakeClock):
+    blobs.put(REF, DATA)
+    clock.advance(10)
+    blobs.put(REF, DATA)
+    clock.advance(10)
+
+    def killed(name: str) -> None:
+        if name == "blobs.delete.content_gone":
+            raise KeyboardInterrupt
+
+    faults.hook = killed
+    with pytest.raises(KeyboardInterrupt):
+        blobs.delete(REF, clock.wall())
+    faults.hook = None
+    assert objects_in(blobs) == {"owner": 1, "mark": 1, "renewal": 1}
+    assert list(blobs.refs()) == []
+    assert objects_in(blobs) == {"owner": 1, "mark": 1, "renewal": 1}, "too young to tell"
+    clock.advance(2 * LEFTOVER)
+    assert list(blobs.refs()) == []
+    assert objects_in(blobs) == {"owner": 1}
+
+
+class Wrong(SystemClock):
+    """The clock of a machine that nobody has set."""
+
+    def __init__(self, by: int) -> None:
+        self._by = by
+
+    def wall(self) -> int:
+        return super().wall() + self._by
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(("writer", "collector"), [(-2 * LEFTOVER, 0), (0, 2 * LEFTOVER), (-LEFTOVER, LEFTOVER)])
+def test_clocks_that_disagree_by_hours_make_no_blob_old(
+    url: str, config: dict[str, str], writer: int, collector: int, known: bool
+):
+    put = ObjectBlobs(url, "store-1", clock=Wrong(writer), config=config)
+    collect = ObjectBlobs(url, "store-1", clock=Wrong(collector), config=config)
+    put.put(REF, DATA)
+    if known:
+        put.put(REF, DATA)
+    cutoff = Wrong(collector).wall() - LEFTOVER
+    assert dict(collect.refs())[REF] < cutoff, "it looks old"
+    assert collect.delete(REF, cutoff) is False
+    assert collect.delete(REF, cutoff) is False
+    assert ObjectBlobs(url, "store-1", config=config).get(REF) == DATA
+    assert collect.delete(REF, Wrong(collector).wall()) is True, "without any grace it goes"
+
+
+def test_a_slow_upload_is_young_when_it_is_done(blobs: ObjectBlobs, clock: FakeClock):
+    def slow(name: str) -> None:
+        if name == "blobs.put.before_upload":
+            clock.advance(LONG + 1)
+
+    faults.hook = slow
+    blobs.put(REF, DATA)
+    faults.hook = None
+    assert list(blobs.refs()) == [(REF, clock.wall())]
+
+
+def test_a_closed_handle_is_refused(blobs: ObjectBlobs):
+    blobs.put(REF, DATA)
+    blobs.close()
+    uses: list[Callable[[], Any]] = [lambda: blobs.get(REF), lambda: blobs.put(REF, DATA), lambda: list(blobs.refs())]
+    for use in [*uses, lambda: blobs.delete(REF, 0), lambda: blobs.put_stream([DATA])]:
+        with pytest.raises(HandleClosed):
+            use()
+
+
+MEASURE = """
+import hashlib, random, resource, sys
+from perdure.blobs.object import ObjectBlobs
+from tests.servers.objects import objects_options
+blobs = ObjectBlobs(sys.argv[1], "store-1")
+rng = random.Random(1)
+blobs.put_stream([rng.randbytes(100)])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+ref = blobs.put_stream(rng.randbytes(1 << 20) for _ in range(64))
+seen = hashlib.sha256()
+for piece in blobs.get_stream(ref):
+    seen.update(piece)
+assert seen.hexdigest() == ref
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_64_mib_pass_through_without_being_held_in_memory(url: str, config: dict[str, str]):
+    env = {**os.environ, **{name.upper(): value for name, value in config.items()}}
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, url], env=env, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 56 * 1024, "KiB beyond what a small blob takes"
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------
+
+
+def says(error: BaseException) -> str:
+    """All that anybody could print of an error."""
+    shown = "".join(traceback.format_exception(error))
+    chain = [error]
+    while (last := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(last)
+    return shown + "".join(f"{each!r} {each}" for each in chain)
+
+
+def refused(url: str, config: dict[str, str], match: str, kind: type[Exception] = Unavailable, **options: Any) -> None:
+    with pytest.raises(kind, match=match) as caught:
+        ObjectBlobs(url, "store-1", config=config, **options)
+    assert "\n" not in str(caught.value)
+    for secret in (SECRET, "hunter2", "Signature="):
+        assert secret not in says(caught.value)
+
+
+def test_a_missing_bucket_is_named(config: dict[str, str]):
+    refused("s3://no-such-bucket/x", config, "s3://no-such-bucket/x: there is no such bucket: create it")
+
+
+def test_wrong_credentials_are_named_and_not_shown(url: str, config: dict[str, str]):
+    match = "the credentials are not accepted .*check AWS_ACCESS_KEY_ID"
+    refused(url, {**config, "aws_secret_access_key": "hunter2"}, match)
+    refused(url, {**config, "aws_access_key_id": "nobody-hunter2"}, match)
+
+
+def test_a_server_that_is_not_there_is_named(url: str, config: dict[str, str]):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        refused(url, {**config, "aws_endpoint": endpoint}, "the server cannot be reached: check the endpoint")
+
+
+@contextlib.contextmanager
+def answering(status: str, body: str) -> Iterator[str]:
+    """The address of something that gives this answer to whatever it is asked."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        text = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = other.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(text)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{other.getsockname()[1]}"
+        other.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def test_a_server_that_is_no_bucket_server_is_named(url: str, config: dict[str, str]):
+    with answering("418 I'm a teapot", "hi") as endpoint:
+        refused(url, {**config, "aws_endpoint": endpoint}, r"the request failed \(418\): check the endpoint")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "match"),
+    [
+        ("403 Forbidden", "AccessDenied", "permission denied .403 AccessDenied.: allow to list, read, write"),
+        ("403 Forbidden", "ExpiredToken", "credentials are not accepted .403 ExpiredToken"),
+        ("301 Moved", "PermanentRedirect", "the bucket is in another region"),
+        ("503 Slow Down", "SlowDown", "cannot answer at the moment .503 SlowDown.: try again later"),
+        ("507 Full", "XMinioStorageFull", "there is no space left"),
+    ],
+)
+def test_what_a_server_refuses_is_said_in_one_line(
+    url: str, config: dict[str, str], status: str, code: str, match: str
+):
+    """As servers do, the answer repeats what was signed; none of it may show."""
+    body = f"<Error><Code>{code}</Code><StringToSign>x-amz-security-token:hunter2</StringToSign></Error>"
+    with answering(status, body) as endpoint:
+        refused(url, {**config, "aws_endpoint": endpoint, "aws_session_token": "hunter2"}, match, timeout=1.0)
+
+
+@pytest.mark.parametrize(
+    ("url", "settings"),
+    [
+        ("gs://bucket/x", {"google_skip_signature": "true"}),
+        ("az://container/x?account=agents", {"azure_storage_account_key": "aHVudGVyMg=="}),
+    ],
+)
+def test_the_other_clouds_are_reached_the_same_way(url: str, settings: dict[str, str]):
+    """What they answer cannot be tried here; that they are asked, and how a refusal reads, can."""
+    with answering("403 Forbidden", "<Error><Code>AuthorizationFailure</Code></Error>") as endpoint:
+        mark = "&" if "?" in url else "?"
+        refused(f"{url}{mark}endpoint={endpoint}", settings, f"^{url[:5]}.*: permission denied", timeout=1.0)
+
+
+def test_a_setting_that_nobody_knows_is_named(url: str, config: dict[str, str]):
+    refused(url, {**config, "frobnicate": "hunter2"}, "frobnicate", InvalidInput)
+
+
+@pytest.mark.parametrize(
+    ("url", "match"),
+    [
+        ("s3://", "names no bucket: write s3://bucket/prefix"),
+        ("s3:///prefix", "names no bucket"),
+        ("s3://ana:hunter2@bucket/x", "holds no credentials"),
+        ("s3://bucket/a//b", "empty part"),
+        ("s3://bucket/../x", "dots"),
+        ("s3://bucket/x?secret_access_key=hunter2", "not known here: only endpoint, region"),
+        ("s3://bucket/x?frob=1", "'frob' is not known here"),
+        ("gs://bucket/x?region=eu", "'region' is not known here: only endpoint"),
+        ("s3://bucket:80/x", "names no bucket"),
+        ("ftp://bucket/x", "names no place for blobs"),
+    ],
+)
+def test_a_wrong_url_says_how_to_write_it(url: str, match: str):
+    with pytest.raises(InvalidInput, match=match) as caught:
+        open_blobs(url, "store-1")
+    assert "hunter2" not in says(caught.value)
+
+
+def test_the_url_may_say_where_and_the_environment_who(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    server = tests.servers.objects()
+    url = bucket_url(unique(tmp_path))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    blobs = ObjectBlobs(f"{url}?endpoint=http://127.0.0.1:{server.port}&region=us-east-1", "store-1")
+    blobs.put(REF, DATA)
+    assert blobs.get(REF) == DATA
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.port}")
+    assert ObjectBlobs(url, "store-1").get(REF) == DATA
+
+
+@pytest.fixture
+def private() -> Iterator[Running]:
+    """A server that a test may kill."""
+    server = start_objects()
+    yield server
+    stop(server)
+
+
+def test_a_server_that_does_not_answer_is_given_up_on(private: Running):
+    url = bucket_url("x", private)
+    blobs = ObjectBlobs(url, "store-1", config=objects_options(private), timeout=1.0)
+    blobs.put(REF, DATA)
+    freeze(private)
+    try:
+        for use in (lambda: blobs.get(REF), lambda: blobs.put(REF, DATA), lambda: list(blobs.refs())):
+            with pytest.raises(Unavailable, match="no answer within 1 s"):
+                use()
+    finally:
+        thaw(private)
+    assert blobs.get(REF) == DATA
+
+
+def test_a_server_killed_in_mid_upload_commits_nothing_and_is_used_again_when_it_is_back(
+    private: Running, tmp_path: Path
+):
+    config = objects_options(private)
+    url = f"sqlite:///{tmp_path}/agents.db"
+    with perdure.open(url) as db:
+        store_id = db.kernel.store.id
+    blobs = ObjectBlobs(bucket_url("x", private), store_id, config=config, timeout=3.0)
+    film = random.Random(4).randbytes(40 << 20)
+    with perdure.open(url, blobs=blobs) as db, db.session("s") as s:
+        s.vars["n"] = 1
+        s.commit()
+
+        def dying(n: int = 0) -> Iterator[bytes]:
+            for at in range(0, len(film), 1 << 20):
+                yield film[at : at + (1 << 20)]
+
+        def die(name: str) -> None:
+            if name == "blobs.put.before_upload":
+                threading.Timer(0.05, kill, (private,)).start()
+
+        s.vars["film"] = film
+        faults.hook = die
+        with pytest.raises(Unavailable, match="s3://perdure-tests/x: "):
+            s.commit()
+        faults.hook = None
+        assert db.read("s").step == 1
+        again = start_objects(folder=private.folder, port=private.port)
+        try:
+            assert s.commit().step == 2
+            assert db.read("s").vars["film"] == film
+            assert db.open_blob(db.put_blob(dying())).read() == film
+            assert db.verify().ok
+        finally:
+            stop(again, keep=True)

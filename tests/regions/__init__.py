@@ -1,0 +1,1 @@
+"""What holds when state is replicated: a real streaming replica, promoted in mid-run."""
