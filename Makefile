@@ -32,12 +32,12 @@ endef
 
 .PHONY: help
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 .PHONY: setup
 setup: $(STAMP) ## create .venv with pinned dependencies and perdure itself
 
-$(STAMP): pyproject.toml requirements/runtime.txt requirements/servers.txt requirements/dev.txt src/perdure/_version.py
+$(STAMP): pyproject.toml requirements/runtime.txt requirements/servers.txt requirements/agent.txt requirements/dev.txt src/perdure/_version.py
 	@$(find_python); echo "setup: $$("$$python" --version) in $(VENV)"; "$$python" -m venv --clear $(VENV)
 	@$(BIN)/python $(PIP_INSTALL) --no-deps -r requirements/dev.txt
 	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
@@ -78,9 +78,18 @@ demo: $(STAMP) ## see an agent survive a crash
 bench: $(STAMP) ## measure the kernel, as JSON
 	@$(BIN)/perdure bench kernel --json
 
-.PHONY: crash powerloss tamper model
+.PHONY: crash crash-servers powerloss tamper model ambiguous race
 crash: $(STAMP) ## long run: kill -9 at random moments
 	$(CAMPAIGN) kill
+
+crash-servers: $(STAMP) ## long run: kill -9 of clients and of servers
+	$(CAMPAIGN) servers --report
+
+ambiguous: $(STAMP) ## long run: lose answers of servers
+	$(BIN)/python -m tests.ambiguous.campaign --report
+
+race: $(STAMP) ## long run: ten writers on one session
+	$(BIN)/python -m tests.race.campaign --report
 
 powerloss: $(STAMP) ## long run: lose what was not synced
 	$(CAMPAIGN) powerloss

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EMBEDDED = ("memory", "sqlite", "file")
-SERVERS: tuple[str, ...] = ("postgres", "redis")
+SERVERS: tuple[str, ...] = ("postgres", "redis", "tiered")
 STORES = (*EMBEDDED, *SERVERS)
 
 

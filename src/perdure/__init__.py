@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from perdure.bridge import AsyncSession as AsyncSession
     from perdure.checkpoint import Checkpoint as Checkpoint
     from perdure.checkpoint import Reading as Reading
+    from perdure.context import Context as Context
     from perdure.database import Database as Database
     from perdure.errors import ApprovalError as ApprovalError
     from perdure.errors import ApprovalNeeded as ApprovalNeeded
@@ -56,8 +57,8 @@ if TYPE_CHECKING:
     from perdure.origin import Origin as Origin
     from perdure.session import Session as Session
     from perdure.session import UncommittedEdits as UncommittedEdits
-    from perdure.tools import Context as Context
     from perdure.tools import Done as Done
+    from perdure.tools import Later as Later
     from perdure.tools import NotDone as NotDone
     from perdure.tools import Tool as Tool
     from perdure.tools import Unknown as Unknown
@@ -83,7 +84,8 @@ _HOMES = {
     "opening": ("open", "open_async"),
     "origin": ("Origin",),
     "session": ("Session", "UncommittedEdits"),
-    "tools": ("Context", "Done", "NotDone", "Tool", "Unknown", "tool"),
+    "context": ("Context",),
+    "tools": ("Done", "Later", "NotDone", "Tool", "Unknown", "tool"),
     "values": ("BlobRef",),
 }  # fmt: skip
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}

@@ -11,10 +11,12 @@ from perdure.effects import Effects
 from perdure.errors import ApprovalNeeded, InvalidInput
 from perdure.flow import Flow, Invoke
 from perdure.model import Kind, Status
+from perdure.tools import call_digest
 from perdure.tracked import plain
 from perdure.values import same
 
 if TYPE_CHECKING:
+    from perdure.context import Asking
     from perdure.tools import Tool
     from perdure.tracked import TrackedDict
 
@@ -37,14 +39,19 @@ class Approval(NamedTuple):
     by: str = ""
     reason: str = ""
     decided: int = 0
+    because: str = ""
+    """Why somebody is asked, when it is not the tool's own rule."""
+    question: str = ""
+    """What the tool wants to know, when it asks for more than agreement."""
+    schema: dict[str, Any] | None = None
 
 
-def decision(approved: bool, by: str, reason: str, at: int) -> dict[str, Any]:
-    """The body of a decision posted to a session's inbox."""
+def decision(approved: bool, by: str, reason: str, at: int, **more: Any) -> dict[str, Any]:
+    """The body of a decision posted to a session's inbox; no two are alike, so that none is taken for another."""
     if not by:
         msg = "a decision records who took it: pass by="
         raise InvalidInput(msg)
-    return {"approved": approved, "by": by, "reason": reason, "at": at}
+    return {"approved": approved, "by": by, "reason": reason, "at": at, "id": os.urandom(8).hex(), **more}
 
 
 class Approvals(Effects):
@@ -57,43 +64,99 @@ class Approvals(Effects):
 
     def _gate_call(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
         """Let a call pass when nobody has to agree, or somebody has, to exactly this."""
-        if record["attempt"] or not tool.needs_approval(bound):
+        if "question" in record:
+            return (yield from self._answered(record))
+        if record["attempt"] or not ("approval" in record or tool.needs_approval(bound)):
             return True
         facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
         request: TrackedDict | None = self._book.get("approvals", {}).get(record.get("approval", ""))
         if request is None:
             yield from self._ask(tool, bound, record, facts)
             return False
+        decided = yield from self._decision(request)
+        if request["status"] != "approved":
+            yield from self._finish(record, "failed", None, f"approval {request['status']}: {request['reason']}")
+            return False
+        if decided.get("args") is not None:
+            try:
+                bound = self._edit_call(tool, record, request, decided["args"])
+            except InvalidInput as e:
+                request["status"] = "stale"
+                yield from self._ask(tool, bound, record, facts, f"the edited arguments do not fit: {e}")
+            facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
+        fine = tool.recheck(plain(request["facts"]), facts) if tool.recheck else same(plain(request["facts"]), facts)
+        if not fine:
+            request["status"] = "stale"
+            yield from self._ask(tool, bound, record, facts, "what the agreement rested on has changed")
+        request["status"] = "used"
+        return True
+
+    def _decision(self, request: TrackedDict) -> Flow[dict[str, Any]]:
+        """Take the decision on a request if there is one; ``ApprovalNeeded`` while it is open."""
         message = yield from self._take_special("decision", f"decision:{request['id']}")
-        now = self.kernel.clock.wall()
+        decided: dict[str, Any] = {}
         if message is not None and request["status"] == "pending":
             decided = message.body
             request.update(by=decided["by"], reason=decided["reason"], decided=decided["at"])
             request["status"] = "approved" if decided["approved"] else "rejected"
-        if request["status"] in ("pending", "approved") and now >= request["expires"]:
+        if request["status"] in ("pending", "approved") and self.kernel.clock.wall() >= request["expires"]:
             request["status"] = "expired"
         if request["status"] == "pending":
             raise ApprovalNeeded(_words(request), Approval(**plain(request)))
+        return decided
+
+    def _answered(self, record: TrackedDict) -> Flow[bool]:
+        """Whether the question a tool has put was answered: it is then run again and finds the answer."""
+        request = self._book["approvals"][record["question"]]
+        decided = yield from self._decision(request)
+        del record["question"]
         if request["status"] != "approved":
-            yield from self._finish(record, "failed", None, f"approval {request['status']}: {request['reason']}")
+            yield from self._finish(record, "failed", None, f"question {request['status']}: {request['reason']}")
             return False
-        fine = tool.recheck(plain(request["facts"]), facts) if tool.recheck else same(plain(request["facts"]), facts)
-        if not fine:
-            request["status"] = "stale"
-            yield from self._ask(tool, bound, record, facts)
         request["status"] = "used"
+        record["answers"] = [*record.get("answers", ()), decided.get("answer")]
         return True
 
-    def _ask(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, facts: Any) -> Flow[None]:
+    def _ask_person(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, asking: Asking) -> Flow[None]:
+        """Nothing was done yet: put the question, and the call aside."""
+        approval = self._request(tool, bound, record, None, question=asking.question, schema=asking.schema)
+        record["status"] = "planned"
+        record["question"] = approval.id
+        x = {"effect": record["id"], "tool": tool.name, "approval": approval.id}
+        yield from self._write(Kind.APPROVAL, x=x, status=Status.WAITING_APPROVAL)
+        raise ApprovalNeeded(_words(approval._asdict()), approval)
+
+    def _edit_call(self, tool: Tool, record: TrackedDict, request: TrackedDict, args: dict[str, Any]) -> dict[str, Any]:
+        """The decision came with other arguments: they are checked as any call's, and take the place of the asked."""
+        bound = tool.bind((), args)
+        request["args"] = bound
+        record["args"] = bound
+        record.setdefault("asked", record["digest"])
+        record["edited"] = True
+        record["digest"] = call_digest(tool.name, tool.version, bound)
+        return bound
+
+    def _ask(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, facts: Any, because: str = "") -> Flow[None]:
+        approval = self._request(tool, bound, record, facts, because)
+        x = {"effect": record["id"], "tool": tool.name, "approval": approval.id}
+        yield from self._write(Kind.APPROVAL, x=x, status=Status.WAITING_APPROVAL)
+        raise ApprovalNeeded(_words(approval._asdict()), approval)
+
+    def _request(
+        self, tool: Tool, bound: dict[str, Any], record: TrackedDict, facts: Any, because: str = "",
+        *, question: str = "", schema: dict[str, Any] | None = None,
+    ) -> Approval:  # fmt: skip
+        """Put a request into the journal; the next commit makes it durable."""
         now = self.kernel.clock.wall()
         id = "ap_" + os.urandom(12).hex()
         ttl = tool.approval_valid_for if tool.approval_valid_for is not None else APPROVAL_TTL
-        approval = Approval(id, record["id"], tool.name, bound, facts, now, now + int(ttl * 1000), "pending")
+        approval = Approval(
+            id, record["id"], tool.name, bound, facts, now, now + int(ttl * 1000), "pending",
+            because=because, question=question, schema=schema,
+        )  # fmt: skip
         self._book.setdefault("approvals", {})[id] = approval._asdict()
         record["approval"] = id
-        x = {"effect": record["id"], "tool": tool.name, "approval": id}
-        yield from self._write(Kind.APPROVAL, x=x, status=Status.WAITING_APPROVAL)
-        raise ApprovalNeeded(_words(approval._asdict()), approval)
+        return approval
 
 
 def _words(request: Any) -> str:

@@ -182,6 +182,20 @@ class AsyncSession(SessionFlows):
     close = awaited(SessionFlows._close_flow)
     release = awaited(SessionFlows._release_flow)
 
+    def _courier(self) -> Callable[[Flow[Any]], Any]:
+        loop = asyncio.get_running_loop()
+
+        def carry(flow: Flow[Any]) -> Any:
+            work = drive(self.bridge, flow)
+            try:
+                here = asyncio.get_running_loop() is loop
+            except RuntimeError:
+                here = False
+            # A plain tool runs in a thread and waits there; a coroutine of this loop awaits what it is given.
+            return asyncio.ensure_future(work) if here else asyncio.run_coroutine_threadsafe(work, loop).result()
+
+        return carry
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -251,6 +265,7 @@ class AsyncDatabase(DatabaseFlows):
     post = awaited(DatabaseFlows._post_flow)
     post_outcome = awaited(DatabaseFlows._post_outcome_flow)
     approve = awaited(DatabaseFlows._approve_flow)
+    answer = awaited(DatabaseFlows._answer_flow)
     reject = awaited(DatabaseFlows._reject_flow)
     compact = awaited(DatabaseFlows._compact_flow)
     prune = awaited(DatabaseFlows._prune_flow)

@@ -130,7 +130,7 @@ class CatchUp:
 
     def _land(self, batch: list[Append]) -> None:
         # An input that was taken has no body any more, but its key must be known: it comes and goes with its taker.
-        ([self._taken.pop(key) for item in batch for key in item.takes if key in self._taken])
+        self._post([self._taken.pop(key) for item in batch for key in item.takes if key in self._taken])
         faults.point("copy.before_append")
         for answer in self._target.store.append(batch):
             if isinstance(answer, PerdureError):

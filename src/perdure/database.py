@@ -337,19 +337,32 @@ class DatabaseFlows(Upkeep, BlobFlows):
             raise answers[0]
         return answers[0]
 
-    def _post_outcome_flow(self, session: str, effect: str, result: Any) -> Flow[bool]:
-        """Report the outcome of an effect whose worker lost its lease; settles the doubt about it."""
+    def _post_outcome_flow(
+        self, session: str, effect: str, result: Any = None, *, failed: str | None = None
+    ) -> Flow[bool]:
+        """Report the outcome of an effect from anywhere: of one that said "later", or whose worker lost its lease.
+
+        ``failed`` says that it certainly did not happen, and why.
+        """
+        if failed is not None:
+            return (yield from self._post(session, f"outcome:{effect}", "failure", failed))
         return (yield from self._post(session, f"outcome:{effect}", "outcome", result))
 
-    def _approve_flow(self, session: str, approval: str, *, by: str, reason: str = "") -> Flow[None]:
-        """Agree to a call, once, exactly as it was asked."""
-        yield from self._decide(session, approval, True, by, reason)
+    def _approve_flow(
+        self, session: str, approval: str, *, by: str, reason: str = "", args: dict[str, Any] | None = None
+    ) -> Flow[None]:
+        """Agree to a call, once, exactly as it was asked; with ``args`` to the same call with these arguments."""
+        yield from self._decide(session, approval, True, by, reason, **({"args": args} if args is not None else {}))
+
+    def _answer_flow(self, session: str, approval: str, value: Any, *, by: str, reason: str = "") -> Flow[None]:
+        """Answer a question that a tool has put with ``ctx.ask``."""
+        yield from self._decide(session, approval, True, by, reason, answer=value)
 
     def _reject_flow(self, session: str, approval: str, *, by: str, reason: str = "") -> Flow[None]:
         """Refuse a call."""
         yield from self._decide(session, approval, False, by, reason)
 
-    def _decide(self, session: str, approval: str, approved: bool, by: str, reason: str) -> Flow[None]:
+    def _decide(self, session: str, approval: str, approved: bool, by: str, reason: str, **more: Any) -> Flow[None]:
         row: SessionRow = yield from self._look_flow(session)
         now = self.kernel.clock.wall()
         request = yield Do(self._find_approval, (row, approval))
@@ -357,13 +370,15 @@ class DatabaseFlows(Upkeep, BlobFlows):
             raise ApprovalError(f"approval {approval} was decided already: {request['status']}")
         if now >= request["expires"]:
             raise ApprovalError(f"approval {approval} has expired: the next call asks again")
-        body = decision(approved, by, reason, now)
+        if approved and bool(request.get("question")) != ("answer" in more):
+            how = "answer it with db.answer(...)" if request.get("question") else "decide with db.approve or db.reject"
+            raise ApprovalError(f"approval {approval} is {'a question' if request.get('question') else 'none'}: {how}")
+        body = decision(approved, by, reason, now, **more)
         try:
-            new = yield from self._post(session, f"decision:{approval}", "decision", body)
+            # Answered with "not new" it is this very one, whose first answer was lost: every other one differs.
+            yield from self._post(session, f"decision:{approval}", "decision", body)
         except InvalidInput:
-            new = False
-        if not new:
-            raise ApprovalError(f"approval {approval} was decided already")
+            raise ApprovalError(f"approval {approval} was decided already") from None
 
     def _find_approval(self, row: SessionRow, approval: str) -> dict[str, Any]:
         # Not through tags: nothing waits there, and retention may have taken what they name.
@@ -395,6 +410,7 @@ class Database(DatabaseFlows):
     post = sync(DatabaseFlows._post_flow)
     post_outcome = sync(DatabaseFlows._post_outcome_flow)
     approve = sync(DatabaseFlows._approve_flow)
+    answer = sync(DatabaseFlows._answer_flow)
     reject = sync(DatabaseFlows._reject_flow)
     compact = sync(DatabaseFlows._compact_flow)
     prune = sync(DatabaseFlows._prune_flow)

@@ -12,12 +12,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from perdure import faults
+from perdure.context import Asking, Context
 from perdure.elsewhere import Elsewhere, find_elsewhere
-from perdure.errors import CallError, Diverged, DoneElsewhere, EffectFailed, InDoubt, NotFound, NotJson
+from perdure.errors import CallError, Diverged, DoneElsewhere, EffectFailed, InDoubt, NotFound, NotJson, ResultPending
 from perdure.flow import Do, Flow, Invoke
 from perdure.inbox import Inbox
 from perdure.model import Kind, Status
-from perdure.tools import Context, Done, NotDone, Tool, Unknown, as_tool, call_digest
+from perdure.tools import Done, Later, NotDone, Tool, Unknown, as_tool, call_digest, in_time
 from perdure.tracked import plain
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from perdure.tracked import TrackedDict
 
+MAX_ERROR = 2000
+"""Characters of an error's text that are kept."""
 MAX_ATTEMPTS = 3
 """How often one call of ``s.call`` tries a tool that keeps raising before it asks a human."""
 _UNSET: Any = object()
@@ -51,7 +54,7 @@ class Effects(Inbox):
         if self._replay is not None:
             yield from self._replay.call(self, slot, tool.name, digest)
         record: TrackedDict | None = self._book.get("effects", {}).get(slot)
-        if record is not None and record["digest"] != digest:
+        if record is not None and record.get("asked", record["digest"]) != digest:
             msg = f"{slot}: recorded as a call of {record['tool']} with other arguments than this call of {tool.name}"
             raise Diverged(msg)
         if record is None:
@@ -90,11 +93,16 @@ class Effects(Inbox):
 
     def _standing(self) -> str:
         """Where the session stands once what is being written is written."""
-        if any(r["status"] == "in_doubt" for r in self._book.get("effects", {}).values()):
+        effects = self._book.get("effects", {}).values()
+        if any(r["status"] == "in_doubt" for r in effects):
             return Status.IN_DOUBT
         if any(r["status"] == "pending" for r in self._book.get("approvals", {}).values()):
             return Status.WAITING_APPROVAL
+        if any(r["status"] == "waiting" for r in effects):
+            return Status.WAITING_RESULT
         if any(r["status"] == "open" for r in self._book.get("runs", {}).values()):
+            return Status.RUNNING
+        if self._book.get("agent", {}).get("run") is not None:
             return Status.RUNNING
         return Status.IDLE
 
@@ -119,7 +127,7 @@ class Effects(Inbox):
         hit = cache.get(digest)
         if hit is not None and hit["until"] > self.kernel.clock.wall():
             return plain(hit["result"])
-        result = yield Invoke(tool.fn, (), self._arguments(tool, bound, "", 1))
+        result = yield Invoke(in_time(tool.fn, tool.timeout), (), self._arguments(tool, bound, None))
         if tool.cache is not None and self._replay is None:
             until = self.kernel.clock.wall() + int(tool.cache * 1000)
             self._book.setdefault("cache", {})[digest] = {"result": result, "until": until}
@@ -127,10 +135,26 @@ class Effects(Inbox):
             yield from self._write(Kind.DONE, x={"tool": tool.name})
         return result
 
-    def _arguments(self, tool: Tool, bound: dict[str, Any], effect: str, attempt: int) -> dict[str, Any]:
+    def _arguments(self, tool: Tool, bound: dict[str, Any], record: TrackedDict | None) -> dict[str, Any]:
         if not tool.wants_context:
             return bound
-        return {**bound, "ctx": Context(effect, self.fence, self.id, attempt)}
+        if record is None:
+            return {**bound, "ctx": Context("", self.fence, self.id, 1)}
+        carry = self._courier()
+
+        def write(data: Any) -> Any:
+            return carry(self._progress_flow(record, data))
+
+        said = {"last_progress": plain(record.get("progress")), "answers": tuple(plain(record.get("answers", ())))}
+        return {**bound, "ctx": Context(record["id"], self.fence, self.id, record["attempt"], write=write, **said)}
+
+    def _courier(self) -> Callable[[Flow[Any]], Any]:
+        """Carries a flow out for a tool that is running; each kind of handle has its own way."""
+        raise NotImplementedError
+
+    def _progress_flow(self, record: TrackedDict, data: Any) -> Flow[None]:
+        record["progress"] = data
+        yield from self._write(Kind.PROGRESS, x={"effect": record["id"], "tool": record["tool"]})
 
     def _begin(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict]:
         """Plan a call that was never made on this line, unless another line has made it."""
@@ -140,6 +164,13 @@ class Effects(Inbox):
             if reused is None and self._settings.effects == "dry":
                 msg = f"dry run: {tool.name} is not called"
                 raise CallError(msg)
+        record = self._new_record(tool, bound, digest, slot)
+        if reused is not None:
+            record["reused"] = reused[0]
+            yield from self._finish(record, "done", reused[1], None)
+        return record
+
+    def _new_record(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict:
         effects = self._book.setdefault("effects", {})
         effects[slot] = {
             "id": _new_id(),
@@ -151,11 +182,7 @@ class Effects(Inbox):
             "at": self.kernel.clock.wall(),
             "line": self._line,
         }
-        record: TrackedDict = effects[slot]
-        if reused is not None:
-            record["reused"] = reused[0]
-            yield from self._finish(record, "done", reused[1], None)
-        return record
+        return effects[slot]
 
     @property
     def _line(self) -> int:
@@ -196,9 +223,12 @@ class Effects(Inbox):
             record["was"] = [*record.get("was", ()), record["id"]]
             record.update(id=_new_id(), line=self._line, attempt=0, at=self.kernel.clock.wall())
 
-    def _go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[Any]:
-        """Take a recorded call from where it stands to its outcome."""
+    def _go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, *, fresh: bool = False) -> Flow[Any]:
+        """Take a recorded call from where it stands to its outcome; a ``fresh`` one was written as started just now."""
         tries = 0
+        if fresh and record["status"] == "started":
+            tries += 1
+            yield from self._make(tool, bound, record)
         while True:
             status = record["status"]
             if status == "done":
@@ -210,12 +240,17 @@ class Effects(Inbox):
                 raise EffectFailed(msg, record["id"])
             if status == "unknown":
                 return Unknown(record["id"])
+            if status == "waiting":
+                yield from self._late(tool, record)
+                continue
             if tries == MAX_ATTEMPTS:
                 yield from self._park(record)
             if status in ("started", "in_doubt") and not (yield from self._unsure(tool, bound, record)):
                 continue
             if (yield from self._gate_call(tool, bound, record)):
                 tries += 1
+                # A decision may have come with other arguments.
+                bound = plain(record["args"]) if "edited" in record else bound
                 yield from self._attempt(tool, bound, record)
 
     def _gate_call(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
@@ -239,25 +274,70 @@ class Effects(Inbox):
                 record["attempt"] -= 1
             raise
         faults.point("call.after_started")
+        yield from self._make(tool, bound, record)
+
+    def _make(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
+        """Make a call that is written down as started, and write its outcome down."""
         try:
-            result = yield Invoke(tool.fn, (), self._arguments(tool, bound, record["id"], record["attempt"]))
+            result = yield Invoke(in_time(tool.fn, tool.timeout), (), self._arguments(tool, bound, record))
+        except Asking as e:
+            yield from self._ask_person(tool, bound, record, e)
         except NotDone as e:
             yield from self._finish(record, "failed", None, str(e) or "the tool said so")
         except Exception as e:
+            if tool.read:
+                # Nothing can have happened: its error is its answer.
+                yield from self._finish(record, "failed", None, f"{type(e).__name__}: {e}"[:MAX_ERROR])
+                return
             record["status"] = "in_doubt"
             record["error"] = type(e).__name__
-            yield from self._write(Kind.IN_DOUBT, x={**x, "error": type(e).__name__})
+            x = {"effect": record["id"], "tool": tool.name, "error": type(e).__name__}
+            yield from self._write(Kind.IN_DOUBT, x=x)
         else:
-            yield from self._finish(record, "done", result, None)
+            if isinstance(result, Later):
+                record["status"] = "waiting"
+                record["handle"] = result.handle
+                yield from self._write(
+                    Kind.WAITING, x={"effect": record["id"], "tool": tool.name}, status=self._standing()
+                )
+            else:
+                yield from self._finish(record, "done", result, None)
+
+    def _ask_person(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, asking: Asking) -> Flow[None]:
+        """Put a question to a person; overridden where people are asked."""
+        raise NotImplementedError
+
+    def _late(self, tool: Tool, record: TrackedDict) -> Flow[None]:
+        """Look whether the result of a call that said "later" has come; ``ResultPending`` while it has not."""
+        if not (yield from self._posted(record)) and tool.poll is not None:
+            verdict = yield Invoke(tool.poll, (plain(record["handle"]),))
+            if isinstance(verdict, Done):
+                yield from self._finish(record, "done", verdict.result, None)
+            elif verdict is NotDone or isinstance(verdict, NotDone):
+                yield from self._finish(record, "failed", None, str(verdict) if verdict is not NotDone else "not done")
+        if record["status"] == "waiting":
+            msg = (
+                f"{tool.name} (effect {record['id']}) was made and its result comes later: call again once it is there"
+            )
+            raise ResultPending(msg, record["id"])
+
+    def _posted(self, record: TrackedDict) -> Flow[bool]:
+        """Take an outcome that was posted under the effect's id; whether there was one."""
+        key = f"outcome:{record['id']}"
+        late = yield from self._take_special("outcome", key)
+        if late is not None:
+            yield from self._finish(record, "done", late.body, None)
+            return True
+        late = yield from self._take_special("failure", key)
+        if late is not None:
+            yield from self._finish(record, "failed", None, str(late.body))
+        return late is not None
 
     def _finish(self, record: TrackedDict, status: str, result: Any, error: str | None) -> Flow[None]:
         """Make an outcome durable."""
-        record["status"] = status
+        self._settle_record(record, status, result, error)
         x: dict[str, Any] = {"effect": record["id"], "tool": record["tool"]}
-        if status == "done":
-            record["result"] = result
-        else:
-            record["error"] = error
+        if status != "done":
             x["error"] = error
         kind = Kind.DONE if status == "done" else Kind.FAILED
         faults.point("call.before_outcome")
@@ -272,11 +352,24 @@ class Effects(Inbox):
             yield from self._write(kind, x=x, status=self._standing(), stamp=(record, "where"))
         faults.point("call.after_outcome")
 
+    def _settle_record(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
+        """Put an outcome into the journal; the next commit makes it durable."""
+        record["status"] = status
+        if status == "done":
+            record["result"] = result
+        else:
+            record["error"] = error
+        if self._on_outcome is not None:
+            self._on_outcome(record)
+
+    _on_outcome: Callable[[TrackedDict], None] | None = None
+    """Told of every outcome right before the commit that makes it durable, which also takes what it edits."""
+
     def _unsure(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
         """An effect was started and its outcome is unknown: True when it may be made (again)."""
-        late = yield from self._take_special("outcome", f"outcome:{record['id']}")
-        if late is not None:
-            yield from self._finish(record, "done", late.body, None)
+        if tool.read:
+            return True
+        if (yield from self._posted(record)):
             return False
         policy = tool.if_unsure
         if callable(policy):

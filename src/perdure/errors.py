@@ -20,7 +20,8 @@
     │   ├── InDoubt             an effect was started and its outcome is unknown
     │   ├── EffectFailed        the tool said that it failed; recorded as such
     │   ├── DoneElsewhere       the same effect was already done on another branch
-    │   └── ApprovalNeeded      the call waits for a decision
+    │   ├── ApprovalNeeded      the call waits for a decision
+    │   └── ResultPending       the call was made and its result comes later
     ├── ApprovalError           a decision that cannot be taken: unknown, used, expired
     ├── Incompatible            no migration path between two schema versions
     ├── StoreError
@@ -33,6 +34,9 @@
     │   ├── KeyMismatch         the store was written with another key, or with none
     │   ├── UnsupportedFormat   written by a newer Perdure
     │   └── CursorExpired       the changes after this cursor were trimmed; scan again
+    ├── ModelError              a language model gave no answer that can be used
+    │   ├── ModelUnavailable    it cannot be reached, or is too busy; tried several times
+    │   └── ContextTooLong      the request does not fit into its window
     └── Misuse                  the API was called in a way that can never work
         ├── ReadOnly            an edit of a state that was opened for reading
         ├── HandleClosed        the handle was closed
@@ -178,6 +182,14 @@ class ApprovalNeeded(CallError):
         super().__init__(message)
 
 
+class ResultPending(CallError):
+    """The call was made and its result comes later, under ``effect``: post it, or let the tool's ``poll`` find it."""
+
+    def __init__(self, message: str, effect: str) -> None:
+        self.effect = effect
+        super().__init__(message)
+
+
 class ApprovalError(PerdureError):
     """A decision that cannot be taken: unknown, already used, expired, or for something else."""
 
@@ -253,6 +265,18 @@ class UnsupportedFormat(StoreError):
 
 class CursorExpired(StoreError):
     """The changes after this cursor were trimmed or the store was restored: scan again."""
+
+
+class ModelError(PerdureError):
+    """A language model gave no answer that can be used. The session is as it was; run again to go on."""
+
+
+class ModelUnavailable(ModelError):
+    """The model cannot be reached, or is too busy; it was tried several times."""
+
+
+class ContextTooLong(ModelError):
+    """The request does not fit into the model's window."""
 
 
 class Misuse(PerdureError):

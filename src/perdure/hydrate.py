@@ -117,7 +117,9 @@ def _load(kernel: Kernel, session: str, line: int, step: int | None) -> Loaded |
         # Whatever is wrong with it, the store itself is asked; if that says the same, it is raised.
         kernel.cache.doubt(session, line)
         return None
-    if loaded is not None and step is None and (not bundle.hot or len(bundle.rows) > CACHED_ROWS):
+    # A line that starts from another one needs both as long as no state is kept for it.
+    long_way = not bundle.hot or len(bundle.rows) > CACHED_ROWS or (bundle.base is None and line > 0)
+    if loaded is not None and step is None and long_way:
         _keep(kernel.cache, kernel, session, loaded)
     return loaded
 

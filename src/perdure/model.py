@@ -42,6 +42,8 @@ class Kind(StrEnum):
     FAILED = "failed"
     IN_DOUBT = "in_doubt"
     APPROVAL = "approval"
+    WAITING = "waiting"
+    PROGRESS = "progress"
     RUN_STARTED = "run_started"
     RUN_ENDED = "run_ended"
     FORK = "fork"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure import faults
-from perdure.approvals import Approvals
+from perdure.batches import Batches
 from perdure.branching import Branching
 from perdure.errors import Misuse
 from perdure.flow import Do, Flow, Invoke
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.kernel import Loaded
 
 
-class Runs(Approvals, Branching):
+class Runs(Batches, Branching):
     """The flows of a handle that run functions durably."""
 
     def _run_flow(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Flow[Any]:

@@ -8,11 +8,13 @@ import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.errors import Misuse
-from perdure.flow import Do, Flow, sync
+from perdure.flow import Do, Flow, drive, sync
 from perdure.model import Kind, Status
 from perdure.runs import Runs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perdure.checkpoint import Checkpoint
 
 
@@ -82,6 +84,9 @@ class Session(SessionFlows):
     reload = sync(SessionFlows._reload_flow)
     close = sync(SessionFlows._close_flow)
     release = sync(SessionFlows._release_flow)
+
+    def _courier(self) -> Callable[[Flow[Any]], Any]:
+        return lambda flow: drive(self, flow)
 
     def __enter__(self) -> Self:
         return self

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import functools
 import hashlib
 import inspect
+import queue
 import re
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, overload
 
@@ -34,14 +38,13 @@ class Unknown(NamedTuple):
     effect: str = ""
 
 
-class Context(NamedTuple):
-    """What a tool with a ``ctx`` parameter is given."""
+class Later(NamedTuple):
+    """What a tool returns when its result comes later: ``handle`` is what the outside world calls the work.
 
-    effect_id: str
-    """The same for every attempt: send it as the provider's idempotency key."""
-    fence: int | None
-    session: str
-    attempt: int
+    It is completed by ``db.post_outcome(session, effect, result)``, or by the tool's ``poll`` function.
+    """
+
+    handle: Any = None
 
 
 def seconds(text: str | float) -> float:
@@ -77,6 +80,8 @@ class Tool:
         approval_valid_for: str | float | None = None,
         version: str = "1",
         key: str | None = None,
+        timeout: str | float | None = None,
+        poll: Callable[..., Any] | None = None,
     ) -> None:
         if isinstance(if_unsure, str) and if_unsure not in POLICIES:
             msg = f"if_unsure is one of {', '.join(POLICIES)} or a function that finds out, not {if_unsure!r:.40}"
@@ -93,6 +98,8 @@ class Tool:
         self.approval_valid_for = None if approval_valid_for is None else seconds(approval_valid_for)
         self.version = version
         self.key = key
+        self.timeout = None if timeout is None else seconds(timeout)
+        self.poll = poll
         self._signature = inspect.signature(fn)
         self.wants_context = "ctx" in self._signature.parameters
         functools.update_wrapper(self, fn)
@@ -148,6 +155,8 @@ def tool(
     recheck: Callable[[Any, Any], bool] | None = None,
     approval_valid_for: str | float | None = None,
     version: str = "1",
+    timeout: str | float | None = None,
+    poll: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     """Declare a tool.
@@ -155,6 +164,7 @@ def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     ``read=True``: no side effect, may run again. ``if_unsure`` says what happens when a call was started and its
     outcome is unknown: ``"retry"`` with the same effect id (while the provider's key is valid, ``key_valid_for``),
     a function that asks the outside world, ``"ask"`` a human (the default), or ``"report"`` it as unknown.
+    ``timeout`` ends a call whose outcome is then unknown; ``poll(handle)`` looks after what returned :class:`Later`.
 
     >>> @tool(read=True)
     ... def add(a: int, b: int = 1) -> int:
@@ -185,3 +195,40 @@ def call_digest(name: str, version: str, args: dict[str, Any]) -> str:
     checked = Wire(lambda _, data: hashlib.sha256(data).hexdigest(), big_ints=False).value(args, ("arguments",))
     canonical = msgspec.json.encode([name, version, checked], order="sorted", enc_hook=lambda v: v.ref)
     return hashlib.sha256(canonical).hexdigest()[:32]
+
+
+def in_time(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
+    """A function that raises ``TimeoutError`` when it takes longer than that many seconds.
+
+    A plain function cannot be stopped: it goes on in a thread of its own, and what it returns is lost.
+    """
+    if limit is None:
+        return fn
+    if inspect.iscoroutinefunction(fn):
+
+        async def awaited(**kwargs: Any) -> Any:
+            async with asyncio.timeout(limit):
+                return await fn(**kwargs)
+
+        return awaited
+
+    def blocking(**kwargs: Any) -> Any:
+        ended: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                ended.put((True, fn(**kwargs)))
+            except BaseException as e:
+                ended.put((False, e))
+
+        threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True).start()
+        try:
+            fine, result = ended.get(timeout=limit)
+        except queue.Empty:
+            msg = f"the tool took longer than {limit:g} s"
+            raise TimeoutError(msg) from None
+        if not fine:
+            raise result
+        return result
+
+    return blocking

@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import perdure
+from perdure import Context, Tool
 from perdure.clock import SystemClock
 from perdure.errors import Busy, Gone, NotFound, OutcomeUnknown
-from perdure.tools import Context, Tool
 from tests.proxy import POSTGRES, RESP, Proxy
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ class Scene:
         """Whether the commit that the first try could not tell of is there."""
         return isinstance(self.said, OutcomeUnknown) and self.said.id.hex() in self.ids()
 
-    def fresh(self, *, proxied: bool) -> str:
-        """The URL of a store that is not there yet, one for each attempt."""
-        return re.sub(r"(schema|prefix)=\w+", rf"\g<0>_{self.n}", self.proxied if proxied else self.url)
+    def beside(self, name: str, *, proxied: bool) -> str:
+        """The URL of another store on the same server."""
+        return re.sub(r"(schema|prefix)=\w+", rf"\g<0>_{name}", self.proxied if proxied else self.url)
 
     def patiently(self, do: Act) -> Any:
         """Do something that must wait for a lease whose holder does not know of it: its own, of a lost answer."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import Conflict, PerdureError
+from perdure.errors import Conflict, OutcomeUnknown, PerdureError
 from perdure.model import Artifact, Landed, Rewrite, Span
-from tests.ambiguous.scene import LEASE_TTL, case
+from tests.ambiguous.scene import LEASE_TTL, Wrong, case
 from tests.contract.writing import commit, entry, write
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
+    from perdure.model import Append
     from tests.ambiguous.scene import Act, Scene
 
     Play = Generator[Act, Any, None]
@@ -20,22 +21,26 @@ if TYPE_CHECKING:
 MINUTE = 60_000
 
 
-def _raised(answers: Sequence[Any]) -> Sequence[Any]:
-    """Answers as they are; the first that says that its outcome is not known is raised."""
+def _raised(answers: Sequence[Any], batch: Sequence[Append] = ()) -> Sequence[Any]:
+    """Answers as they are; the first that is neither yes nor no is raised, once each is seen to name its own commit."""
+    for item, answer in zip(batch, answers, strict=False):
+        if isinstance(answer, OutcomeUnknown) and answer.id != item.id:
+            raise Wrong("wrong", f"the outcome of {item.id.hex()} is unknown, and {answer.id.hex()!r} is named")
     for answer in answers:
         if isinstance(answer, PerdureError) and not isinstance(answer, Conflict):
             raise answer
     return answers
 
 
-@case("store: append a batch", single=True)
+@case("store: append a batch", single=True, named=False)
 def _append(x: Scene) -> Play:
     cursor = x.changes_so_far()
     one = commit(x.name, 0)
     two = commit(x.name, 1, one.id)
     wrong = commit(f"{x.name}-b", 4, b"nobody's id 1234")
     other = commit(f"{x.name}-c", 0)
-    answers = yield lambda: _raised(x.store.append([one, two, wrong, other]))
+    batch = [one, two, wrong, other]
+    answers = yield lambda: _raised(x.store.append(batch), batch)
     landed = [isinstance(answer, Landed) for answer in answers]
     x.expect(landed, [True, True, False, True], "who landed")
     x.expect(x.ids(), [one.id.hex(), two.id.hex()], "rows")

@@ -23,11 +23,11 @@ def _make(x: Scene) -> Play:
     """The store is made through the proxy; whoever comes next finds it whole."""
 
     def make() -> None:
-        with perdure.open(x.fresh(proxied=True), **x.options) as db:
+        with perdure.open(x.beside(f"{x.n}", proxied=True), **x.options) as db:
             db.update("s", lambda s: s.vars.__setitem__("made", True))
 
     yield make
-    with perdure.open(x.fresh(proxied=False), **x.options) as db:
+    with perdure.open(x.beside(f"{x.n}", proxied=False), **x.options) as db:
         x.expect(db.read("s").vars["made"], True, "what was written first")
         with db.session("t") as s:
             s.messages.append("one")
@@ -140,13 +140,20 @@ def _restore(x: Scene) -> Play:
 
 @case("back up", named=False)
 def _backup(x: Scene) -> Play:
-    x.begun(steps=3).release()
-    with tempfile.TemporaryDirectory(prefix="perdure-ambiguous-") as folder:
+    # A store of its own, which does not grow: a backup reads everything there is.
+    with (
+        tempfile.TemporaryDirectory(prefix="perdure-ambiguous-") as folder,
+        perdure.open(x.beside("small", proxied=False), **x.options) as direct,
+        perdure.open(x.beside("small", proxied=True), **x.options) as db,
+    ):
+        with direct.session("s") as s:
+            s.messages.append(x.name)
+            s.commit()
         path = os.path.join(folder, "backup")
-        yield lambda: x.db.backup(path)
+        yield lambda: db.backup(path)
         with perdure.open("memory://", maintain=False) as other:
             other.restore(path)
-            x.expect(other.read(x.name).plain()["messages"], x.messages(), "what was backed up")
+            x.expect(other.read("s").plain(), direct.read("s").plain(), "what was backed up")
 
 
 @case("look", named=False)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import tests.servers
 from perdure import faults
-from tests.blobs.places import KINDS, blobs_of
+from tests.blobs.places import KINDS, blobs_of, bucket_url, unique
 from tests.clock import FakeClock
+from tests.servers.objects import objects_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,3 +50,15 @@ def make_blobs(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock)
 def blobs(make_blobs: Callable[[], Blobs]) -> Blobs:
     """A handle of new, empty blobs."""
     return make_blobs()
+
+
+@pytest.fixture
+def config() -> dict[str, str]:
+    """What a client of the run's S3 server must know."""
+    return objects_options(tests.servers.objects())
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A prefix of the test's own in a bucket that is there."""
+    return bucket_url(unique(tmp_path))

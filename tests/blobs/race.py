@@ -53,6 +53,7 @@ class Shared(NamedTuple):
     naive: bool
     now: Any
     committing: list[Any]
+    read_back: Any
     deleted: Any
     stop: Any
     said: Any
@@ -70,6 +71,7 @@ class Outcome(NamedTuple):
     """What a race came to."""
 
     commits: int
+    """Acknowledged, and read back."""
     deleted: int
     problems: list[str]
 
@@ -110,6 +112,8 @@ def writer(shared: Shared, me: int, rounds: int, seed: int) -> None:
                     db.kernel.blobs._places.forget(hashlib.sha256(wanted.encode()).hexdigest())  # type: ignore[attr-defined]
                 if db.read(id).vars["a"] != wanted:
                     shared.said.put(f"{id}: another value")
+                with shared.read_back.get_lock():
+                    shared.read_back.value += 1
                 db.kernel.store.drop(id, None, "deleted")
     except BaseException as e:
         shared.said.put(f"writer {me}: {e!r}")
@@ -121,7 +125,8 @@ def race(folder: Path, bucket: str, config: dict[str, str], rounds: int, *, naiv
     processes = multiprocessing.get_context("spawn")
     shared = Shared(
         f"sqlite:///{folder}/race.db", bucket, config, naive, processes.Value("q", 1_700_000_000_000),
-        [processes.Lock() for _ in range(WRITERS)], processes.Value("q", 0), processes.Event(), processes.Queue(),
+        [processes.Lock() for _ in range(WRITERS)], processes.Value("q", 0), processes.Value("q", 0),
+        processes.Event(), processes.Queue(),
     )  # fmt: skip
     with shared.open():
         pass
@@ -137,7 +142,7 @@ def race(folder: Path, bucket: str, config: dict[str, str], rounds: int, *, naiv
     while not shared.said.empty():
         problems.append(shared.said.get())
     problems += [f"process ended with {p.exitcode}" for p in (cleaner, *writers) if p.exitcode]
-    return Outcome(rounds * WRITERS, shared.deleted.value, problems)
+    return Outcome(shared.read_back.value, shared.deleted.value, problems)
 
 
 def main(rounds: int, naive: bool) -> int:

@@ -33,7 +33,8 @@ class Result:
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    for name in [n for n in os.environ if n.startswith("PERDURE_")]:
+    # Not where the servers of the test run are written down: others would be started.
+    for name in [n for n in os.environ if n.startswith("PERDURE_") and n != "PERDURE_TEST_SERVERS"]:
         monkeypatch.delenv(name)
 
     def do(*argv: str) -> Result:

@@ -112,7 +112,10 @@ def test_a_schema_may_have_a_name_that_needs_quotes(url: str):
     again.close()
 
 
-@pytest.mark.parametrize("query", ["?schema=" + "x" * 64, "?schema=a%22b", "?schema=a'b", "?schema=%2525", "?pgbouncer=perhaps", "?nonsense=1"])
+@pytest.mark.parametrize(
+    "query",
+    ["?schema=" + "x" * 64, "?schema=a%22b", "?schema=a'b", "?schema=%2525", "?pgbouncer=perhaps", "?nonsense=1"],
+)
 def test_a_url_that_cannot_be_meant_is_refused_without_its_secret(query: str):
     with pytest.raises(InvalidInput) as refused:
         open_store("postgresql://ana:s3cr3t@127.0.0.1:1/agents" + query)
@@ -141,8 +144,8 @@ def test_a_batch_is_one_transaction(store: PostgresStore, admin: Any):
     items = [commit(f"s{n}") for n in range(50)] + [commit("s1", 1, commit("s1").id), commit("wrong", 3, b"x")]
     answers = store.append(items)
     assert [type(answer) for answer in answers] == [Landed] * 51 + [Conflict]
-    assert admin.execute("select count(distinct xmin::text) from perdure_row where pos > (select min(pos) from perdure_row)"
-                         ).fetchone() == (1,)  # fmt: skip
+    new = "from perdure_row where pos > (select min(pos) from perdure_row)"
+    assert admin.execute(f"select count(distinct xmin::text) {new}").fetchone() == (1,)
 
 
 @pytest.fixture
@@ -195,7 +198,9 @@ def test_a_commit_still_in_flight_is_not_in_conflict_with_itself(store: Postgres
     assert store._writer.append(elsewhere, [item]) == [Landed(item.id)]
     answers: list[Any] = []
     retry = threading.Thread(target=lambda: answers.extend(store.append([item])))
-    other = threading.Thread(target=lambda: answers.extend(store.append([commit(step=1, expect=first.id, id=b"other")])))
+    other = threading.Thread(
+        target=lambda: answers.extend(store.append([commit(step=1, expect=first.id, id=b"other")]))
+    )
     retry.start()
     retry.join(0.3)
     assert retry.is_alive()
@@ -278,7 +283,9 @@ def test_many_deletions_are_remembered_well_enough(store: PostgresStore, admin: 
     for n in range(3):
         store.drop(f"s{n}", None, "deleted")
     # Hundreds more: only the newest are listed, one number stands for the rest.
-    admin.execute("do $$ begin perform perdure_trim(pg_current_xact_id(), '3', n) from generate_series(1, 600) n; end $$")
+    admin.execute(
+        "do $$ begin perform perdure_trim(pg_current_xact_id(), '3', n) from generate_series(1, 600) n; end $$"
+    )
     write(store, "t", count=1)
     store.drop("t", None, "deleted")
     with pytest.raises(CursorExpired):

@@ -20,8 +20,8 @@ from tests.contract.test_changes import follow
 from tests.contract.writing import commit, entry, land, write
 from tests.places import url_of
 from tests.servers import postgres
-from tests.servers.postgres import PASSWORD, start_postgres, postgres_url
-from tests.servers.process import Running, freeze, free_port, give_away, kill, stop, thaw
+from tests.servers.postgres import PASSWORD, postgres_url, start_postgres
+from tests.servers.process import Running, free_port, freeze, give_away, kill, stop, thaw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +23,6 @@ from tests.servers.valkey import redis_binary, redis_url, start_valkey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from perdure.protocols import Store
     from tests.servers.process import Running
@@ -260,6 +261,15 @@ def test_changes_go_on_behind_a_stream_that_was_cut_to_nothing(url: str, raw: dr
     assert [change.step for change in store.changes(cursor).items] == [3]
 
 
+def test_commits_of_an_earlier_life_are_not_taken_for_those_in_their_place(url: str, opened: Any):
+    store = opened(url)
+    write(store, count=3)
+    store.drop("s", None, "deleted")
+    again = commit(id=b"a second life")
+    land(store, again)
+    assert [change.id for change in follow(store)[0]] == [again.id]
+
+
 def test_a_page_is_not_empty_while_there_are_changes_behind_many_dropped_ones(url: str, opened: Any):
     store = opened(url)
     store.append([commit(f"gone{n:05}") for n in range(6000)])
@@ -365,6 +375,23 @@ def test_a_server_that_does_not_say_is_promised_nothing_of(private: Any, opened:
     write(store, count=3)
 
 
+def test_the_documented_rights_are_enough(private: Any, opened: Any):
+    document = Path(__file__).resolve().parents[2] / "docs/howto/redis.md"
+    (rights,) = re.findall(r"^ACL SETUSER perdure (.*)$", document.read_text("utf-8"), re.MULTILINE)
+    url = private()
+    with driver.Redis.from_url(url) as raw:
+        raw.execute_command("ACL", "SETUSER", "perdure", *rights.split())
+    store = opened(url.replace("//", "//perdure:password@"))
+    full_session(store)
+    dump = store.dump("s")
+    store.drop("s", dump.row.lease.token, "deleted")
+    store.restore(dump)
+    assert store.promise.power_loss
+    assert store.sessions(expired_at=2**60)
+    assert list(store.blob_refs())
+    store.renew_epoch()
+
+
 def test_a_server_that_would_delete_keys_is_refused_with_what_to_type(private: Any, opened: Any):
     url = private(maxmemory_policy="allkeys-lru")
     with pytest.raises(InvalidInput, match="CONFIG SET maxmemory-policy noeviction"):
@@ -388,5 +415,8 @@ def test_a_full_server_keeps_what_it_has(private: Any, opened: Any):
     assert isinstance(answer, StoreFull)
     assert store.load("s", 0).last == step - 1
     assert len(store.load("s", 0).rows) == step
-    store.drop("s", None, "deleted")
+    # What makes room again works all the same.
+    lease = store.acquire("s", "me", 60_000)
+    assert store.rewrite(Rewrite("s", lease.token, put=(Artifact(PACK, 0, 0, 1, b"x"),), thin=(Span(0, 0, 1),)))
+    store.drop("s", lease.token, "deleted")
     write(store, "t", count=2)

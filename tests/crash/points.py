@@ -8,21 +8,21 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "perdure"
 _POINT = re.compile(r'faults\.point\(f?"([^"]+)"\)')
 
-ELSEWHERE = ("memory.", "file.epoch.", "file.restore.", "copy.", "{what}")
-"""Points that no scenario here is about: the memory store survives nothing, restoring is done into memory, and copying
-is killed by tests of its own, ``tests/unit/test_copy_killed.py``."""
+ELSEWHERE = re.compile(r"memory\.|copy\.|agent\.|\w+\.(epoch|restore)\.|\{what\}")
+"""Points that no scenario here is about: the memory store survives nothing, restoring is done into memory, copying is
+killed by tests of its own (``tests/unit/test_copy_killed.py``), and there is no agent here."""
 BACKENDS = {
     "file": ("stores/file", "blobs/local"),
     "sqlite": ("stores/sqlite", "blobs/local"),
-    "postgres": ("stores/postgres", "blobs/postgres"),
-    "redis": ("stores/redis", "blobs/redis"),
-    "tiered": ("stores/tiered", "stores/postgres", "blobs/postgres"),
+    "postgres": ("stores/postgres", "stores/pg", "blobs/postgres", "pg/"),
+    "redis": ("stores/redis", "blobs/redis", "redislink/"),
+    "tiered": ("stores/tiered", "stores/postgres", "stores/pg", "blobs/postgres", "pg/"),
 }
 """The modules of each kind of store; a module "_file..." belongs to "file"."""
 
 
 def _passed_by(store: str, path: Path) -> bool:
-    if path.parent.name not in ("stores", "blobs"):
+    if path.parent.name not in ("stores", "blobs", "pg", "redislink"):
         return True
     return f"{path.parent.name}/{path.stem.lstrip('_')}".startswith(BACKENDS[store])
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from perdure.blobs.local import LocalBlobs
 from perdure.errors import Gone, NotFound
 from perdure.opening import open as open_database
 from perdure.stores._fileroot import session_name
@@ -113,8 +115,13 @@ def _collect(w: Worker, p: Plan, again: bool) -> None:
     """Blobs that nothing refers to are removed, and no other."""
     orphan = f"nobody's {p['n']}".encode()
     w.kernel.blobs.put(hashlib.sha256(orphan).hexdigest(), orphan)
-    w.pass_time(7_200_000)
-    w.db.collect()
+    if isinstance(w.kernel.blobs, LocalBlobs):
+        w.pass_time(7_200_000)
+        w.db.collect()
+    else:
+        # A server has a clock of its own, which nobody moves; and no other process writes here.
+        time.sleep(0.05)
+        w.db.collect(grace=0)
 
 
 @plan("torn", one_of("talk", 3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.model.comparing import SESSIONS, Comparing, fractions, sessions, writ
 from tests.model.courier import WAYS, Courier
 from tests.model.documents import Edit, carry_out, edits, exact, values
 from tests.model.reference import LEASE, TTL, Hand, Node, Reference
+from tests.places import url_of
 
 if TYPE_CHECKING:
     from perdure.database import Database
@@ -40,7 +40,6 @@ class Histories(Comparing):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.mkdtemp(prefix="perdure-model-", dir=SHM)
-        self.name = secrets.token_hex(8)
         self.clock = FakeClock()
         self.model = Reference()
         self.codec, self.keys = "msgpack", None
@@ -50,13 +49,13 @@ class Histories(Comparing):
         self.ids: dict[Node, str] = {}
 
     def open_database(self) -> Database:
-        url = {
-            "memory": f"memory://{self.name}",
-            "sqlite": f"sqlite:///{self.folder}/agents.db",
-            "file": f"file://{self.folder}/agents",
-        }[self.kind]
         db = perdure.open(
-            url, clock=self.clock, keys=self.keys, codec=self.codec, maintain=False, lease_ttl=LEASE / 1000
+            url_of(self.kind, Path(self.folder)),
+            clock=self.clock,
+            keys=self.keys,
+            codec=self.codec,
+            maintain=False,
+            lease_ttl=LEASE / 1000,
         )
         db.kernel.store = Courier(db.kernel.store)  # pyright: ignore[reportAttributeAccessIssue]
         return db

@@ -9,19 +9,22 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.machine import Histories
+from tests.places import SERVERS, STORES
 
 EXAMPLES = int(os.environ.get("PERDURE_MODEL_EXAMPLES", "40"))
+SLOWER = 8
+"""A server answers over a wire, and each history gets a store of its own: so fewer histories."""
 STEPS = int(os.environ.get("PERDURE_MODEL_STEPS", "40"))
 SHRINK = [] if os.environ.get("PERDURE_MODEL_SHRINK") == "0" else [Phase.shrink]
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
+@pytest.mark.parametrize("kind", STORES)
 def test_two_writers_on_a_store_equal_the_model(kind: str):
     machine = type(f"Histories_{kind}", (Histories,), {"kind": kind})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=EXAMPLES // SLOWER if kind in SERVERS else EXAMPLES,
             stateful_step_count=STEPS,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],

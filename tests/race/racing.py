@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 RACERS = 10
 END = 2**53
+PRELOADED = [
+    "tests.race.racers",
+    "perdure.database",
+    "perdure.stores.postgres",
+    "perdure.stores.redis",
+    "perdure.stores.tiered",
+]
+"""What a racer would otherwise import each time it starts."""
 
 
 class Outcome:
@@ -64,7 +72,7 @@ def race(store: str, url: str, how: str, tries: int) -> Outcome:
                 said = list(pool.map(lambda start: RACES[how](start, wait), starts))
         else:
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["tests.race.racers"])
+            context.set_forkserver_preload(PRELOADED)
             barrier = context.Barrier(RACERS, timeout=PATIENCE)
             with ProcessPoolExecutor(RACERS, context, _arm, (barrier,)) as pool:
                 said = [race.result() for race in [pool.submit(_race, how, start) for start in starts]]

@@ -30,7 +30,9 @@ def binary() -> str:
     found = _find()
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "pgbouncer"]):
-            subprocess.run(command, check=False, capture_output=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+            subprocess.run(
+                command, check=False, capture_output=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            )
         found = _find()
     if found is None:
         raise RuntimeError("these tests need PgBouncer: apt-get install pgbouncer")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +21,10 @@ from tests.tiered.working import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.servers.process import Running
 
+ROOT = Path(__file__).resolve().parents[2]
 COLD = ["sqlite", "postgres"]
 SERVERS = ["valkey", *(["redis"] if debian_redis() else [])]
 
@@ -87,7 +89,7 @@ def test_behind_a_bad_network(tmp_path: Path, server: Running, way: str, cold: s
             heals(work)
             match way:
                 case "slow":
-                    proxy.delay(1.0)
+                    proxy.delay(3.0)
                 case "cut":
                     proxy.cut_on("after", 2)
                 case _:
@@ -102,7 +104,7 @@ def test_poisoned_all_the_time(own: Tiers):
     random = Random(4711)
     with Work(own) as work:
         for _ in range(150):
-            for key in own.keys():
+            for key in own.held():
                 if key.endswith(b":state") and (value := own.client.get(key)):
                     at = random.randrange(len(value))
                     own.client.set(key, value[:at] + random.randbytes(1) + value[at + 1 :], keepttl=True)
@@ -121,7 +123,7 @@ def test_one_that_is_full_takes_nothing_and_harms_nobody(tmp_path: Path, caplog:
                 work.go_on()
                 eventually(lambda: "takes nothing (OOM)" in tiered(work.reader).hot, "it says that it is full")
             assert work.check() > 30
-            assert tiers.keys() == []
+            assert tiers.held() == []
     finally:
         stop(server)
     assert "takes nothing (OOM)" in caplog.text
@@ -199,6 +201,25 @@ def test_a_password_and_a_database_of_its_own(tmp_path: Path):
             eventually(lambda: is_hot(db), "it is hot")
             assert "s3cr3t" not in db.url
         with redis.Redis(port=server.port, db=3, password="s3cr3t", protocol=2) as client:
-            assert {key.split(b":")[0] for key in client.keys()} == {b"perdure"}
+            found: Any = client.keys("*")
+            assert {key.split(b":")[0] for key in found} == {b"perdure"}
     finally:
         stop(server)
+
+
+def test_the_documented_user_may_do_all_that_is_needed(tmp_path: Path, server: Running, own: Tiers):
+    words = (ROOT / "docs/howto/tiered.md").read_text("utf-8")
+    line = re.search(r"^ACL SETUSER .*$", words, re.MULTILINE)
+    assert line is not None
+    own.client.execute_command(*line[0].split())
+    url = f"tiered:redis://hot:password@127.0.0.1:{server.port}/2,sqlite:///{tmp_path}/cold.db"
+    with perdure.open(url, hot_timeout=1.0) as db:
+        with db.session("s") as s:
+            for n in range(80):
+                s.messages.append({"role": "user", "content": f"message {n}"})
+                s.commit()
+        eventually(lambda: said(db) and is_hot(db), "it is hot")
+        tiered(db).drop("s", None, "deleted")
+        with redis.Redis(port=server.port, db=2, protocol=2) as client:
+            eventually(lambda: not client.dbsize(), "it is forgotten")
+        assert tiered(db).hot == "answers"

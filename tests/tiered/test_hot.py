@@ -42,7 +42,7 @@ def test_commits_reach_the_hot_tier_by_themselves(tiers: Tiers):
         for n in range(2):
             s.vars["n"] = n
             s.commit()
-    eventually(lambda: len(tiers.client.hkeys((tiers.keys(":rows") or [b""])[0])) == 2, "two rows are there")
+    eventually(lambda: len(tiers.client.hkeys((tiers.held(":rows") or [b""])[0])) == 2, "two rows are there")
     bundle = tiered(tiers.db()).load("s", 0)
     assert (bundle.hot, bundle.base, [row.step for row in bundle.rows]) == (True, None, [1, 2])
 
@@ -109,7 +109,7 @@ def test_a_dropped_session_leaves_the_hot_tier(tiers: Tiers):
         s.messages.append({"role": "user", "content": "just now"})
         s.commit()
     tiered(db).drop("s", None, "deleted")
-    eventually(lambda: not tiers.keys(), "nothing is left")
+    eventually(lambda: not tiers.held(), "nothing is left")
     say(db, "new")
     assert said(db) == ["new"]
 
@@ -140,13 +140,13 @@ def test_a_new_epoch_asks_for_nothing_of_the_old_one(tiers: Tiers):
     db = tiers.db()
     say(db, "one")
     warm(db)
-    before = set(tiers.keys())
+    before = set(tiers.held())
     tiered(db).renew_epoch()
     assert tiered(db).epoch == tiers.truth().kernel.store.epoch
     assert not is_hot(db)
     assert said(db) == ["one"]
     warm(db)
-    assert not before & {key for key in tiers.keys() if tiered(db).epoch.encode() in key}
+    assert not before & {key for key in tiers.held() if tiered(db).epoch.encode() in key}
 
 
 def test_forks_and_rewinds_read_the_same_from_both_tiers(tiers: Tiers):
@@ -197,7 +197,7 @@ def test_a_long_session_is_kept_as_one_state_not_as_ever_more_rows(tiers: Tiers)
         for n in range(300):
             s.messages.append({"role": "user", "content": f"message {n}"})
             s.commit()
-    eventually(lambda: tiers.keys(":state"), "the state is there without anybody reading it")
+    eventually(lambda: tiers.held(":state"), "the state is there without anybody reading it")
     db.read("s")
     eventually(lambda: is_hot(db) and len(tiered(db).load("s", 0).rows) <= 64, "few rows come after the state")
     assert said(db) == [f"message {n}" for n in range(300)]
@@ -208,8 +208,8 @@ def test_nothing_in_the_hot_tier_stays_for_ever(tiers: Tiers):
     say(db, "one")
     warm(db)
     say(db, "two")
-    eventually(lambda: len(tiers.keys()) == 3, "state, rows and heads")
-    assert all(0 < tiers.client.pttl(key) <= 1_000_000 for key in tiers.keys())
+    eventually(lambda: len(tiers.held()) == 3, "state, rows and heads")
+    assert all(0 < tiers.client.pttl(key) <= 1_000_000 for key in tiers.held())
 
 
 def test_a_line_without_a_state_does_not_grow_without_bound(tiers: Tiers, monkeypatch: pytest.MonkeyPatch):
@@ -220,7 +220,7 @@ def test_a_line_without_a_state_does_not_grow_without_bound(tiers: Tiers, monkey
             s.messages.append({"role": "user", "content": f"message {n}"})
             s.commit()
     eventually(lambda: not tiered(db)._hot._told, "all is told")
-    assert all(tiers.client.hlen(key) <= 20 for key in tiers.keys(":rows"))
+    assert all(tiers.client.hlen(key) <= 20 for key in tiers.held(":rows"))
     assert len(said(db)) == 60
 
 
@@ -231,11 +231,11 @@ def test_a_state_or_a_row_that_is_too_large_stays_with_the_cold_store(tiers: Tie
         for n in range(60):
             s.vars[f"noise {n}"] = Random(n).randbytes(500).hex()
         s.commit()
-    eventually(lambda: tiers.keys(":heads"), "the commit was told")
-    assert not tiers.keys(":rows")
+    eventually(lambda: tiers.held(":heads"), "the commit was told")
+    assert not tiers.held(":rows")
     first = db.read("s").plain()
     eventually(lambda: not tiered(db).wants("s", 0), "it is known to be too large")
-    assert not tiers.keys(":state")
+    assert not tiers.held(":state")
     assert db.read("s").plain() == first
 
 

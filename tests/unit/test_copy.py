@@ -173,21 +173,24 @@ def test_a_copy_that_has_gone_on_is_left_as_it_is(at: Open):
 
 def test_two_that_have_gone_separate_ways_are_a_conflict_and_stay_as_they_are(at: Open):
     src, dst = at("sqlite", "one"), at("memory", "two")
-    small(src, "a", "b", "c")
-    src.copy_to(dst, sessions=["a", "b"])
+    small(src, "a", "b", "c", "d")
+    src.copy_to(dst, sessions=["a", "b", "d"])
     small(dst, "c")
+    small(src, "d")
+    with dst.session("d") as s:
+        s.fork("there")  # no checkpoint of the one has the place of one of the other
     for db in (src, dst):
         with db.session("a") as s:
             s.vars["where"] = db.url
             s.commit()
         with db.session("b") as s:
             s.fork(db.url.partition(":")[0], at=1)
-    before = [everything(dst, id) for id in "abc"]
+    before = [everything(dst, id) for id in "abcd"]
     done = src.copy_to(dst)
     assert (done.copied, done.updated, done.unchanged) == (0, 0, 0)
-    assert [id for id, _ in done.failed] == ["a", "b", "c"]
+    assert [id for id, _ in done.failed] == ["a", "b", "c", "d"]
     assert all("differs in memory://" in problem and "nothing was written" in problem for _, problem in done.failed)
-    assert [everything(dst, id) for id in "abc"] == before
+    assert [everything(dst, id) for id in "abcd"] == before
 
 
 def test_retention_on_either_side_does_not_look_like_a_difference(at: Open):

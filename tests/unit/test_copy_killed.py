@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 KINDS = [kind for kind in STORES if kind != "memory"]
 PAIRS = [*pairwise(KINDS), (KINDS[-1], KINDS[0])]
-DEATHS = 6
+DEATHS = 4
 
 # Counts the named points that a copy passes, from the first one of its own on, and dies at one of them.
 CHILD = """

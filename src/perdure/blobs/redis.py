@@ -60,6 +60,7 @@ redis.call('ZREM', ARGV[1], ARGV[2])
 redis.call('UNLINK', KEYS[1])
 return 1
 """,
+    "allow-oom",
 )
 
 
@@ -93,8 +94,8 @@ class RedisBlobs(WholeStreams):
                 'keep blobs in a bucket, as in perdure.open(url, blobs="s3://bucket/prefix")'
             )
         key, name = self._key(ref), ref.encode()
-        if not self._link.one(_RENEW.call(key, self._now(), self._index, name, b"%d" % len(data))):
-            self._link.one(_PUT.call(key, self._now(), self._index, name, data))
+        if not self._link.one(_RENEW.call(key, self._now(), self._index, name, b"%d" % len(data)), writes=True):
+            self._link.one(_PUT.call(key, self._now(), self._index, name, data), writes=True)
 
     def get(self, ref: str) -> bytes:
         """The content, verified; ``NotFound`` when missing, ``Corrupted`` when altered."""
@@ -131,7 +132,7 @@ class RedisBlobs(WholeStreams):
         """Delete unless it was renewed at or after that time (ms) of the caller's clock; True when deleted."""
         check_ref(ref)
         since = b"%d" % (unless_renewed_since + self._ahead())
-        return self._link.one(_DELETE.call(self._key(ref), self._index, ref.encode(), since)) == 1
+        return self._link.one(_DELETE.call(self._key(ref), self._index, ref.encode(), since), writes=True) == 1
 
     def close(self) -> None:
         """Close all connections."""

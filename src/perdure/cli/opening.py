@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -67,7 +67,7 @@ def open_existing(given: str | None, blobs: str | None = None, *, maintain: bool
 
     url = find_url(given)
     # On a server only the store itself can tell whether it is there.
-    options = {"create": False} if "postgresql://" in url or "postgres://" in url else {}
+    options: dict[str, Any] = {"create": False} if "postgresql://" in url or "postgres://" in url else {}
     return perdure.open(url, maintain=maintain, blobs=blobs or None, **options)
 
 

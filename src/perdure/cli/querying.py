@@ -12,7 +12,7 @@ from perdure.cli.opening import AsJson, Store, find_url
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from perdure.protocols import Store as AnyStore
+    from perdure.stores.postgres import PostgresStore
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +36,7 @@ def query(
 
     opened = _open(find_url(store))
     try:
-        answer = opened.query(sql, limit=limit, seconds=timeout)  # type: ignore[attr-defined]
+        answer = opened.query(sql, limit=limit, seconds=timeout)
     finally:
         opened.close()
     rows = [[_plain(value) for value in row] for row in answer.rows]
@@ -49,9 +49,8 @@ def query(
     out.line(f"{count(len(rows), 'row')}{', and there are more: raise --limit' if answer.more else ''}", "dim")
 
 
-def _open(url: str) -> AnyStore:
+def _open(url: str) -> PostgresStore:
     """The store that can be asked: of two tiers, the one that is the truth."""
-    from perdure.stores import open_store
     from perdure.urls import TIERED, shown, tiers
 
     where = tiers(url)[1] if url.startswith(TIERED) else url
@@ -60,7 +59,9 @@ def _open(url: str) -> AnyStore:
             f"{shown(url)} is not in PostgreSQL, and only there can be asked with SQL: use ls, log and show, "
             "or copy the sessions there"
         )
-    return open_store(where, create=False)
+    from perdure.stores.postgres import PostgresStore
+
+    return PostgresStore(where, create=False)
 
 
 def _plain(value: Any) -> Any:
@@ -72,8 +73,8 @@ def _plain(value: Any) -> Any:
             return int(value) if value == value.to_integral_value() else float(value)
         case None | bool() | int() | float() | str():
             return value
-        case bytes() | memoryview():
-            return bytes(value).hex()
+        case bytes():
+            return value.hex()
         case list():
             return [_plain(each) for each in value]  # type: ignore[misc]
         case dict():

@@ -12,7 +12,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from perdure.errors import ForkedProcess, HandleClosed, InvalidInput, MissingExtra, PerdureError, Unavailable
+from perdure.errors import (
+    ForkedProcess,
+    HandleClosed,
+    InvalidInput,
+    MissingExtra,
+    OutcomeUnknown,
+    PerdureError,
+    Unavailable,
+)
 from perdure.redislink import replies as words
 
 try:
@@ -34,7 +42,7 @@ LONGEST_PAUSE: Final = 1.0
 _BROKEN: Final = (redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse, OSError)
 
 
-class Lost(Unavailable):
+class Lost(OutcomeUnknown):
     """Time is up in the middle. ``answers`` came; those behind them have none.
 
     Of these, the ones up to the number ``sent`` may have been executed; the others were not, and ``problem`` says why.
@@ -46,6 +54,10 @@ class Lost(Unavailable):
         self.sent = sent
         said = str(problem).removesuffix("; nothing was written")
         super().__init__(f"{said}; what was sent may or may not have been done")
+
+    def may_be_done(self, place: int) -> bool:
+        """Whether nobody knows what became of a command, by its place."""
+        return len(self.answers) <= place < self.sent and isinstance(self.problem, Unavailable)
 
 
 class Link:
@@ -76,13 +88,15 @@ class Link:
 
     # -- sending -----------------------------------------------------------------------------------
 
-    def one(self, command: bytes, *, replies: int = 1, patience: float | None = None) -> Any:
-        """Send one command (of several parts the last of ``replies`` counts) and give back its answer, or raise it."""
+    def one(self, command: bytes, *, writes: bool = False, replies: int = 1, patience: float | None = None) -> Any:
+        """Send one command (of several parts the last of ``replies`` counts) and give back its answer, or raise it.
+
+        Raises ``Lost`` when one that ``writes`` may have been executed and nobody said so.
+        """
         try:
             (answer,) = self.many((command,), replies=replies, patience=patience)
         except Lost as lost:
-            # Whatever became of it, more is known by now than that the answer was lost.
-            raise (lost if isinstance(lost.problem, Unavailable) else lost.problem) from None
+            raise (lost if writes and lost.may_be_done(0) else lost.problem) from None
         if isinstance(answer, PerdureError):
             raise answer
         return answer

@@ -36,13 +36,15 @@ class Script:
     """A script by name: called by its digest, loaded again whenever the server does not know it.
 
     The digest is that of the text, so processes with other versions of a script never call each other's.
+    ``flags`` are the server's: "no-writes" for one that only reads, "allow-oom" for one that a full server needs.
     """
 
-    def __init__(self, name: str, text: str, *, writes: bool = True) -> None:
+    def __init__(self, name: str, text: str, flags: str = "") -> None:
         # With this first line the server checks before the start, and not in the middle, that it may write.
-        whole = ("#!lua\n" if writes else "#!lua flags=no-writes\n") + text
+        whole = f"#!lua{flags and ' flags='}{flags}\n{text}"
         sha = hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest()
         self.name = name
+        self.writes = flags != "no-writes"
         self.load = pack(b"SCRIPT", b"LOAD", whole.encode())
         self._call = f"\r\n$7\r\nEVALSHA\r\n$40\r\n{sha}\r\n$1\r\n".encode()
 

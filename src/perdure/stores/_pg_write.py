@@ -157,10 +157,10 @@ class Writer:
         values = (claim, packed(session), token, status, packed(reason or "deleted"))
         self._fenced(connection, sql, values, session)
 
-    def sweep(self, connection: Connection, limit: int = INLINE) -> bool:
-        """Delete some rows that nobody needs; False when there are none."""
+    def sweep(self, connection: Connection, limit: int = INLINE) -> int:
+        """Delete some rows that nobody needs, and say how many; -1 when there are none."""
         ((done,),) = connection.ask(f"select {self._schema}.perdure_sweep(%s)", (limit,))
-        return done >= 0
+        return done
 
     def restore(self, connection: Connection, dump: Dump, rows: list[tuple[Any, ...]], claim: int) -> None:
         """Insert a dumped session, in one transaction of several statements."""

@@ -48,7 +48,7 @@ class Desk:
 
     def ask(self, script: Script, session: str | None, *args: bytes) -> Any:
         """Call a script and give back its answer; a refusal that means the same everywhere is raised."""
-        answer: Any = self.link.one(self.call(script, session, *args))
+        answer: Any = self.link.one(self.call(script, session, *args), writes=script.writes)
         parts = refusal(answer)
         if parts and parts[0] in _EVERYWHERE:
             raise self.refused(parts, session or "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure import faults
-from perdure.errors import InvalidInput, OutcomeUnknown, PerdureError, Unavailable
+from perdure.errors import InvalidInput, OutcomeUnknown, PerdureError
 from perdure.model import Landed, Lease, Status
 from perdure.redislink import Lost, pack
 from perdure.stores import _redis_scripts as scripts
@@ -115,8 +115,7 @@ class Writer:
             replies = lost.answers
             for n, place in enumerate(places):
                 if n >= len(replies):
-                    unknown = n < lost.sent and isinstance(lost.problem, Unavailable)
-                    answers[place] = _unknown(items[place], str(lost)) if unknown else lost.problem
+                    answers[place] = _unknown(items[place], str(lost)) if lost.may_be_done(n) else lost.problem
             return replies[: len(commands)]
         faults.point("redis.append.after_send")
         if self._wait_for and not self._confirmed(replies[-1]):
@@ -206,7 +205,12 @@ class Writer:
                 answers[-1] = error
             except (OverflowError, msgspec.MsgspecError, TypeError) as error:
                 answers[-1] = InvalidInput(f"an inbox entry cannot be stored ({type(error).__name__})")
-        for place, reply in zip(places, self._desk.link.many(commands) if commands else [], strict=True):
+        try:
+            replies = self._desk.link.many(commands) if commands else []
+        except Lost as lost:
+            missing = range(len(lost.answers), len(commands))
+            replies = lost.answers + [lost if lost.may_be_done(n) else lost.problem for n in missing]
+        for place, reply in zip(places, replies, strict=True):
             entry = entries[place]
             if isinstance(reply, PerdureError):
                 answers[place] = reply
@@ -238,7 +242,7 @@ class Writer:
         op, freed = os.urandom(8).hex().encode(), b""
         answer: Any = None
         for _ in range(TRIES):
-            answer = self._desk.link.one(call(op, freed))
+            answer = self._desk.link.one(call(op, freed), writes=True)
             dead = dead_holder(answer)
             if dead is None:
                 break

@@ -34,7 +34,7 @@ MOST_ROW_BYTES = 16 << 10
 MOST_DOUBTED = 1024
 _PORTION = 256 << 10
 _BACKOFF = 0.1
-_LONGEST_BACKOFF = 15.0
+_LONGEST_BACKOFF = 5.0
 _STEADY = 60.0
 """Seconds without a failure after which the next one counts as the first."""
 
@@ -177,17 +177,18 @@ class Hot:
 
     def _work(self) -> None:
         while not self._stop.is_set():
-            if self._writer is None and not self._connect():
-                self._stop.wait(self._backoff())
-                continue
-            self._wake.wait()
             if self._down:
                 self._unlink()
-                self._stop.wait(self._backoff())
+                if self._stop.wait(self._backoff()):
+                    break
+            if self._writer is None and not self._connect():
                 continue
+            self._wake.wait()
             self._stop.wait(LINGER)
             self._wake.clear()
-            self._flush_safely()
+            # Whoever gave the tier up did so before waking us, perhaps before that was cleared: look, do not wait.
+            if not self._down:
+                self._flush_safely()
         if self._writer is not None and not self._down:
             self._flush_safely()
         self._unlink()

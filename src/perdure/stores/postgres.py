@@ -14,7 +14,7 @@ from perdure.pg.servertime import Time
 from perdure.stores._pg_open import JUMP, new_epoch, open_schema, settle
 from perdure.stores._pg_query import Answer, query
 from perdure.stores._pg_read import Reader
-from perdure.stores._pg_tables import Table, tables
+from perdure.stores._pg_tables import ENOUGH, Table, clean, tables
 from perdure.stores._pg_write import Promoted, Writer, new_claim, restored_rows
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class PostgresStore:
         self.promise = opened.promise
         time = Time(clock)
         self._reader = Reader(opened.schema, time)
+        self._dead = 0
         self._writer = Writer(opened.schema, time, opened.timeline)
 
     def _write(self, what: str, work: Callable[[Connection], T]) -> T:
@@ -217,9 +218,13 @@ class PostgresStore:
     def rewrite(self, change: Rewrite) -> bool:
         """Do maintenance in one transaction; False when it no longer applies."""
         claim = new_claim()
+        # Before and not after: by now no transaction is left that may still look at what the last call replaced.
+        self._clean(0)
         done, later = self._write("rewrite", lambda connection: self._writer.rewrite(connection, change, claim))
         if later:
             self._sweep()
+        if done:
+            self._dead += sum(span.hi - span.lo + 1 for span in (*change.thin, *change.drop))
         return done
 
     def drop(self, session: str, token: int | None, reason: str) -> None:
@@ -230,8 +235,15 @@ class PostgresStore:
 
     def _sweep(self) -> None:
         """Delete what nobody needs, in short transactions between which others can work."""
-        while self._write("sweep", self._writer.sweep):
-            pass
+        while (deleted := self._write("sweep", self._writer.sweep)) >= 0:
+            self._clean(deleted)
+
+    def _clean(self, dead: int) -> None:
+        """Note that rows died, and make their room free again once there are enough of them."""
+        self._dead += dead
+        # Read and written by several threads without a lock: it need not be exact.
+        if self._dead >= ENOUGH and self._write("clean", partial(clean, schema=self.schema, dead=self._dead)):
+            self._dead = 0
 
     def dump(self, session: str) -> Dump:
         """A whole session as stored, at one instant."""

@@ -273,10 +273,19 @@ class _HotOnly(TieredStore):
         self.promise = whole.promise
         self._prefix = whole._prefix
         self._hot = whole._hot
+        self._doubted: set[tuple[str, int]] = set()
+
+    def wants(self, session: str, line: int) -> bool:
+        """Nothing is kept that the cold store has not confirmed."""
+        return False
+
+    def doubt(self, session: str, line: int) -> None:
+        """Not to be used here any more; it may only be that the line it starts from is not known."""
+        self._doubted.add((session, line))
 
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
         """What is needed to rebuild a line, from the hot tier alone."""
-        view = self._view(session, line, step)
+        view = None if (session, line) in self._doubted else self._view(session, line, step)
         if view is None:
             raise NotFound(f"the hot tier does not hold line {line} of session {session!r}")
         return Bundle(view.base, view.rows, (), view.tip.step, tip=view.tip, hot=True)

@@ -1,0 +1,1 @@
+"""The agent runtime: a loop that cannot repeat itself, over models, tools and people."""

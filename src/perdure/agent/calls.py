@@ -1,0 +1,129 @@
+"""The calls of an answer: checked, journalled with it, run side by side, and answered to the model in their order."""
+
+# pyright: reportPrivateUsage=false
+# The loop is the session's inner part that asks models: it works with the journal itself.
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from perdure.batches import OPEN, Call
+from perdure.bridge import drive
+from perdure.errors import InvalidInput
+from perdure.model import Status
+from perdure.tools import Tool
+from perdure.tracked import plain
+
+if TYPE_CHECKING:
+    from perdure.agent.loop import Loop
+    from perdure.agent.models import Answer
+    from perdure.tracked import TrackedDict
+
+SLOTS = "a:"
+"""Begins the journal's places of an agent's calls: a:<turn>:<number>."""
+
+
+class Calls:
+    """The open calls of a loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._fresh: set[str] = set()
+        """Places of calls that this process wrote as started and has not made yet."""
+        self.started: list[str] = []
+        """Effects that the commit under way writes as started."""
+
+    async def begin(self, answer: Answer) -> None:
+        """Check the calls of an answer and put them into the journal; its commit makes them durable."""
+        loop = self._loop
+        s, turn = loop.s, loop.book["turn"]
+        s._retire(SLOTS)
+        self.started = []
+        listed: list[dict[str, Any]] = []
+        calls: list[Call] = []
+        for i, asked in enumerate(answer.calls):
+            entry: dict[str, Any] = {"id": asked.id, "name": asked.name}
+            try:
+                spec = loop.agent.spec(asked.name)
+                slot = f"{SLOTS}{turn}:{i}"
+                calls.append(Call(loop.agent.tool(asked.name), spec.arguments(asked.arguments), slot, asked.id))
+                entry["slot"] = slot
+            except InvalidInput as e:
+                entry["error"] = str(e)
+            listed.append(entry)
+        loop.book["calls"] = listed
+        for record, call in zip(await drive(s.bridge, s._begin_calls(calls)), calls, strict=True):
+            if record["status"] == "started":
+                self._fresh.add(call.slot)
+                self.started.append(record["id"])
+        self._answer_if_settled()
+
+    async def settle(self) -> str:
+        """Take every open call as far as it goes, side by side; what must be waited for, or "" when none is open."""
+        loop = self._loop
+        self._answer_if_settled()
+        places = [c["slot"] for c in loop.book["calls"] if "slot" in c]
+        effects = loop.s._book.get("effects", {})
+        still = [slot for slot in places if slot in effects and effects[slot]["status"] in OPEN]
+        if not still:
+            return ""
+        async with asyncio.TaskGroup() as group:
+            for slot in still:
+                group.create_task(self._make(slot))
+        left = {loop.s._book["effects"][slot]["status"] for slot in still if slot in loop.s._book["effects"]}
+        if not left & set(OPEN):
+            return ""
+        standing = loop.s._standing()
+        return str(Status.WAITING_RESULT if standing == Status.RUNNING else standing)
+
+    async def _make(self, slot: str) -> None:
+        s = self._loop.s
+        record: TrackedDict = s._book["effects"][slot]
+        fresh = slot in self._fresh
+        self._fresh.discard(slot)
+        tool: Tool = self._loop.agent.tool(record["tool"])
+        self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
+        status = await drive(s.bridge, s._carry_on(tool, record, fresh=fresh))
+        self._loop.tell("outcome", tool=record["tool"], effect=record["id"], status=status)
+
+    # -- answering ------------------------------------------------------------------------------------------------
+
+    def outcome(self, record: TrackedDict) -> None:
+        """An outcome is about to be written: when it is the last one, the model's messages go with it."""
+        tool = self._loop.agent.tools.get(record["tool"])
+        if tool is not None and tool.read and tool.cache is not None and record["status"] == "done":
+            until = self._loop.s.kernel.clock.wall() + int(tool.cache * 1000)
+            cache = self._loop.s._book.setdefault("cache", {})
+            cache[record["digest"]] = {"result": plain(record["result"]), "until": until}
+        self._answer_if_settled()
+
+    def _answer_if_settled(self) -> None:
+        loop = self._loop
+        listed = loop.book["calls"]
+        if not listed:
+            return
+        effects = loop.s._book.get("effects", {})
+        records = [effects.get(c["slot"]) if "slot" in c else None for c in listed]
+        if any(r is not None and r["status"] in OPEN for r in records):
+            return
+        for entry, record in zip(plain(listed), records, strict=True):
+            said = said_of(plain(record)) if record is not None else _error(entry.get("error", "unknown call"))
+            loop.s.messages.append({"role": "tool", "tool_call_id": entry["id"], "content": said})
+        loop.book["calls"] = []
+
+
+def said_of(record: dict[str, Any]) -> str:
+    """What the model is told of a call's outcome."""
+    if record["status"] == "done":
+        if "problem" in record:
+            return _error(f"it was done, and what it returned is a {record['problem']}, which is not JSON")
+        result = record["result"]
+        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    if record["status"] == "unknown":
+        return _error("nobody knows whether this was done; do not assume either, and do not simply try again")
+    return _error(str(record.get("error")))
+
+
+def _error(text: str) -> str:
+    return json.dumps({"error": text}, ensure_ascii=False)

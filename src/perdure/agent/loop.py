@@ -1,0 +1,221 @@
+"""The loop: settle open calls, take new messages, ask the model, commit its answer with its calls, and again.
+
+It keeps nothing in memory that matters: where it stands is read from the session each time around, so a process that
+is killed anywhere is followed by one that goes on from the last commit.
+"""
+
+# pyright: reportPrivateUsage=false
+# The loop is the session's inner part that asks models: it works with the journal itself.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# Messages are any JSON: their types are looked at, not declared.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure import faults
+from perdure.agent import outcome as ended
+from perdure.agent.calls import Calls
+from perdure.agent.limits import Limits
+from perdure.agent.models import Answer, Delta, text_of
+from perdure.agent.outcome import Doubt, RunResult, Spent
+from perdure.agent.stream import Event
+from perdure.bridge import drive
+from perdure.errors import ModelError
+from perdure.model import Kind, Status
+from perdure.tracked import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.agent.agent import Agent
+    from perdure.bridge import AsyncSession
+
+BOOK = "agent"
+"""Where the loop keeps its own notes in a session's book."""
+
+
+class Loop:
+    """One attempt at one run of one agent in one session."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        session: AsyncSession,
+        limits: Limits,
+        *,
+        context: dict[str, Any] | None = None,
+        tell: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.agent = agent
+        self.s = session
+        self.limits = limits
+        self.context = context
+        self.notes: list[str] = []
+        self._tell = tell
+        self.calls = Calls(self)
+        session._on_outcome = self.calls.outcome
+
+    # -- the book -------------------------------------------------------------------------------------------------
+
+    @property
+    def book(self) -> Any:
+        """The loop's notes: turn, run, calls of the last answer, context."""
+        return self.s._book.setdefault(BOOK, {"turn": 0, "calls": [], "run": None})
+
+    def tell(self, kind: str, **data: Any) -> None:
+        """Say what happens to whoever listens."""
+        if self._tell is not None:
+            self._tell(Event(kind, self.s.id, self.s.step, data))
+
+    # -- going round ----------------------------------------------------------------------------------------------
+
+    async def go(self) -> RunResult:
+        """Work until nothing is left to do, or something must be waited for."""
+        while True:
+            if waits := await self.calls.settle():
+                return await self._rest(waits)
+            fresh = await self._take()
+            if not fresh and not self._has_more_to_say():
+                return self._result(ended.DONE)
+            if over := self.limits.reached(self.book["run"]):
+                return await self._stop(*over)
+            try:
+                await self._turn()
+            except ModelError as e:
+                return await self._stop(ended.FAILED, str(e), type(e).__name__)
+
+    async def _take(self) -> bool:
+        """Put waiting messages into the conversation; the commit of the answer takes them."""
+        messages = await self.s.take()
+        for message in messages:
+            self.s.messages.append(as_message(message.body))
+        if self.book["run"] is None and (messages or self._has_more_to_say()):
+            self.book["run"] = {"turns": 0, "spent": list(Spent()), "began": self.s.kernel.clock.wall()}
+        return bool(messages)
+
+    def _has_more_to_say(self) -> bool:
+        """Whether the model is to be asked: the last word is not its own, or it is not done by its own measure."""
+        messages = self.s.messages
+        if not messages:
+            return False
+        last = messages[-1]
+        if last.get("role") != "assistant":
+            return True
+        return self.book["run"] is not None
+
+    async def _turn(self) -> None:
+        """Ask the model once and commit its answer together with the calls it makes."""
+        book = self.book
+        if plain(book.get("context")) != self.context:
+            book["context"] = self.context
+        request = await self.agent.request(self.s, self.context)
+        faults.point("agent.before_model")
+        answer = await self._ask(request)
+        faults.point("agent.after_model")
+        self.s.messages.append(answer.message)
+        book["turn"] += 1
+        run = book["run"]
+        run["turns"] += 1
+        run["spent"] = list(Spent(*run["spent"]).plus(self.agent.price(answer)))
+        self.limits.note(run)
+        await self.calls.begin(answer)
+        if not answer.calls:
+            self._close_turn(answer)
+        await self._commit(answer, request)
+
+    def _close_turn(self, answer: Answer) -> None:
+        """The model called nothing: it is done, unless the agent's own measure says otherwise."""
+        if self.agent.is_done(answer, self.s):
+            self.book["run"] = None
+        else:
+            self.s.messages.append({"role": "user", "content": self.agent.nudge})
+
+    async def _ask(self, request: Any) -> Answer:
+        step, offset = self.s.step + 1, 0
+
+        def piece(delta: Delta) -> None:
+            nonlocal offset
+            self.tell("delta", step=step, attempt=self._attempt, offset=offset, text=delta.text, delta=delta)
+            offset += len(delta.text)
+
+        self._attempt += 1
+        try:
+            return await self.agent.model.answer(request, piece if self._tell is not None else None)
+        except BaseException:
+            self.tell("retracted", step=step, attempt=self._attempt)
+            raise
+
+    _attempt = 0
+
+    async def _commit(self, answer: Answer, request: Any) -> None:
+        s = self.s
+        x = self.agent.about(answer, request)
+        if effects := self.calls.started:
+            x["effects"] = effects
+        faults.point("agent.before_commit")
+        await drive(s.bridge, s._write(Kind.COMMIT, x=x, status=s._standing()))
+        faults.point("agent.after_commit")
+        self.tell("committed", step=s.step, attempt=self._attempt, text=text_of(answer.message))
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    async def _rest(self, waits: str) -> RunResult:
+        """Something must be waited for: the process may go."""
+        s = self.s
+        if s.status != waits:
+            await drive(s.bridge, s._write(Kind.COMMIT, status=waits))
+        self.tell("waiting", status=waits)
+        return self._result(waits)
+
+    async def _stop(self, status: str, reason: str, error: str = "") -> RunResult:
+        """End without an answer; what was taken from the inbox stays there for the next run."""
+        s = self.s
+        await s.reload()
+        x = {"note": reason[:500], **({"error": error} if error else {})}
+        await drive(s.bridge, s._write(Kind.COMMIT, x=x, status=_STANDING[status]))
+        self.tell("ended", status=status, reason=reason)
+        return self._result(status, reason)
+
+    def _result(self, status: str, reason: str = "") -> RunResult:
+        s, run = self.s, self.book["run"]
+        last = next((m for m in reversed(s.messages) if m.get("role") == "assistant"), None)
+        text = text_of(plain(last)) if last is not None else ""
+        spent = Spent(*run["spent"]) if run is not None else self.limits.spent
+        return RunResult(
+            status, s.id, text, self.agent.parsed(text) if status == ended.DONE else None, s.step,
+            run["turns"] if run is not None else self.limits.turns, spent,
+            tuple(s.approvals()), tuple(self._doubts()), reason, s.origin, tuple(self.notes),
+        )  # fmt: skip
+
+    def _doubts(self) -> list[Doubt]:
+        return [
+            Doubt(r["id"], r["tool"], r["args"], r["attempt"], question(r))
+            for r in self.s.effects()
+            if r["status"] == "in_doubt"
+        ]
+
+
+_STANDING = {
+    ended.FAILED: Status.FAILED,
+    ended.MAX_TURNS: Status.PAUSED,
+    ended.BUDGET: Status.PAUSED,
+    ended.DEADLINE: Status.PAUSED,
+    ended.CANCELLED: Status.CANCELLED,
+}
+
+
+def question(record: dict[str, Any]) -> str:
+    """What a person must find out."""
+    arguments = ", ".join(f"{k}={v!r}" for k, v in record["args"].items())
+    why = f" It ended with {record['error']}." if record.get("error") else ""
+    return (
+        f"Did {record['tool']}({arguments:.300}) happen? It was started (attempt {record['attempt']}, effect "
+        f"{record['id']}) and its outcome was never recorded.{why}"
+    )
+
+
+def as_message(body: Any) -> dict[str, Any]:
+    """What was posted as a message of the conversation: text is said by the user."""
+    if isinstance(body, dict) and "role" in body:
+        return dict(body)
+    return {"role": "user", "content": body if isinstance(body, str | list) else str(body)}

@@ -1,0 +1,94 @@
+"""What the loop asks of a language model: one request, one answer. Clients implement :class:`ChatModel`."""
+
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# Messages are any JSON: their types are looked at, not declared.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Request(NamedTuple):
+    """Everything a model is sent. Messages are those of Chat Completions; clients of other APIs translate them."""
+
+    model: str
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    """Functions the model may call: name, description, parameters (a JSON schema)."""
+    params: dict[str, Any]
+    """temperature, top_p, seed, max_tokens, response_format, ... as given by the user."""
+
+
+class Usage(NamedTuple):
+    """Tokens of one answer, as the provider counts them."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    """Of the input: read from the provider's cache."""
+    reasoning: int = 0
+    """Of the output: never shown."""
+
+
+class ToolCall(NamedTuple):
+    """A call the model wants made; ``arguments`` is the raw text it wrote, JSON or not."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Answer(NamedTuple):
+    """What came back. ``message`` is kept verbatim in the session, unknown fields included."""
+
+    message: dict[str, Any]
+    calls: tuple[ToolCall, ...] = ()
+    finish: str = "stop"
+    """stop, tool_calls, length, content_filter, ... in the words of Chat Completions"""
+    usage: Usage = Usage()
+    model: str = ""
+    """The exact version that answered."""
+    id: str = ""
+    fingerprint: str = ""
+
+
+class Delta(NamedTuple):
+    """A piece of an answer on its way: provisional until the answer is committed."""
+
+    text: str = ""
+    reasoning: str = ""
+    call: int = -1
+    """Which call of the answer this piece belongs to; -1: none."""
+    name: str = ""
+    arguments: str = ""
+
+
+class ChatModel(Protocol):
+    """A model client. Raises :class:`perdure.errors.ModelError` when no answer can be had."""
+
+    name: str
+
+    async def answer(self, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Answer:
+        """Ask once, retrying as the client sees fit; with ``on_delta`` pieces are told as they arrive."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+def text_of(message: dict[str, Any]) -> str:
+    """What a message says, its parts joined.
+
+    >>> text_of({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})
+    'ab'
+    """
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts: list[Any] = content
+        return "".join(p.get("text", "") for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str))
+    return ""

@@ -1,0 +1,147 @@
+"""Calls whose result comes later, that take too long, that say how far they got, or that ask a person."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import Done, Later, NotDone, tool
+from perdure.errors import ApprovalError, ApprovalNeeded, EffectFailed, InDoubt, ResultPending
+from tests.clock import FakeClock
+
+Open = Callable[..., perdure.Database]
+
+
+def test_a_result_that_comes_later_is_posted_by_anyone_and_taken_by_the_next_call(open_db: Open):
+    made: list[str] = []
+
+    @tool
+    def render(scene: str, ctx: perdure.Context) -> Later:
+        made.append(ctx.effect_id)
+        return Later({"job": 7})
+
+    db = open_db()
+    with db.session("s") as s:
+        with pytest.raises(ResultPending) as waiting:
+            s.call(render, scene="sea")
+        assert s.status == "waiting_result"
+    with db.session("s") as s, pytest.raises(ResultPending):
+        s.call(render, scene="sea")
+    assert db.post_outcome("s", waiting.value.effect, {"url": "x"})
+    with db.session("s") as s:
+        assert s.call(render, scene="sea") == {"url": "x"}
+        assert s.status == "idle"
+    assert len(made) == 1
+
+
+def test_a_late_failure_is_a_failure(open_db: Open):
+    @tool
+    def render(scene: str) -> Later:
+        return Later()
+
+    db = open_db()
+    with db.session("s") as s:
+        with pytest.raises(ResultPending) as waiting:
+            s.call(render, scene="sea")
+        db.post_outcome("s", waiting.value.effect, failed="the farm burnt down")
+        with pytest.raises(EffectFailed, match="burnt"):
+            s.call(render, scene="sea")
+
+
+def test_poll_looks_after_what_comes_later(open_db: Open):
+    answers: list[Any] = [None, Done(42)]
+
+    @tool(poll=lambda handle: answers.pop(0) if handle == "job-1" else NotDone())
+    def compute(n: int) -> Later:
+        return Later("job-1")
+
+    with open_db().session("s") as s:
+        for _ in range(2):
+            with pytest.raises(ResultPending):
+                s.call(compute, n=1)
+            if len(answers) == 1:
+                break
+        assert s.call(compute, n=1) == 42
+
+
+def test_a_call_that_takes_too_long_is_in_doubt(open_db: Open):
+    @tool(timeout=0.05)
+    def charge(amount: int) -> str:
+        time.sleep(0.5)
+        return "charged"
+
+    with open_db().session("s") as s:
+        with pytest.raises(InDoubt):
+            s.call(charge, amount=1)
+        assert [(e["status"], e["error"]) for e in s.effects()] == [("in_doubt", "TimeoutError")]
+
+
+def test_progress_is_durable_and_given_to_the_next_attempt(open_db: Open):
+    seen: list[Any] = []
+
+    @tool(if_unsure="retry")
+    def upload(name: str, ctx: perdure.Context) -> str:
+        seen.append(ctx.last_progress)
+        if ctx.attempt == 1:
+            ctx.progress({"part": 3})
+            raise ConnectionError
+        return "done"
+
+    db = open_db()
+    with db.session("s") as s:
+        assert s.call(upload, name="a") == "done"
+    assert seen == [None, {"part": 3}]
+    assert "progress" in [c.kind for c in db.history("s")]
+
+
+def test_a_tool_asks_a_person_and_is_run_again_with_the_answer(open_db: Open, clock: FakeClock):
+    runs: list[int] = []
+
+    @tool
+    def book(city: str, ctx: perdure.Context) -> str:
+        runs.append(1)
+        seat = ctx.ask("Window or aisle?", {"enum": ["window", "aisle"]})
+        return f"{city} {seat}"
+
+    db = open_db()
+    with db.session("s") as s, pytest.raises(ApprovalNeeded) as asked:
+        s.call(book, city="Rome")
+    request = asked.value.approval
+    assert (request.question, request.schema) == ("Window or aisle?", {"enum": ["window", "aisle"]})
+    with pytest.raises(ApprovalError, match="answer"):
+        db.approve("s", request.id, by="ana")
+    clock.advance(2 * 24 * 3600 * 1000)
+    db.answer("s", request.id, "aisle", by="ana")
+    with pytest.raises(ApprovalError):
+        db.answer("s", request.id, "window", by="ana")
+    with db.session("s") as s:
+        assert s.call(book, city="Rome") == "Rome aisle"
+        assert s.call(book, city="Rome") == "Rome aisle"
+    assert len(runs) == 2
+
+
+def test_an_approval_may_change_the_arguments_which_are_checked_again(open_db: Open):
+    paid: list[int] = []
+
+    @tool(approve=True)
+    def refund(order: str, amount: int) -> int:
+        paid.append(amount)
+        return amount
+
+    db = open_db()
+    with db.session("s") as s, pytest.raises(ApprovalNeeded) as asked:
+        s.call(refund, order="o1", amount=100)
+    db.approve("s", asked.value.approval.id, by="ana", args={"order": "o1", "sum": 60})
+    with db.session("s") as s, pytest.raises(ApprovalNeeded, match="waits for approval") as again:
+        s.call(refund, order="o1", amount=100)
+    assert "do not fit" in again.value.approval.because
+    db.approve("s", again.value.approval.id, by="ana", args={"order": "o1", "amount": 60})
+    with db.session("s") as s:
+        assert s.call(refund, order="o1", amount=100) == 60
+        assert s.call(refund, order="o1", amount=100) == 60
+        assert [(a.status, a.args) for a in s.approvals(None)][-1] == ("used", {"order": "o1", "amount": 60})
+    assert paid == [60]
