@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure import faults
-from perdure.tools import Context, Done, NotDone, Tool
+from perdure import Context, Done, NotDone, Tool, faults
 
 if TYPE_CHECKING:
     from tests.crash.journal import Journal

@@ -6,7 +6,8 @@ import psycopg
 
 from perdure.errors import InvalidInput, LimitExceeded, PerdureError, StoreFull, Unavailable, UnsupportedFormat
 
-_AGAIN = {"40001", "40P01", "55P03", "53300", "57014"}
+_CLASH = {"40001", "40P01", "55P03"}
+_AGAIN = {*_CLASH, "53300", "57014"}
 _LOST = {"57P01", "57P02", "57P03", "57P05", "25P03", "08000", "08001", "08003", "08004", "08006", "08P01"}
 _WAIT_FOR_IT = ("starting up", "shutting down", "not yet accepting", "too many clients", "remaining connection slots",
                 "in recovery mode", "Connection refused", "server closed the connection", "timeout expired",
@@ -25,6 +26,15 @@ _ADVICE = (
     ("remaining connection slots", "the server has no free connections: close some, or put PgBouncer in between"),
     ("SSL", "see to sslmode and the certificates"),
 )
+
+
+class Clash(Unavailable):
+    """Transactions got in each other's way, and the server has undone this one: in smaller pieces it may go through."""
+
+
+def is_clash(error: BaseException) -> bool:
+    """Whether the server ended a transaction so that another one could go on."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in _CLASH
 
 
 def is_lost(error: BaseException) -> bool:
@@ -80,6 +90,8 @@ def _by_state(error: psycopg.Error, state: str, url: str) -> PerdureError:
                 f"{url}: the server's disk is full; nothing was written and earlier checkpoints are intact: "
                 "free some space and try again"
             )
+        case "40001" | "40P01" | "55P03":
+            return Clash(f"{url}: other transactions are in the way ({said}); nothing was written: try again")
         case "53200":
             return Unavailable(f"{url}: the server ran out of memory; nothing was written")
         case "25006" | "55000" if is_replica(error):

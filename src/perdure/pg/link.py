@@ -17,7 +17,7 @@ import psycopg
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
 from perdure.errors import ForkedProcess, HandleClosed, InvalidInput, OutcomeUnknown, PerdureError, Unavailable
-from perdure.pg.errors import is_lost, is_replica, is_worth_another_try, may_come_back, not_connected, translate
+from perdure.pg.errors import is_clash, is_lost, is_replica, is_worth_another_try, may_come_back, not_connected, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,10 +95,11 @@ class Link:
                 "open a new one in this process"
             )
 
-    def do(self, what: str, work: Callable[[Connection], T], *, writes: bool = True) -> T:
+    def do(self, what: str, work: Callable[[Connection], T], *, writes: bool = True, whole: bool = True) -> T:
         """Do some work on a connection; when that is lost, on another one. The work must bear being done twice.
 
-        With ``writes`` a loss that no retry could make good is ``OutcomeUnknown``: it may have been done. Errors
+        With ``writes`` a loss that no retry could make good is ``OutcomeUnknown``: it may have been done. Without
+        ``whole`` the caller can do it in pieces, and is told at once when other transactions are in the way. Errors
         of the server are told as ours.
         """
         self.check()
@@ -116,7 +117,7 @@ class Link:
                         self._lose(connection)
                         sent, hopeless = True, False
                         failure = Unavailable(f"{self.url}: the connection was lost ({_why(error)})")
-                    elif is_worth_another_try(error):
+                    elif is_worth_another_try(error) and (whole or not is_clash(error)):
                         self._give(connection)
                         hopeless = False
                         failure = translate(error, self.url) or Unavailable(self.url)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from perdure import faults
 from perdure.errors import Misuse, OutcomeUnknown, PerdureError, Poisoned, StoreFull, Unavailable
 from perdure.model import Usage
+from perdure.pg.errors import Clash
 from perdure.pg.link import Link
 from perdure.pg.place import place_of
 from perdure.pg.servertime import Time
@@ -78,7 +79,7 @@ class PostgresStore:
         self._dead = 0
         self._writer = Writer(opened.schema, time, opened.timeline)
 
-    def _write(self, what: str, work: Callable[[Connection], T]) -> T:
+    def _write(self, what: str, work: Callable[[Connection], T], *, whole: bool = True) -> T:
         """Change something; when the server turns out to have been promoted, the store gets a new epoch first."""
 
         def do(connection: Connection) -> T:
@@ -90,7 +91,7 @@ class PostgresStore:
 
         if faults.hook is not None:
             faults.point(f"postgres.{what}.before_send")
-        result = self._link.do(what, do)
+        result = self._link.do(what, do, whole=whole)
         if faults.hook is not None:
             faults.point(f"postgres.{what}.after_send")
         return result
@@ -114,7 +115,9 @@ class PostgresStore:
     def _append_or_split(self, items: Sequence[Append], *, first: bool) -> list[Landed | PerdureError]:
         """One transaction; when something fails in it, one per item, up to an error of the store's own."""
         try:
-            return self._write("append", lambda connection: self._writer.append(connection, items))
+            return self._write(
+                "append", lambda connection: self._writer.append(connection, items), whole=len(items) == 1
+            )
         except OutcomeUnknown as error:
             return [OutcomeUnknown(f"commit {item.id.hex()}: {error}", item.id) for item in items]
         except PerdureError as error:
@@ -132,7 +135,9 @@ class PostgresStore:
     def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
         """Put entries into inboxes, in one transaction; one by one when that fails."""
         try:
-            return self._write("post", lambda connection: self._writer.post(connection, entries))
+            return self._write(
+                "post", lambda connection: self._writer.post(connection, entries), whole=len(entries) <= 1
+            )
         except OutcomeUnknown:
             raise
         except PerdureError as error:
@@ -281,7 +286,7 @@ class PostgresStore:
 def _is_final(error: PerdureError) -> bool:
     """Whether an error is the store's own, so that trying the next item could only fail again."""
     return isinstance(error, (Misuse, Poisoned)) or (
-        isinstance(error, Unavailable) and not isinstance(error, StoreFull)
+        isinstance(error, Unavailable) and not isinstance(error, (StoreFull, Clash))
     )
 
 

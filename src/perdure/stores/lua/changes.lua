@@ -12,7 +12,7 @@ if call('EXISTS', C) == 1 then
   -- What is before the first entry was cut off; with no entry left, all of it was.
   trimmed = math.max(trimmed, first and tonumber(sub(first[1], 3)) - 1 or newest)
 end
-local found, looked, reached, all = {}, 0, after, 1
+local found, looked, reached, all, floors = {}, 0, after, 1, {}
 while limit > 0 do
   local entries = call('XRANGE', C, '(0-' .. reached, '+', 'COUNT', math.min(limit - #found, 500))
   if #entries == 0 then break end
@@ -20,8 +20,9 @@ while limit > 0 do
     reached = sub(entry[1], 3)
     local about = entry[2]
     local id = about[2]
-    local floor = tonumber(call('HGET', P .. ':s:' .. id, 'floor') or '0')
-    if tonumber(reached) > floor and call('HEXISTS', P .. ':r:' .. id, about[6] .. ':' .. about[8]) == 1 then
+    -- What came before a session was dropped belongs to an earlier life of it.
+    if not floors[id] then floors[id] = tonumber(call('HGET', P .. ':s:' .. id, 'floor') or '0') end
+    if tonumber(reached) > floors[id] and call('HEXISTS', P .. ':r:' .. id, about[6] .. ':' .. about[8]) == 1 then
       found[#found + 1] = about
     end
   end

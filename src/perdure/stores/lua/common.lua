@@ -46,11 +46,21 @@ local function key_of(kind, line, lo)
   return fmt('%s:%010.0f:%016.0f', kind, line, lo)
 end
 
-local function each_field(S, spans, visit)
+-- Visit the rows of spans, some hundred at a time: each with its field and its value (false when it is not there).
+-- Stops, and answers false, when a visit does.
+local function each_row(R, spans, visit)
   for _, span in ipairs(spans) do
-    for step = span[2], span[3] do
-      if visit(fmt('%.0f:%.0f', span[1], step)) == false then return false end
+    for first = span[2], span[3], 500 do
+      local fields = {}
+      for step = first, math.min(first + 499, span[3]) do fields[#fields + 1] = fmt('%.0f:%.0f', span[1], step) end
+      for n, value in ipairs(call('HMGET', R, unpack(fields))) do
+        if visit(fields[n], value) == false then return false end
+      end
     end
   end
   return true
+end
+
+local function in_pieces(list, size, visit)
+  for first = 1, #list, size do visit(unpack(list, first, math.min(first + size - 1, #list))) end
 end

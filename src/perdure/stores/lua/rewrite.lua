@@ -12,9 +12,13 @@ if token ~= '' then
   if refused then return refused end
 end
 local discard, put, thin, drop, needs = change[1], change[2], change[3], change[4], change[5]
-local fits = each_field(S, thin, function(field)
-  local value = call('HGET', R, field)
-  return value and head_end(value) < #value
+local thinned, freed = {}, 0
+local fits = each_row(R, thin, function(field, value)
+  local ends = value and head_end(value)
+  if not value or ends == #value then return false end
+  thinned[#thinned + 1] = field
+  thinned[#thinned + 1] = sub(value, 1, ends)
+  freed = freed + #value - ends
 end)
 if not fits then return 0 end
 for _, span in ipairs(needs) do
@@ -22,7 +26,11 @@ for _, span in ipairs(needs) do
   local last, first = call('HGET', S, 't:' .. line), call('HGET', P .. ':l:' .. id, line)
   -- Without gaps, a line has all rows between its first and its last.
   local whole = not s[10] and last and first and tonumber(match(first, '^%d+')) <= span[2] and span[3] <= tonumber(last)
-  if not whole and not each_field(S, {span}, function(field) return call('HEXISTS', R, field) == 1 end) then return 0 end
+  if not whole then
+    for step = span[2], span[3] do
+      if call('HEXISTS', R, fmt('%s:%.0f', line, step)) == 0 then return 0 end
+    end
+  end
 end
 
 local bytes, rows, long, trimmed = tonumber(s[7] or '0'), tonumber(s[8] or '0'), tonumber(s[9] or '0'), tonumber(meta[3])
@@ -44,26 +52,23 @@ for n, artifact in ipairs(put) do
   if artifact[1] == 'pack' then long = math.max(long, artifact[4] - artifact[3] + 1) end
   bytes = bytes + #value
 end
-each_field(S, thin, function(field)
-  local value = call('HGET', R, field)
-  local kept = sub(value, 1, (head_end(value)))
-  bytes = bytes + #kept - #value
-  call('HSET', R, field, kept)
-end)
+in_pieces(thinned, 500, function(...) call('HSET', R, ...) end)
+bytes = bytes - freed
 for _, span in ipairs(drop) do
   local line = fmt('%.0f', span[1])
   local last = tonumber(call('HGET', S, 't:' .. line) or '')
   if last then
-    each_field(S, {{span[1], span[2], math.min(span[3], last)}}, function(field)
-      local value = call('HGET', R, field)
+    local gone, named = {}, {}
+    each_row(R, {{span[1], span[2], math.min(span[3], last)}}, function(field, value)
       if value then
         local number = match(value, '^%d+') or tonumber(match(value, '^%+(%d+)')) + tonumber(s[11])
         trimmed = math.max(trimmed, tonumber(number))
         bytes, rows = bytes - #value, rows - 1
-        call('HDEL', R, field)
-        call('HDEL', B, 'r:' .. field)
+        gone[#gone + 1], named[#named + 1] = field, 'r:' .. field
       end
     end)
+    in_pieces(gone, 500, function(...) call('HDEL', R, ...) end)
+    in_pieces(named, 500, function(...) call('HDEL', B, ...) end)
     if span[3] >= last then
       local first = tonumber(match(call('HGET', P .. ':l:' .. id, line) or '0', '^%d+'))
       local left = math.min(last, span[2] - 1)

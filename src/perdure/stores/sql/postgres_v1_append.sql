@@ -167,6 +167,18 @@ create function $schema.perdure_append(
 declare
     r record;
 begin
+    -- Those that begin a session, and will, are made first and in order of id, too. Nobody waits for a session to be
+    -- made while holding another one.
+    insert into $schema.perdure_session (id, status, created, updated)
+    select n.session, 'idle', w.wall, w.wall
+    from (
+        select distinct u.session
+        from unnest(p_session, p_expect, p_token, p_takes) as u (session, expect, token, takes)
+        where u.expect is null and u.token is null and u.takes is null and not exists (
+            select from $schema.perdure_session t where t.id = u.session)) n,
+        (select coalesce(p_wall, $schema.perdure_now()) as wall) w
+    where $schema.perdure_is_here(p_timeline)
+    order by n.session collate "C" on conflict (id) do nothing;
     perform 1 from $schema.perdure_session t where t.id = any (p_session) order by t.id for no key update;
     for r in
         select * from unnest(
