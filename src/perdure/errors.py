@@ -17,6 +17,7 @@
     │   └── LeaseLost           our lease ended; nothing of ours was written after that
     ├── CallError
     │   ├── Diverged            a resumed run made another call than the recorded one
+    │   │   └── RequestDiffers  a replayed run asked the model something else than the recorded one
     │   ├── InDoubt             an effect was started and its outcome is unknown
     │   ├── EffectFailed        the tool said that it failed; recorded as such
     │   ├── DoneElsewhere       the same effect was already done on another branch
@@ -145,6 +146,26 @@ class CallError(PerdureError):
 
 class Diverged(CallError):
     """A resumed run did not repeat the recorded call at this place; nothing was executed."""
+
+
+class RequestDiffers(Diverged):
+    """A replayed run sent the model another request than the recorded one, or one more.
+
+    ``step`` is the recorded checkpoint (the last one when the recording has ended), ``recorded`` and ``found`` are the
+    digests of both requests; ``recorded`` is empty when there is no recorded request at this place.
+    """
+
+    def __init__(self, session: str, step: int, recorded: str, found: str) -> None:
+        self.session = session
+        self.step = step
+        self.recorded = recorded
+        self.found = found
+        what = (
+            f"the request of step {step} differs from the recorded one ({found[:12]}, recorded {recorded[:12]})"
+            if recorded
+            else f"the recording ends with step {step}, and one more request was made"
+        )
+        super().__init__(f"session {session!r}: {what}: the agent, its tools, its settings or its context changed")
 
 
 class InDoubt(CallError):

@@ -94,18 +94,22 @@ def slow(name: str, folder: Path, names: Sequence[str] | None = None) -> Tally:
     return once(name, "slow", folder, names or list(CASES), lambda proxy: proxy.delay(LATE))
 
 
-def silent(name: str, folder: Path, names: Sequence[str] = WRITES) -> list[Tally]:
-    """Answers that come too late, not before somebody looks, or never; and nobody who listens."""
-    return [
-        once(name, "too late", folder, names, lambda proxy: proxy.delay(2.5)),
-        once(name, "frozen", folder, names, lambda proxy: proxy.freeze()),
-        once(name, "swallowed", folder, names, lambda proxy: proxy.swallow()),
-        once(name, "refused", folder, names, lambda proxy: proxy.refuse()),
-    ]
+SILENCES: dict[str, Callable[[Proxy], None]] = {
+    "too late": lambda proxy: proxy.delay(2.5),
+    "frozen": lambda proxy: proxy.freeze(),
+    "swallowed": lambda proxy: proxy.swallow(),
+    "refused": lambda proxy: proxy.refuse(),
+}
+"""Answers that come too late, not before somebody looks, or never; and nobody who listens."""
+
+
+def silent(name: str, what: str, folder: Path, names: Sequence[str] = WRITES) -> Tally:
+    """Each case once while the server says nothing."""
+    return once(name, what, folder, names, SILENCES[what])
 
 
 def everything(name: str, folder: Path) -> list[Tally]:
     """The long form on one store."""
     tallies = [cuts(name, how, folder) for how in HOWS]
     tallies += [lasting(name, how, folder) for how in (AFTER, BEFORE)]
-    return [*tallies, slow(name, folder), *silent(name, folder)]
+    return [*tallies, slow(name, folder), *(silent(name, what, folder) for what in SILENCES)]

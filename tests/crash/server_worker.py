@@ -23,8 +23,9 @@ PATIENCE = 60.0
 class Stubborn:
     """Works on until told to stop, whatever the server does."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, lease_ttl: float) -> None:
         self._w = worker
+        self._lease_ttl = lease_ttl
 
     def work(self, stop: str, choices: Sequence[str]) -> None:
         """Do one thing after the other until a file named ``stop`` is there."""
@@ -44,7 +45,8 @@ class Stubborn:
                 if not _away(error) or time.monotonic() > deadline:
                     raise
                 self._w.journal.note("away", error=type(error).__name__, what=str(error))
-                time.sleep(0.02)
+                # A lease that nobody gave back has to run out; trying at once would only take more of them.
+                time.sleep(self._lease_ttl * 1.2 if _busy(error) else 0.02)
             else:
                 return
 
@@ -53,3 +55,9 @@ def _away(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(_away(one) for one in error.exceptions)
     return isinstance(error, AWAY)
+
+
+def _busy(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(_busy(one) for one in error.exceptions)
+    return isinstance(error, Busy)

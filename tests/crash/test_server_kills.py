@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SEED = 20261
+SENDS = {
+    "postgres": "postgres.append.before_send",
+    "redis": "redis.append.before_send",
+    "tiered": "postgres.append.before_send",
+}
+"""Where a commit is about to leave the client."""
 
 
 @pytest.fixture
@@ -69,7 +75,7 @@ def test_a_commit_acknowledged_before_it_was_sent_is_found_out(store: str, folde
         victim = Victim(zygote, store, folder, tally, sabotage="hasty")
         for seed in range(8):
             if not victim.broken:
-                victim.do(seed, scenario=["commit"], point=f"{store}.append.before_send", hit=1)
+                victim.do(seed, scenario=["commit"], point=SENDS[store], hit=1)
         victim.end(5)
     finally:
         zygote.close()

@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure import faults
 from tests.crash import plans
@@ -25,6 +25,9 @@ from tests.crash.oracle import Oracle
 from tests.crash.sabotage import sabotage
 from tests.crash.server_worker import Stubborn
 from tests.crash.worker import Worker, small_thresholds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FOUND_PROBLEMS, BROKE = 3, 4
 OPENING = "open"
@@ -58,7 +61,7 @@ def work(job: dict[str, Any], ready: int) -> int:
     at = job.get("point")
     if at and job.get("early"):
         die_at(at, job["hit"])
-    passed = _count_points() if job.get("census") else {}
+    passed = count_points() if job.get("census") else {}
     folder = os.path.dirname(job["journal"])
     w = Worker(job["url"], journal, rng, maintain=job.get("maintain", False), folder=folder, **job.get("options", {}))
     history = journal.history
@@ -83,7 +86,7 @@ def work(job: dict[str, Any], ready: int) -> int:
     if at and not job.get("early"):
         die_at(at, job["hit"])
     if job.get("stop"):
-        Stubborn(w).work(job["stop"], BUSY)
+        Stubborn(w, job["options"]["lease_ttl"]).work(job["stop"], BUSY)
         w.close()
         return 0
     for _ in range(job["rounds"]):
@@ -93,7 +96,7 @@ def work(job: dict[str, Any], ready: int) -> int:
     return 0
 
 
-def _count_points() -> dict[str, int]:
+def count_points() -> dict[str, int]:
     """From now on, count how often each point is passed."""
     passed: dict[str, int] = {}
 
@@ -109,7 +112,7 @@ def _census(w: Worker, job: dict[str, Any]) -> None:
     for name in job["scenario"]:
         # The first time round is not counted: it makes folders and files that are there ever after.
         plans.perform(w, name)
-        passed = _count_points()
+        passed = count_points()
         plans.perform(w, name)
         faults.hook = None
         w.journal.note("census", scenario=name, points=passed)
@@ -146,8 +149,8 @@ def _child(job: dict[str, Any], ready: int) -> int:
         return BROKE
 
 
-def serve() -> None:
-    """Take jobs until there are no more."""
+def serve(child: Callable[[dict[str, Any], int], int] = _child) -> None:
+    """Take jobs until there are no more; ``child`` does one, in a process of its own."""
     answers = os.dup(1)
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -156,7 +159,7 @@ def serve() -> None:
         pid = os.fork()
         if pid == 0:
             os.close(told)
-            os._exit(_child(job, ready))
+            os._exit(child(job, ready))
         os.close(ready)
         if job.get("delay") is not None:
             if not job.get("early"):
@@ -175,9 +178,9 @@ def serve() -> None:
 class Zygote:
     """A running zygote, from outside."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.crash.zygote") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.zygote"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._process.stdin is not None

@@ -125,7 +125,7 @@ def test_every_dependency_of_the_package_is_pinned():
 
 
 def test_no_source_file_is_too_long_to_read():
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in python_files("src")}
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
     assert {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > LONGEST} == {}
     assert statistics.median(lengths.values()) < MEDIAN
 

@@ -17,7 +17,15 @@ import psycopg
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
 from perdure.errors import ForkedProcess, HandleClosed, InvalidInput, OutcomeUnknown, PerdureError, Unavailable
-from perdure.pg.errors import is_clash, is_lost, is_replica, is_worth_another_try, may_come_back, not_connected, translate
+from perdure.pg.errors import (
+    is_clash,
+    is_lost,
+    is_replica,
+    is_worth_another_try,
+    may_come_back,
+    not_connected,
+    translate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+OWN_FIELDS = ("pinned", "perdure")
+"""Fields of a message that are between the session and its clients: no provider is sent them."""
+
 
 class Request(NamedTuple):
     """Everything a model is sent. Messages are those of Chat Completions; clients of other APIs translate them."""
@@ -63,6 +66,8 @@ class Delta(NamedTuple):
     """Which call of the answer this piece belongs to; -1: none."""
     name: str = ""
     arguments: str = ""
+    restart: bool = False
+    """What was told so far is void: the answer was lost on its way, and the model is asked once more."""
 
 
 class ChatModel(Protocol):

@@ -28,7 +28,7 @@ while limit > 0 do
   end
   looked = looked + #entries
   if #found == limit then break end
-  if looked >= 5000 then
+  if looked >= 1000 then
     all = 0
     break
   end

@@ -1,0 +1,229 @@
+"""A client for every model behind an API like OpenAI's: Chat Completions and Responses, in one piece or streamed.
+
+The SDK carries bytes; what they say, what is tried again and what is kept is decided here. It is imported with the
+first request, and its own retries are off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from perdure.agent.models import Answer, Delta, Request, _chat, _responses
+from perdure.agent.models._failures import Failures
+from perdure.agent.models._tidy import Unfit
+from perdure.agent.models.presets import PRESETS, key_of, preset
+from perdure.agent.models.prices import Price, price_of
+from perdure.agent.models.retry import Retry, Trouble, Waiting, patiently
+from perdure.errors import InvalidInput, MissingExtra, ModelError
+from perdure.urls import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from openai import AsyncOpenAI
+
+APIS = ("chat", "responses")
+TIMEOUT = 600.0
+"""Seconds without a byte after which a request counts as lost: models may think for minutes before the first one."""
+CONNECT = 10.0
+_OURS = ("model", "messages", "input", "tools", "stream", "stream_options", "store")
+
+
+class OpenAIModel:
+    """A model of a provider whose API is that of OpenAI.
+
+    ``provider`` is one of the presets, or ``base_url`` names another; the key is ``api_key`` or the provider's
+    variable. ``params`` (temperature, top_p, seed, max_tokens, ...) go with every request. ``prices`` are yours, per
+    model; ``retry`` says how patient to be; ``timeout`` is how many seconds may pass without a byte.
+
+    >>> OpenAIModel("deepseek-v3.2", provider="holysheep")
+    <OpenAIModel deepseek-v3.2 of holysheep at https://api.holysheep.ai/v1>
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        provider: str | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        api: str = "chat",
+        prices: Mapping[str, Price] | None = None,
+        retry: Retry | None = None,
+        timeout: float = TIMEOUT,
+        headers: Mapping[str, str] | None = None,
+        **params: Any,
+    ) -> None:
+        self._preset = preset(provider, base_url)
+        name = model or self._preset.model
+        if not name:
+            raise InvalidInput(f"{self._preset.name} has no default model: say which one to ask")
+        if api not in APIS:
+            raise InvalidInput(f"there is no api {api!r:.40}: there are {', '.join(APIS)}")
+        self.name = name
+        self.provider = self._preset.name
+        self.params = params
+        self._check(params)
+        self._api: Any = _chat if api == "chat" else _responses
+        self._key = api_key
+        self._prices = prices
+        self._retry = retry or Retry()
+        self._timeout = timeout
+        self._headers = dict(headers or {})
+        self._where = shown(self._preset.base_url)
+        self._client: AsyncOpenAI | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._encrypted = True
+        """Whether the model can give its reasoning sealed: those that do not reason refuse to be asked for it."""
+        self.waiting = Waiting()
+
+    def __repr__(self) -> str:
+        return f"<OpenAIModel {self.name} of {self.provider} at {self._where}>"
+
+    def price(self, version: str = "") -> Price | None:
+        """What tokens cost: of the version that answered, or of the model that was asked; None when not known."""
+        named = price_of(self.provider, version, self._prices) if version else None
+        return price_of(self.provider, self.name, self._prices) or named
+
+    async def answer(self, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Answer:
+        """Ask, and ask again when that may help; with ``on_delta`` the answer is streamed."""
+        self._check(request.params)
+        request = request._replace(params={**self.params, **request.params})
+        key = key_of(self._preset, self._key)
+        failures = Failures(f"{self.provider} ({request.model})", self._where, key)
+        client = self._connected(key)
+        told = False
+
+        def tell(delta: Delta) -> None:
+            nonlocal told
+            told = True
+            if on_delta is not None:
+                on_delta(delta)
+
+        def again() -> None:
+            nonlocal told
+            if told and on_delta is not None:
+                on_delta(Delta(restart=True))
+            told = False
+
+        async def attempt() -> Answer:
+            return await self._attempt(client, request, failures, tell if on_delta is not None else None)
+
+        return await patiently(attempt, self._retry, self.waiting, again)
+
+    async def close(self) -> None:
+        """Release connections; the next request makes new ones."""
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.close()
+
+    # -- one attempt ----------------------------------------------------------------------------------------------
+
+    async def _attempt(
+        self, client: AsyncOpenAI, request: Request, failures: Failures, tell: Callable[[Delta], None] | None
+    ) -> Answer:
+        """Ask once. Whatever goes wrong is ``Trouble``, which holds nothing of the driver's."""
+        import openai
+
+        trouble: Trouble
+        try:
+            if tell is None:
+                return self._api.answer_of(await self._post(client, request))
+            return await self._stream(client, request, failures, tell)
+        except openai.APIStatusError as e:
+            trouble = self._refused(e, failures)
+        except openai.APITimeoutError:
+            trouble = failures.unreachable("nothing came in time")
+        except openai.APIConnectionError as e:
+            trouble = failures.unreachable(_kind(e))
+        except openai.APIError as e:
+            trouble = failures.told(e.body)
+        except openai.OpenAIError as e:
+            trouble = Trouble(ModelError(f"{self.provider}: {failures.words(e)}"))
+        except _responses.Failed as e:
+            trouble = failures.told(e.error)
+        except Unfit as e:
+            trouble = failures.garbage(str(e))
+        except (ValueError, RecursionError) as e:
+            # JSON cut in half, bytes that are no text, numbers that no computer holds.
+            trouble = failures.garbage(f"something that cannot be read ({type(e).__name__})")
+        raise trouble
+
+    def _refused(self, error: Any, failures: Failures) -> Trouble:
+        trouble = failures.status(error.status_code, error.body, error.response.headers)
+        if self._encrypted and self._api is _responses and error.status_code == 400:
+            said = str(error.message).lower()
+            if "encrypted" in said and "not supported" in said:
+                self._encrypted = False
+                return Trouble(trouble.error, again=True, after=0.0)
+        return trouble
+
+    async def _post(self, client: AsyncOpenAI, request: Request) -> Any:
+        return await client.post(self._api.PATH, cast_to=object, content=self._content(request, stream=False))
+
+    async def _stream(
+        self, client: AsyncOpenAI, request: Request, failures: Failures, tell: Callable[[Delta], None]
+    ) -> Answer:
+        from openai import APIConnectionError, AsyncStream
+
+        content = self._content(request, stream=True)
+        pieces = self._api.Assembly(tell)
+        stream = await client.post(
+            self._api.PATH, cast_to=object, content=content, stream=True, stream_cls=AsyncStream[object]
+        )
+        try:
+            async for chunk in stream:
+                pieces.add(chunk)
+        except APIConnectionError:
+            # Cut after the model's last word: the answer is whole, and asking again would be paid again.
+            if not pieces.finished:
+                raise
+        finally:
+            await stream.close()
+        if not pieces.finished:
+            raise failures.cut()
+        return pieces.answer()
+
+    def _content(self, request: Request, *, stream: bool) -> bytes:
+        """The bytes that are sent: the same for the same request, whoever makes them."""
+        more = {} if self._api is _chat else {"encrypted": self._encrypted}
+        body = self._api.body(request, stream=stream, **more)
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+    # -- the connection -------------------------------------------------------------------------------------------
+
+    def _connected(self, key: str) -> AsyncOpenAI:
+        """The SDK's client; connections belong to an event loop, so another loop gets new ones."""
+        loop = asyncio.get_running_loop()
+        if self._client is not None and self._loop is loop:
+            return self._client
+        try:
+            from openai import AsyncOpenAI, Omit, Timeout
+        except ImportError:
+            raise MissingExtra("openai", "agent") from None
+        headers: dict[str, Any] = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._preset.base_url != PRESETS["openai"].base_url:
+            # The SDK takes these from the environment, where they were meant for OpenAI alone.
+            headers |= {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
+        self._client = AsyncOpenAI(
+            api_key=key,
+            base_url=self._preset.base_url,
+            max_retries=0,
+            timeout=Timeout(self._timeout, connect=min(CONNECT, self._timeout)),
+            default_headers={**headers, **self._headers},
+        )
+        self._loop = loop
+        return self._client
+
+    def _check(self, params: Mapping[str, Any]) -> None:
+        ours = [name for name in params if name in _OURS]
+        if ours:
+            raise InvalidInput(f"{', '.join(ours)} cannot be a parameter of a model: the agent says it with each request")
+
+
+def _kind(error: BaseException) -> str:
+    """What kind of failure of the network it was; never its words, which may hold headers."""
+    cause = error.__cause__
+    return type(cause if cause is not None else error).__name__

@@ -1,0 +1,81 @@
+"""A request is a pure function of a session's state and book: built for the loop, and again for any old checkpoint."""
+
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# Messages are any JSON: their types are looked at, not declared.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.agent.models import Request
+from perdure.agent.window import sendable, system_text
+from perdure.document import Document
+from perdure.errors import InvalidInput
+from perdure.hydrate import load_at, look
+from perdure.kernel import BOOK, STATE
+from perdure.model import MAIN
+from perdure.names import check_session
+from perdure.tracked import plain
+
+if TYPE_CHECKING:
+    from perdure.database import DatabaseFlows
+    from perdure.kernel import Kernel, Loaded
+
+AGENT = "agent"
+"""Where the loop keeps its notes in a session's book."""
+FORM = 1
+"""How requests are put together. Another way to do it gets another number; requests of the old one stay as they were."""
+
+
+def note(book: Any, made: dict[str, Any], context: dict[str, Any] | None, sent: int) -> None:
+    """Write down what the next request is made of; what has not changed costs nothing."""
+    if plain(book.get("made")) != made:
+        book["made"] = made
+    if plain(book.get("context")) != context:
+        book["context"] = context
+    book["sent"] = sent
+
+
+def build(state: Any, book: Any) -> Request:
+    """The request that the notes of the loop describe, from the messages of the state."""
+    made = plain(book["made"])
+    if made["form"] != FORM:
+        raise InvalidInput(f"this request was put together in a newer way ({made['form']}): use a newer perdure")
+    window = book.get("window") or {}
+    start = window.get("from", 0)
+    held = state["messages"]
+    messages = [sendable(plain(held[i])) for i in window.get("kept", ())]
+    messages += [sendable(plain(m)) for m in held[start : book["sent"]]]
+    recall = start > 0 and bool(made["window"]["recall"])
+    text = system_text(made["instructions"], plain(book.get("context")), plain(state["summary"]), start, recall)
+    if text:
+        messages.insert(0, {"role": "system", "content": text})
+    tools = made["tools"] + (made["search"] if recall else [])
+    return Request(made["model"], messages, tools, made["params"])
+
+
+def rebuild(db: DatabaseFlows, session: str, step: int | str, *, branch: str = MAIN) -> Request:
+    """The exact request whose answer a checkpoint holds, as it was sent. Blocks while it reads.
+
+    A step that holds no answer of a model is ``InvalidInput``.
+    """
+    kernel = db.kernel
+    loaded = load_at(kernel, look(kernel, check_session(session)), step, branch)
+    request = request_of(loaded, kernel)
+    if request is None:
+        raise InvalidInput(f"step {step} of session {session!r} holds no answer of a model: there is no request")
+    return request
+
+
+def is_answer(x: dict[str, Any]) -> bool:
+    """Whether what a checkpoint says of itself tells of a turn of an agent: the commits of the janitor do not."""
+    return "model" in x and "window" not in x
+
+
+def request_of(loaded: Loaded, kernel: Kernel) -> Request | None:
+    """The request that a loaded checkpoint answers; None when it answers none."""
+    assert loaded.point is not None
+    root = Document(loaded.doc, kernel.resolve, readonly=True).root
+    book = root[BOOK].get(AGENT)
+    if not is_answer(loaded.point.envelope.x) or not book or "made" not in book:
+        return None
+    return build(root[STATE], book)

@@ -1,0 +1,1 @@
+"""The agent runtime under test: the loop, its models, tools and people."""

@@ -1,0 +1,1 @@
+"""The file store's own promises, beyond the contract that all stores keep."""
