@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.effects import Effects
 from perdure.errors import ApprovalNeeded, InvalidInput
-from perdure.flow import Flow, Invoke
+from perdure.flow import Do, Flow, Invoke
 from perdure.model import Kind, Status
 from perdure.tools import call_digest
 from perdure.tracked import plain
@@ -35,7 +35,7 @@ class Approval(NamedTuple):
     asked: int
     expires: int
     status: str
-    """pending, approved, rejected, expired, stale (what it rested on changed) or used"""
+    """pending, approved, rejected, expired, stale (what it rested on changed), withdrawn or used"""
     by: str = ""
     reason: str = ""
     decided: int = 0
@@ -104,6 +104,19 @@ class Approvals(Effects):
         if request["status"] == "pending":
             raise ApprovalNeeded(_words(request), Approval(**plain(request)))
         return decided
+
+    def _withdraw(self, record: TrackedDict, why: str) -> Flow[bool]:
+        """Take the request of a call back, unless somebody has decided meanwhile; the call then did not happen."""
+        request: TrackedDict | None = self._book.get("approvals", {}).get(record.get("approval", ""))
+        if record["status"] != "planned" or request is None or request["status"] != "pending":
+            return False
+        decided: list[Any] = yield Do(self.kernel.store.inbox, (self.id, 1, f"decision:{request['id']}"))
+        if decided:
+            return False
+        request.update(status="withdrawn", reason=why, decided=self.kernel.clock.wall())
+        record.pop("question", None)
+        yield from self._finish(record, "failed", None, f"the request for approval was withdrawn: {why}")
+        return True
 
     def _answered(self, record: TrackedDict) -> Flow[bool]:
         """Whether the question a tool has put was answered: it is then run again and finds the answer."""

@@ -44,6 +44,7 @@ from perdure.statetypes import validator
 from perdure.streams import BlobFlows
 from perdure.tracked import plain
 from perdure.upkeep import Upkeep
+from perdure.wakes import WakeFlows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +54,7 @@ EFFECTS = ("reuse", "dry", "live")
 At = int | str | None
 
 
-class DatabaseFlows(Upkeep, BlobFlows):
+class DatabaseFlows(Upkeep, BlobFlows, WakeFlows):
     """All flows of a database. :class:`Database` and :class:`perdure.bridge.AsyncDatabase` are made from these."""
 
     def __init__(
@@ -412,6 +413,9 @@ class Database(DatabaseFlows):
     approve = sync(DatabaseFlows._approve_flow)
     answer = sync(DatabaseFlows._answer_flow)
     reject = sync(DatabaseFlows._reject_flow)
+    wake = sync(DatabaseFlows._wake_flow)
+    cancel_wake = sync(DatabaseFlows._cancel_wake_flow)
+    cancel = sync(DatabaseFlows._cancel_flow)
     compact = sync(DatabaseFlows._compact_flow)
     prune = sync(DatabaseFlows._prune_flow)
     sweep = sync(DatabaseFlows._sweep_flow)

@@ -20,6 +20,7 @@ from perdure.inbox import Inbox
 from perdure.model import Kind, Status
 from perdure.tools import Done, Later, NotDone, Tool, Unknown, as_tool, call_digest, in_time
 from perdure.tracked import plain
+from perdure.values import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -341,22 +342,17 @@ class Effects(Inbox):
             x["error"] = error
         kind = Kind.DONE if status == "done" else Kind.FAILED
         faults.point("call.before_outcome")
-        try:
-            yield from self._write(kind, x=x, status=self._standing(), stamp=(record, "where"))
-        except NotJson as e:
-            if status != "done" or "problem" in record:
-                raise
-            # It happened: that must be recorded even though what it returned cannot be.
-            record["result"] = None
-            record["problem"] = e.what
-            yield from self._write(kind, x=x, status=self._standing(), stamp=(record, "where"))
+        yield from self._write(kind, x=x, status=self._standing(), stamp=(record, "where"))
         faults.point("call.after_outcome")
 
     def _settle_record(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
         """Put an outcome into the journal; the next commit makes it durable."""
         record["status"] = status
         if status == "done":
-            record["result"] = result
+            # It happened: that must be recorded even though what it returned cannot be.
+            if problem := refusal(result):
+                record["problem"] = problem
+            record["result"] = None if problem else result
         else:
             record["error"] = error
         if self._on_outcome is not None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 import hmac
 from typing import Any, NamedTuple
 
-from perdure import codec
+from perdure import codec, faults
 from perdure.codec import Body
 from perdure.core import SessionCore
-from perdure.errors import Corrupted, LimitExceeded
+from perdure.cron import due_at, words_of
+from perdure.errors import Corrupted, InvalidInput, LimitExceeded, PerdureError
 from perdure.flow import Do, Flow
 from perdure.kernel import Kernel
 from perdure.model import InboxEntry
@@ -18,6 +19,10 @@ from perdure.values import Wire
 
 MAX_MESSAGE = 1024 * 1024
 """The most bytes one posted input may have."""
+
+
+WAKE, CRON = "wake", "cron"
+"""Kinds of inputs that are given at a later time, once or again and again."""
 
 
 class Message(NamedTuple):
@@ -28,7 +33,9 @@ class Message(NamedTuple):
     body: Any
 
 
-def seal_entry(kernel: Kernel, session: str, key: str, kind: str, body: Any) -> InboxEntry:
+def seal_entry(
+    kernel: Kernel, session: str, key: str, kind: str, body: Any, *, at: int | None = None
+) -> InboxEntry:
     """Seal an input, bound to its session, key and kind. The body holds no blobs: it is limited in size."""
     plaintext = codec.encode(Wire(None).value(body, ("message",)))
     if len(plaintext.data) > MAX_MESSAGE:
@@ -37,7 +44,21 @@ def seal_entry(kernel: Kernel, session: str, key: str, kind: str, body: Any) -> 
     digest = _digest(kernel, kernel.keys.current, session, key, kind, plaintext)
     name = kernel.keys.current.encode()
     sealed = bytes((len(name),)) + name + codec.seal(plaintext)
-    return InboxEntry(session, key, kind, kernel.clock.wall(), digest, sealed)
+    return InboxEntry(session, key, kind, kernel.clock.wall() if at is None else at, digest, sealed)
+
+
+def wake_entry(
+    kernel: Kernel, session: str, name: str, *, at: Any = None, delay: Any = None, cron: str | None = None,
+    zone: str = "UTC", message: Any = None, again: bool = False,
+) -> InboxEntry:  # fmt: skip
+    """Seal what is given to a session at a later time: the entry's own time is when it is due.
+
+    Its key says for which time it stands when it follows another one of the same name (``again``).
+    """
+    due = due_at(kernel.clock.wall(), at, delay, cron, zone)
+    body = {"due": due, "message": message, **({"cron": cron, "zone": zone} if cron is not None else {})}
+    key = f"wake:{due if again else ''}:{name}"
+    return seal_entry(kernel, session, key, CRON if cron is not None else WAKE, body, at=due)
 
 
 def open_entry(kernel: Kernel, entry: InboxEntry) -> Message:
@@ -56,6 +77,34 @@ def open_entry(kernel: Kernel, entry: InboxEntry) -> Message:
     return Message(entry.key, entry.kind, kernel.decode(body, where))
 
 
+class Waiting(NamedTuple):
+    """What waits in an inbox, sorted out."""
+
+    ready: list[InboxEntry]
+    """Messages, and what was to be given at a time that has come."""
+    ahead: list[InboxEntry]
+    """What is to be given later."""
+    void: list[InboxEntry]
+    """What was taken back, and what took it back."""
+    cancels: list[InboxEntry]
+
+
+def sort_out(entries: list[InboxEntry], given: set[str], now: int) -> Waiting:
+    """Sort entries out that were not given yet. Decisions and outcomes are asked for by their keys instead."""
+    found = Waiting([], [], [], [])
+    off = {e.key.split(":", 2)[2]: e.seq for e in entries if e.kind == "unwake"}
+    for e in (e for e in entries if e.key not in given):
+        if e.kind == "unwake" or (e.kind in (WAKE, CRON) and e.seq < off.get(e.key.split(":", 2)[2], -1)):
+            found.void.append(e)
+        elif e.kind in (WAKE, CRON) and e.at > now:
+            found.ahead.append(e)
+        elif e.kind in ("message", WAKE, CRON):
+            found.ready.append(e)
+        elif e.kind == "cancel":
+            found.cancels.append(e)
+    return found
+
+
 def _digest(kernel: Kernel, name: str, session: str, key: str, kind: str, body: Body) -> bytes:
     about = codec.encode([session, key, kind]).data
     return codec.digest(kernel.keys, name, b"inbox\0", (about, body.data), f"inbox of session {session!r}")
@@ -64,22 +113,78 @@ def _digest(kernel: Kernel, name: str, session: str, key: str, kind: str, body: 
 class Inbox(SessionCore):
     """The flows of a handle that read its inbox."""
 
+    _until: int | None = None
+    """When the session is to be woken next, as far as the inbox told when it was last looked at."""
+    _cancelled: Message | None = None
+    """What stops the session, once it was seen in the inbox."""
+
     def _take_flow(self, limit: int = 100) -> Flow[list[Message]]:
         """Waiting messages, oldest first; the next commit takes them, together with what you made of them.
 
         Until that commit nothing is taken: after a crash they are all there again. Calling this twice before a
-        commit gives only those not given yet.
+        commit gives only those not given yet. What is to be given later is given once its time has come.
         """
         self._usable()
         if self._replay is not None:
             recorded = self._replay.took()
             if recorded is not None:
                 return recorded
-        entries: list[InboxEntry] = yield Do(self.kernel.store.inbox, (self.id, limit + len(self._taking)))
-        given = {e.key for e in self._taking}
-        new = [open_entry(self.kernel, e) for e in entries if e.key not in given and e.kind == "message"][:limit]
+        waiting = yield from self._look_into(limit)
+        new: list[Message] = []
+        for entry in waiting.ready[:limit]:
+            message = open_entry(self.kernel, entry)
+            if entry.kind in (WAKE, CRON):
+                message = yield from self._woken(entry, message, waiting.ahead)
+            new.append(message)
         self._taking.extend(new)
+        # What was taken back goes with them, and is told to nobody.
+        self._taking.extend(open_entry(self.kernel, e) for e in waiting.void)
         return new
+
+    def _look_into(self, limit: int = 1) -> Flow[Waiting]:
+        """What waits in the inbox by now; enough of it to find so many messages."""
+        size = limit + len(self._taking)
+        while True:
+            entries: list[InboxEntry] = yield Do(self.kernel.store.inbox, (self.id, size))
+            found = sort_out(entries, {e.key for e in self._taking}, self.kernel.clock.wall())
+            enough = len(found.ready) >= limit and not any(e.kind == CRON for e in found.ready)
+            if enough or len(entries) < size:
+                break
+            size *= 4
+        self._until = min((e.at for e in found.ahead), default=None)
+        if found.cancels and self._cancelled is None:
+            self._cancelled = open_entry(self.kernel, found.cancels[0])
+        return found
+
+    def _woken(self, entry: InboxEntry, message: Message, ahead: list[InboxEntry]) -> Flow[Message]:
+        """What is told at that time; where it repeats, the next time is posted before this one can be taken."""
+        body = message.body
+        if body["due"] != entry.at:
+            raise Corrupted(f"session {self.id!r}, inbox entry {entry.key!r:.60}", "it is not due when it says")
+        name = entry.key.split(":", 2)[2]
+        if "cron" in body and not any(e.kind == CRON and e.key.split(":", 2)[2] == name for e in ahead):
+            asked = {"cron": body["cron"], "zone": body["zone"], "message": body["message"]}
+            again = wake_entry(self.kernel, self.id, name, **asked, again=True)
+            answers: list[Any] = yield Do(self.kernel.store.post, ([again],))
+            if isinstance(answers[0], PerdureError):
+                raise answers[0]
+            ahead.append(again)
+            self._until = again.at if self._until is None else min(self._until, again.at)
+        faults.point("wake.after_repost")
+        said = body["message"]
+        return Message(message.key, message.kind, f"It is time: {words_of(body['due'])}." if said is None else said)
+
+    def _wake_later(self, name: str, **when: Any) -> Flow[bool]:
+        """Have this session woken; the same name stands for the same wake."""
+        entry = wake_entry(self.kernel, self.id, name, **when)
+        answers: list[Any] = yield Do(self.kernel.store.post, ([entry],))
+        if isinstance(answers[0], InvalidInput) and when.get("at") is None:
+            # Counted from now, the time differs at every attempt: the first one stands.
+            return False
+        if isinstance(answers[0], PerdureError):
+            raise answers[0]
+        self._until = entry.at if self._until is None else min(self._until, entry.at)
+        return answers[0]
 
     def _take_special(self, kind: str, key: str) -> Flow[Message | None]:
         """The waiting decision or outcome of that key, to be taken by the next commit."""

@@ -198,6 +198,32 @@ class Wire:
         raise LimitExceeded(msg)
 
 
+def refusal(value: Any) -> str:
+    """What a value is that no state can hold, in a few words; "" when one can.
+
+    >>> refusal({"a": [1, b"x"]}), refusal({"a": {1}}), refusal([float("inf")])
+    ('', 'set', 'float inf')
+    """
+    if isinstance(value, dict | list) and is_plain(value, 0):
+        return ""
+    try:
+        Wire(lambda form, data: "").value(plain_tuples(value), ("result",))
+    except NotJson as e:
+        return e.what
+    except LimitExceeded:
+        return "value that is too large or too deeply nested"
+    return ""
+
+
+def plain_tuples(value: Any, depth: int = 0) -> Any:
+    """A value with its tuples as lists, which is what a state makes of them."""
+    if isinstance(value, dict) and depth <= MAX_DEPTH:
+        return {k: plain_tuples(v, depth + 1) for k, v in dict.items(value)}
+    if isinstance(value, list | tuple) and depth <= MAX_DEPTH:
+        return [plain_tuples(v, depth + 1) for v in value]
+    return value
+
+
 def is_plain(value: Any, depth: int) -> bool:
     """Whether a value certainly needs no wiring: JSON throughout, small as a whole, nothing to put aside.
 

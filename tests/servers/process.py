@@ -73,7 +73,9 @@ def start(
     deadline = time.monotonic() + START_WITHIN
     while not ready():
         if guard.poll() is not None or time.monotonic() > deadline:
-            guard.kill()
+            # Not SIGKILL: the guard takes the server with it.
+            guard.terminate()
+            guard.wait(START_WITHIN)
             raise RuntimeError(f"{kind} did not start: {log.read_text(errors='replace')[-2000:]}")
         time.sleep(0.01)
     _ours[guard.pid] = guard

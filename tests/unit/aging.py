@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import perdure
-
-if TYPE_CHECKING:
-    pass
 
 HOUR = 3_600_000
 
@@ -23,3 +20,7 @@ def fill(db: perdure.Database, session: str = "s", count: int = 100, **options: 
 
 def steps(db: perdure.Database, session: str = "s", **options: Any) -> list[int]:
     return [c.step for c in db.history(session, limit=10_000, **options)][::-1]
+
+
+def steps_there(db: perdure.Database) -> list[int]:
+    return [row.step for row in db.kernel.store.slice("s", 0, 0, 1000).rows]

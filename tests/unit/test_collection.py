@@ -107,7 +107,7 @@ def test_a_commit_that_lands_between_marking_and_deleting_counts(db: perdure.Dat
     session.vars["a"] = text(1)
     item, _, blobs = session._seal("commit", session._document.collect(), {}, {}, None)
     for ref, data in blobs.items():
-        db.kernel.blobs.put(ref, data)
+        db.kernel.keep(ref, data)
     clock.advance(2 * HOUR)
 
     def land(name: str) -> None:

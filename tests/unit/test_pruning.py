@@ -16,15 +16,13 @@ from perdure.errors import Busy, Corrupted, InvalidInput, LeaseLost, NotFound
 from perdure.hydrate import origins
 from perdure.keeping import Keep
 from perdure.model import ANCHOR, PACK, SNAPSHOT, Kind, Rewrite
+from tests.unit.aging import fill, steps, steps_there
 from tests.unit.pasts import all_states, write_past
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.clock import FakeClock
-
-HOUR = 3_600_000
-from tests.unit.aging import fill, steps
 
 
 @pytest.fixture(autouse=True)
@@ -204,10 +202,6 @@ def test_an_anchor_of_an_earlier_life_is_not_believed(open_db: Callable[..., per
         assert not db.verify().ok
         db.kernel.store.rewrite(Rewrite("s", put=(lives[1][at],)))
     assert db.verify().ok
-
-
-def steps_there(db: perdure.Database) -> list[int]:
-    return [row.step for row in db.kernel.store.slice("s", 0, 0, 1000).rows]
 
 
 def test_anchors_together_weigh_little_more_than_what_they_say(db: perdure.Database):

@@ -8,10 +8,10 @@ NAMES = [
     "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BlobRef", "Busy", "CallError",
     "Checkpoint", "Clash", "Conflict", "Context", "Corrupted", "CursorExpired", "Database", "Difference", "Diverged",
     "Done", "DoneElsewhere", "EffectFailed", "Gone", "InDoubt", "Incompatible", "InvalidInput", "InvalidState",
-    "KeyMismatch", "Keys", "Kind", "Later", "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse",
-    "NotDone", "NotFound", "NotJson", "Origin", "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "Reading",
-    "Session", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable", "UncommittedEdits", "Unknown",
-    "__version__", "migration", "open", "open_async", "tool",
+    "KeyMismatch", "Keys", "Kind", "Later", "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations",
+    "Misuse", "NotDone", "NotFound", "NotJson", "Origin", "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly",
+    "Reading", "Session", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable", "UncommittedEdits",
+    "Unknown", "__version__", "migration", "open", "open_async", "tool",
 ]  # fmt: skip
 
 

@@ -12,15 +12,13 @@ from perdure import faults
 from perdure.errors import Gone
 from perdure.hydrate import load
 from perdure.tools import tool
+from tests.unit.aging import HOUR, fill, steps, steps_there
 from tests.unit.pasts import all_states, write_past
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.clock import FakeClock
-
-HOUR = 3_600_000
-from tests.unit.aging import fill, steps
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,12 @@ import pytest
 import perdure
 from perdure import faults
 from perdure.errors import Gone
+from tests.unit.aging import fill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.clock import FakeClock
-
-HOUR = 3_600_000
-from tests.unit.aging import fill
 
 
 @pytest.fixture(autouse=True)

@@ -13,19 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from perdure.agent.janitor import Janitor
 from perdure.agent.limits import Limits
 from perdure.agent.loop import Loop
 from perdure.agent.models import Answer, Request, text_of
+from perdure.agent.models.digests import message_digest, request_digest
+from perdure.agent.models.parts import packed
+from perdure.agent.models.prices import Price, price_of
 from perdure.agent.outcome import RunResult, Spent
+from perdure.agent.rebuild import FORM
 from perdure.agent.schema import ToolSpec
+from perdure.agent.window import Window
 from perdure.bridge import AsyncDatabase
 from perdure.errors import InvalidInput
 from perdure.names import check_name
 from perdure.tools import Tool, as_tool
-from perdure.tracked import plain
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 
     from perdure.agent.models import ChatModel
     from perdure.agent.stream import Event
@@ -37,15 +42,20 @@ NUDGE = "Go on."
 class Agent:
     """A persistent agent: started or resumed by a session's id, by any process, as often as it takes.
 
-    ``tools`` are functions or :func:`perdure.tool` objects; ``params`` (temperature, top_p, seed, ...) go to the
+    ``model`` is a client, or the name of a model at a ``provider`` (holysheep, openai, deepseek, openrouter, ollama,
+    vllm), whose default is asked when none is named. ``prices`` are yours, by model, where the built-in table is not
+    enough. ``tools`` are functions or :func:`perdure.tool` objects; ``params`` (temperature, top_p, seed, ...) go to the
     model; ``output`` is a type its last answer must fit; ``until`` a marker or predicate without which it goes on.
+    ``window`` says how much of a long conversation is sent, ``janitor`` who summarises the rest (False: nobody).
     """
 
     def __init__(
         self,
         name: str,
         *,
-        model: ChatModel,
+        model: ChatModel | str | None = None,
+        provider: str | None = None,
+        prices: Mapping[str, Price] | None = None,
         tools: Sequence[Callable[..., Any] | Tool] = (),
         instructions: str = "",
         version: str = "1",
@@ -54,16 +64,22 @@ class Agent:
         until: str | Callable[[str], bool] | None = None,
         nudge: str = NUDGE,
         max_turns: int = 50,
+        window: Window | None = None,
+        janitor: Janitor | bool = True,
     ) -> None:
         self.name = check_name(name, "agent")
-        self.model = model
+        self.model: ChatModel = as_model(model, provider)
         self.instructions = instructions
         self.version = version
-        self.params = dict(params or {})
+        self.prices = prices
+        # What the client sends with every request is part of it, so that what is recorded is what was sent.
+        self.params: dict[str, Any] = {**getattr(self.model, "params", {}), **(params or {})}
         self.output = output
         self.until = until
         self.nudge = nudge
         self.max_turns = max_turns
+        self.window = window or Window()
+        self.janitor = janitor if isinstance(janitor, Janitor) else Janitor() if janitor else None
         self.tools: dict[str, Tool] = {}
         self._specs: dict[str, ToolSpec] = {}
         for fn in tools:
@@ -99,7 +115,7 @@ class Agent:
         """
         async with _opened(db) as open_db:
             if message is not None:
-                await open_db.post(session, message, key=key or os.urandom(12).hex())
+                await open_db.post(session, packed(message), key=key or os.urandom(12).hex())
             async with open_db.session(session, owner=owner, branch=branch, effects=effects) as s:
                 limits = Limits(
                     open_db.kernel.clock,
@@ -112,7 +128,20 @@ class Agent:
 
     def run_sync(self, db: str | None, **options: Any) -> RunResult:
         """The same as :meth:`run`, blocking; not for use inside an event loop."""
-        return asyncio.run(self.run(db, **options))
+
+
+        async def once() -> RunResult:
+            try:
+                return await self.run(db, **options)
+            finally:
+                # Connections end with the event loop they were made in.
+                await self.close()
+
+        return asyncio.run(once())
+
+    async def close(self) -> None:
+        """Release the model's connections; a later run makes new ones."""
+        await self.model.close()
 
     async def stream(self, db: AsyncDatabase | str | None, **options: Any) -> AsyncIterator[Event]:
         """Run, and give what happens as it happens; the last event is ``ended`` and carries the result."""
@@ -152,35 +181,53 @@ class Agent:
         self.tool(name)
         return self._specs[name]
 
-    def system(self, context: dict[str, Any] | None) -> str:
-        """The system prompt."""
-        if not context:
-            return self.instructions
-        return f"{self.instructions}\n\nContext:\n{json.dumps(context, ensure_ascii=False, sort_keys=True)}".strip()
+    def made(self) -> dict[str, Any]:
+        """All that a request is made of besides the conversation, as a session records it whenever it changes."""
+        return {
+            "form": FORM,
+            "agent": self.name,
+            "version": self.version,
+            "model": self.model.name,
+            "instructions": self.instructions,
+            "params": dict(self.params),
+            "tools": [spec.as_json() for spec in self._specs.values()],
+            "versions": {name: tool.version for name, tool in self.tools.items()},
+            "window": self.window.as_json(),
+            "janitor": self.janitor.as_json() if self.janitor is not None else None,
+        }
 
-    async def request(self, s: AsyncSession, context: dict[str, Any] | None) -> Request:
-        """What the model is to be sent now."""
-        messages: list[dict[str, Any]] = plain(s.messages)
-        system = self.system(context)
-        if system:
-            messages.insert(0, {"role": "system", "content": system})
-        return Request(self.model.name, messages, [spec.as_json() for spec in self._specs.values()], dict(self.params))
-
-    def about(self, answer: Answer, request: Request) -> dict[str, Any]:
+    def about(self, answer: Answer, request: Request, *, use: str = "") -> dict[str, Any]:
         """What a checkpoint records of the model."""
         prompt = hashlib.sha256(self.instructions.encode()).hexdigest()[:16]
-        model = {"name": request.model, "version": answer.model, "prompt": prompt}
+        model: dict[str, Any] = {"name": request.model, "version": answer.model, "prompt": prompt}
+        model |= {"finish": answer.finish, "id": answer.id, "fingerprint": answer.fingerprint}
+        model |= {"request": request_digest(request), "answer": message_digest(answer.message)}
         model |= {k: v for k, v in self.params.items() if k in ("temperature", "top_p", "seed")}
-        return {"model": model, "usage": answer.usage._asdict(), "tools": self.fingerprint()}
+        if use:
+            model["use"] = use
+        usage = {**answer.usage._asdict(), "cost": self.price(answer).cost}
+        return {"model": model, "usage": usage, "tools": self.fingerprint()}
 
     def fingerprint(self) -> str:
         """Names the tools as the model sees them."""
         specs = [[t.version, self._specs[n].as_json()] for n, t in sorted(self.tools.items())]
         return hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()[:16]
 
-    def price(self, answer: Answer) -> Spent:
-        """What an answer cost."""
-        return Spent(answer.usage.input, answer.usage.output, answer.usage.cached)
+    def price(self, answer: Answer, notes: list[str] | None = None) -> Spent:
+        """What an answer cost. A model that is paid for at a price nobody told us costs 0, which is noted once."""
+        usage, price = answer.usage, self._price(answer.model)
+        if price is None and notes is not None and hasattr(self.model, "price"):
+            said = f"the price of {self.model.name} is not known: its cost counts as 0; pass prices= to count it"
+            if said not in notes:
+                notes.append(said)
+        return Spent(usage.input, usage.output, usage.cached, 0.0 if price is None else round(price.of(usage), 12))
+
+    def _price(self, version: str) -> Price | None:
+        own = price_of("", self.model.name, self.prices) or price_of("", version, self.prices)
+        if own is not None:
+            return own
+        known: Callable[[str], Price | None] | None = getattr(self.model, "price", None)
+        return known(version) if known is not None else None
 
     def is_done(self, answer: Answer, s: AsyncSession) -> bool:
         """Whether an answer without calls ends the run."""
@@ -194,6 +241,19 @@ class Agent:
         if self.output is None:
             return None
         return msgspec.json.decode(text.encode(), type=self.output)
+
+
+def as_model(model: ChatModel | str | None, provider: str | None) -> ChatModel:
+    """A client as it is; a name, or a provider alone, as a client of that provider."""
+    if model is None or isinstance(model, str):
+        if model is None and provider is None:
+            raise InvalidInput("an agent needs a model: pass model=, or provider= to ask its default one")
+        from perdure.agent.models.openai import OpenAIModel
+
+        return OpenAIModel(model, provider=provider)
+    if provider is not None:
+        raise InvalidInput("provider= goes with the name of a model; a client has its own")
+    return model
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from perdure.agent.large import shown
 from perdure.batches import OPEN, Call
 from perdure.bridge import drive
 from perdure.errors import InvalidInput
@@ -18,6 +19,7 @@ from perdure.tracked import plain
 if TYPE_CHECKING:
     from perdure.agent.loop import Loop
     from perdure.agent.models import Answer
+    from perdure.core import SessionCore
     from perdure.tracked import TrackedDict
 
 SLOTS = "a:"
@@ -45,9 +47,9 @@ class Calls:
         for i, asked in enumerate(answer.calls):
             entry: dict[str, Any] = {"id": asked.id, "name": asked.name}
             try:
-                spec = loop.agent.spec(asked.name)
+                spec = loop.spec(asked.name)
                 slot = f"{SLOTS}{turn}:{i}"
-                calls.append(Call(loop.agent.tool(asked.name), spec.arguments(asked.arguments), slot, asked.id))
+                calls.append(Call(loop.tool(asked.name), spec.arguments(asked.arguments), slot, asked.id))
                 entry["slot"] = slot
             except InvalidInput as e:
                 entry["error"] = str(e)
@@ -82,7 +84,7 @@ class Calls:
         record: TrackedDict = s._book["effects"][slot]
         fresh = slot in self._fresh
         self._fresh.discard(slot)
-        tool: Tool = self._loop.agent.tool(record["tool"])
+        tool: Tool = self._loop.tool(record["tool"])
         self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
         status = await drive(s.bridge, s._carry_on(tool, record, fresh=fresh))
         self._loop.tell("outcome", tool=record["tool"], effect=record["id"], status=status)
@@ -108,18 +110,22 @@ class Calls:
         if any(r is not None and r["status"] in OPEN for r in records):
             return
         for entry, record in zip(plain(listed), records, strict=True):
-            said = said_of(plain(record)) if record is not None else _error(entry.get("error", "unknown call"))
+            said = said_of(loop.s, plain(record)) if record is not None else _error(entry.get("error", "unknown call"))
             loop.s.messages.append({"role": "tool", "tool_call_id": entry["id"], "content": said})
         loop.book["calls"] = []
 
 
-def said_of(record: dict[str, Any]) -> str:
-    """What the model is told of a call's outcome."""
+def said_of(s: SessionCore, record: dict[str, Any]) -> str:
+    """What the model is told of a call's outcome; a large result is kept in the state and told in short."""
     if record["status"] == "done":
         if "problem" in record:
-            return _error(f"it was done, and what it returned is a {record['problem']}, which is not JSON")
-        result = record["result"]
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+            return _error(f"it was done, and its result cannot be kept: it is a {record['problem']}, which is not JSON")
+        said = shown(s, record["id"], record["result"])
+        if "edited" not in record:
+            return said
+        # The model asked for something else: it must know what was done instead.
+        changed = {"note": "a person changed the arguments", "arguments": record["args"], "result": said}
+        return json.dumps(changed, ensure_ascii=False)
     if record["status"] == "unknown":
         return _error("nobody knows whether this was done; do not assume either, and do not simply try again")
     return _error(str(record.get("error")))

@@ -10,14 +10,14 @@ as it was and does the same again, which harms nobody.
 # Messages are any JSON: their types are looked at, not declared.
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from perdure import faults
 from perdure.agent.models import Request, text_of
-from perdure.agent.outcome import Spent
-from perdure.agent.rebuild import build
-from perdure.agent.tokens import MARGIN, corrected, count_request, estimate
-from perdure.agent.window import Cut, Room, cut
+from perdure.agent.rebuild import note_made
+from perdure.agent.tokens import BYTES_PER_TOKEN, MARGIN, corrected, count_request, estimate
+from perdure.agent.window import Cut, Room, cut, sendable
 from perdure.bridge import drive
 from perdure.errors import ContextTooLong, InvalidInput, ModelError
 from perdure.model import Kind
@@ -92,17 +92,17 @@ class Cleaning:
 
     def due(self, request: Request) -> str:
         """Why the window must be cut before this request is sent; "" when it need not."""
-        loop = self._loop
+        book = self._loop.book
         self._counted = count_request(request, self._window.count)
-        if self._stuck == loop.book["turn"]:
+        if self._stuck == book["turn"]:
             return ""
         limit = self._limit()
-        if limit is not None and self._counted * self._scale() * MARGIN > limit:
+        if limit is not None and self._counted * self._rate() > limit:
             return FULL
         every = self._janitor.every if self._janitor is not None else None
-        held = loop.book.get("window") or {}
-        shown = len(loop.s.messages) - held.get("from", 0)
-        if every is not None and loop.book["turn"] - held.get("turn", 0) >= every and shown > self._window.keep_recent:
+        held = book.get("window") or {}
+        shown = len(self._loop.s.messages) - held.get("from", 0)
+        if every is not None and book["turn"] - held.get("turn", 0) >= every and shown > self._window.keep_recent:
             return EVERY
         return ""
 
@@ -116,9 +116,7 @@ class Cleaning:
     async def refused(self) -> bool:
         """The model has said that the request is too long: cut the window; False when that leads nowhere."""
         self._refusals += 1
-        if self._refusals >= TRIES:
-            return False
-        return await self.clean(REFUSED)
+        return self._refusals < TRIES and await self.clean(REFUSED)
 
     # -- cutting --------------------------------------------------------------------------------------------------
 
@@ -127,86 +125,173 @@ class Cleaning:
 
         What was taken from the inbox goes back there: it is taken by the commit that answers it.
         """
-        loop, s = self._loop, self._loop.s
-        sent = self._counted
-        await s.reload()
-        ceiling = int(sent * self._scale() * 0.9)
-        limit = self._limit() if why != REFUSED else min(self._limit() or ceiling, ceiling)
+        loop, sent = self._loop, self._counted
+        await loop.s.reload()
+        limit, scale = self._limit(), self._scale()
+        ceiling = int(sent * scale * 0.9)
+        if why == REFUSED:
+            limit = min(limit or ceiling, ceiling)
         held = plain(loop.book.get("window") or {})
         now = Cut(held.get("from", 0), held.get("kept", []))
         wanted = self._cut(now, sent, limit, scheduled=why == EVERY)
-        if wanted.start <= now.start and wanted.kept == now.kept:
+        if wanted == now:
             self._stuck = loop.book["turn"]
             return False
-        if self._janitor is not None and not await self._summarise(wanted, why, limit):
-            if why == EVERY:
-                # There is room: better to show too much than to hide what no summary tells.
-                self._stuck = loop.book["turn"]
-                return False
-            loop.notes.append(f"messages up to {wanted.start} were cut from the window without a summary")
+        told = self._janitor is None or await self._summarise(self._janitor, wanted, why, limit)
+        if not told and why == EVERY:
+            # There is room: better to show too much than to hide what no summary tells.
+            self._stuck = loop.book["turn"]
+            return False
+        if not told:
+            loop.notes.append(f"messages before {wanted.start} left the window without a summary")
         if why == REFUSED:
-            self._held()["ceiling"] = ceiling
-        await self._put(wanted, why, {})
+            self._held().update(ceiling=ceiling, model=loop.agent.model.name)
+        if self._held().get("from", 0) != wanted.start or why == REFUSED:
+            self._move(wanted)
+            await self._commit({}, why, told=self._held().get("told", 0))
         return True
 
     def _cut(self, now: Cut, sent: int, limit: int | None, *, scheduled: bool) -> Cut:
         """Where the window of the committed state is to begin, what is about to be said counted in."""
-        loop = self._loop
-        messages: list[dict[str, Any]] = _Lazy(loop.s.messages)
+        messages = Plain(self._loop.s.messages)
         shown = (*now.kept, *range(now.start, len(messages)))
         # All that the request has besides messages that can be cut, and a summary as long as one may get.
-        fixed = sent - sum(self._window.count(messages[i]) for i in shown)
+        fixed = max(sent - sum(self._window.count(sendable(messages[i])) for i in shown), 0)
         fixed += self._janitor.max_tokens if self._janitor is not None else 0
+        rate = self._rate()
         if limit is None:
-            limit = int(sent * self._scale() * MARGIN) + 1
-        per = self._scale() * MARGIN
-        room = Room(int(self._window.low_of(limit) / per), int(limit / per), max(fixed, 0))
+            limit = int(sent * rate) + 1
+        room = Room(int(self._window.low_of(limit) / rate), int(limit / rate), fixed)
         return cut(messages, self._window, now, room, scheduled=scheduled)
 
-    async def _put(self, wanted: Cut, why: str, x: dict[str, Any]) -> None:
-        """Move the window, as a checkpoint of its own."""
-        loop, held = self._loop, self._held()
-        held["from"], held["kept"], held["turn"] = wanted.start, wanted.kept, loop.book["turn"]
-        x["window"] = {"why": why, "from": wanted.start, "upto": held.get("told", 0)}
-        x["note"] = f"the window begins at message {wanted.start}"
-        await self._commit(x)
+    def _move(self, wanted: Cut) -> None:
+        held = self._held()
+        held["from"], held["kept"], held["turn"] = wanted.start, wanted.kept, self._loop.book["turn"]
 
-    async def _commit(self, x: dict[str, Any]) -> None:
-        s = self._loop.s
+    async def _commit(self, x: dict[str, Any], why: str, *, told: int, **more: Any) -> None:
+        """A checkpoint of its own for a summary, a new beginning of the window, or both."""
+        loop, s = self._loop, self._loop.s
+        note_made(loop.book, loop.made())
+        start = self._held().get("from", 0)
+        x["window"] = {"why": why, "from": start, "told": told, **more}
+        x["note"] = f"messages before {told} are summarised, those from {start} on are shown"
         faults.point("agent.before_clean")
         await drive(s.bridge, s._write(Kind.COMMIT, x=x, status=s._standing()))
         faults.point("agent.after_clean")
+        loop.tell("window", why=why, begins=start, told=told)
 
     # -- summarising ----------------------------------------------------------------------------------------------
 
-    async def _summarise(self, wanted: Cut, why: str, limit: int | None) -> bool:
-        """Tell what goes out of the window in the summary, a piece per request; False when no model would do it."""
-        loop, janitor = self._loop, self._janitor
-        assert janitor is not None
+    async def _summarise(self, janitor: Janitor, wanted: Cut, why: str, limit: int | None) -> bool:
+        """Tell what goes out of the window in the summary, a piece per request; False when no model would do it.
+
+        The last piece's checkpoint moves the window, too.
+        """
+        loop = self._loop
         model = janitor.model or loop.agent.model
-        piece = PIECE if limit is None else max(LEAST_PIECE, min(PIECE, int(limit * 0.4 / (self._scale() * MARGIN))))
-        tries = 0
+        piece = PIECE if limit is None else max(LEAST_PIECE, min(PIECE, int(limit * 0.4 / self._rate())))
         while (told := self._held().get("told", 0)) < wanted.start:
-            request, upto = self.request(model.name, told, wanted.start, piece)
+            messages = Plain(loop.s.messages)
+            upto = piece_of(messages, told, wanted.start, piece)
+            request = summary_request(janitor.as_json(), model.name, loop.s.summary, messages, (told, upto, piece))
             try:
                 answer = await model.answer(request)
                 text = text_of(answer.message).strip()
                 if not text:
                     raise ModelError(f"{model.name} wrote an empty summary")
             except ContextTooLong as e:
-                tries, piece = tries + 1, piece // 2
-                if tries >= TRIES or piece < LEAST_PIECE:
+                if (piece := piece // 2) < LEAST_PIECE:
                     return self._gave_up(e)
                 continue
             except ModelError as e:
                 return self._gave_up(e)
-            await self._tell(answer, request, text, told, upto, why)
+            loop.s.set_summary(shortened(text, janitor.max_tokens))
+            self._held()["told"] = upto
+            if upto == wanted.start:
+                self._move(wanted)
+            loop.spend(answer)
+            x = loop.agent.about(answer, request, use="summary")
+            await self._commit(x, why, told=upto, since=told, piece=piece)
         return True
-
-    def request(self, model: str, told: int, end: int, piece: int) -> Request:
-        """Ask for a summary of the messages after those that are told already: (request, up to which message)."""
-        raise NotImplementedError
 
     def _gave_up(self, error: ModelError) -> bool:
         self._loop.notes.append(f"no summary could be written: {error}")
         return False
+
+    # -- what is known --------------------------------------------------------------------------------------------
+
+    def _held(self) -> Any:
+        return self._loop.book.setdefault("window", {})
+
+    def _scale(self) -> float:
+        return float((self._loop.book.get("window") or {}).get("scale", 1.0))
+
+    def _rate(self) -> float:
+        """Tokens to reckon with per counted one."""
+        return self._scale() * MARGIN
+
+    def _limit(self) -> int | None:
+        """The most tokens a request may have: by the budget, and by what the model has refused."""
+        held = self._loop.book.get("window") or {}
+        most = self._window.max_tokens
+        if "ceiling" in held and held["model"] == self._loop.agent.model.name:
+            return held["ceiling"] if most is None else min(most, held["ceiling"])
+        return most
+
+
+class Plain(Sequence[dict[str, Any]]):
+    """Messages of a session as ordinary ones, each copied when it is first looked at."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+        self._seen: dict[int, dict[str, Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __getitem__(self, i: Any) -> Any:
+        if i not in self._seen:
+            self._seen[i] = plain(self._held[i])
+        return self._seen[i]
+
+
+def piece_of(messages: Sequence[dict[str, Any]], start: int, end: int, piece: int) -> int:
+    """Up to which message one request can tell of them; at least one."""
+    upto, size = start, 0
+    while upto < end:
+        size += estimate(rendered(upto, messages[upto], piece))
+        if upto > start and size > piece:
+            break
+        upto += 1
+    return upto
+
+
+def summary_request(
+    janitor: dict[str, Any], model: str, summary: str, messages: Sequence[dict[str, Any]], part: tuple[int, int, int]
+) -> Request:
+    """The request for new notes from the old ones and some messages: a pure function, as that of a turn."""
+    start, upto, piece = part
+    said = "\n\n".join(rendered(i, messages[i], piece) for i in range(start, upto))
+    words = max(20, janitor["max_tokens"] * 2 // 3)
+    system = f"{janitor['instructions']}\n\nAt most {words} words."
+    user = f"The old notes:\n{summary or '(none)'}\n\nThe messages:\n\n{said}"
+    asked = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    return Request(model, asked, [], {})
+
+
+def rendered(i: int, message: dict[str, Any], piece: int) -> str:
+    """A message as the janitor reads it; a long one without its middle."""
+    text = text_of(message)
+    for call in message.get("tool_calls") or ():
+        asked = call.get("function") or {}
+        text += f"\n-> {asked.get('name')}({asked.get('arguments')})"
+    most = piece * BYTES_PER_TOKEN // 2
+    if len(text) > most:
+        text = f"{text[: most // 2]} [...] {text[-most // 2 :]}"
+    return f"[{i}] {message.get('role')}: {text}"
+
+
+def shortened(text: str, most: int) -> str:
+    """A summary that got too long, cut at its end."""
+    size = most * BYTES_PER_TOKEN
+    return text if len(text.encode()) <= size else text.encode()[: size - 4].decode("utf-8", "ignore") + "..."

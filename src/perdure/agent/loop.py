@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING, Any
 from perdure import faults
 from perdure.agent import outcome as ended
 from perdure.agent.calls import Calls
+from perdure.agent.janitor import Cleaning
 from perdure.agent.limits import Limits
 from perdure.agent.models import Answer, Delta, text_of
+from perdure.agent.models.parts import unpacked
 from perdure.agent.outcome import Doubt, RunResult, Spent
+from perdure.agent.rebuild import AGENT, build, note
+from perdure.agent.recall import NAME as RECALL
+from perdure.agent.recall import recall_spec
 from perdure.agent.stream import Event
+from perdure.agent.upgrades import upgrade
 from perdure.bridge import drive
-from perdure.errors import ModelError
+from perdure.errors import ContextTooLong, ModelError
 from perdure.model import Kind, Status
 from perdure.tracked import plain
 
@@ -28,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.agent.agent import Agent
+    from perdure.agent.models import Request
+    from perdure.agent.schema import ToolSpec
     from perdure.bridge import AsyncSession
-
-BOOK = "agent"
-"""Where the loop keeps its own notes in a session's book."""
+    from perdure.tools import Tool
 
 
 class Loop:
@@ -51,7 +57,15 @@ class Loop:
         self.limits = limits
         self.context = context
         self.notes: list[str] = []
+        self.deaf = False
+        """Whether the inbox is left alone: what is posted there is meant for another line."""
         self._tell = tell
+        self._unwritten: list[str] = []
+        self.own: dict[str, ToolSpec] = {}
+        """Tools that are not the agent's but the session's."""
+        if agent.window.recall and RECALL not in agent.tools:
+            self.own[RECALL] = recall_spec(self._hidden)
+        self.cleaning = Cleaning(self)
         self.calls = Calls(self)
         session._on_outcome = self.calls.outcome
 
@@ -60,7 +74,29 @@ class Loop:
     @property
     def book(self) -> Any:
         """The loop's notes: turn, run, calls of the last answer, context."""
-        return self.s._book.setdefault(BOOK, {"turn": 0, "calls": [], "run": None})
+        return self.s._book.setdefault(AGENT, {"turn": 0, "calls": [], "run": None})
+
+    def tool(self, name: str) -> Tool:
+        """The tool of that name, of the session or of the agent."""
+        return self.own[name].tool if name in self.own else self.agent.tool(name)
+
+    def spec(self, name: str) -> ToolSpec:
+        """How the arguments of a tool are checked."""
+        return self.own[name] if name in self.own else self.agent.spec(name)
+
+    def made(self) -> dict[str, Any]:
+        """All that requests are made of besides the conversation."""
+        search = [self.own[RECALL].as_json()] if RECALL in self.own else []
+        return {**self.agent.made(), "search": search}
+
+    def note(self, text: str) -> None:
+        """Say something with the result of the run and with its next answer."""
+        self.notes.append(text)
+        self._unwritten.append(text)
+
+    def _hidden(self) -> tuple[Any, range, list[int]]:
+        held = self.book.get("window") or {}
+        return self.s.messages, range(held.get("from", 0)), plain(held.get("kept", []))
 
     def tell(self, kind: str, **data: Any) -> None:
         """Say what happens to whoever listens."""
@@ -71,27 +107,57 @@ class Loop:
 
     async def go(self) -> RunResult:
         """Work until nothing is left to do, or something must be waited for."""
+        if reason := await upgrade(self):
+            return self._result(ended.INCOMPATIBLE, reason)
         while True:
-            if waits := await self.calls.settle():
-                return await self._rest(waits)
-            fresh = await self._take()
-            if not fresh and not self._has_more_to_say():
-                return self._result(ended.DONE)
-            if over := self.limits.reached(self.book["run"]):
-                return await self._stop(*over)
-            try:
-                await self._turn()
-            except ModelError as e:
+            if (result := await self.round()) is not None:
+                return result
+
+    async def round(self) -> RunResult | None:
+        """Go round once; None when there is more to do."""
+        if waits := await self.calls.settle():
+            return await self._rest(waits)
+        fresh = await self._take()
+        if not fresh and not self._has_more_to_say():
+            return self._result(ended.DONE)
+        if over := self.limits.reached(self.book["run"]):
+            return await self._stop(*over)
+        note(self.book, self.made(), self.context, len(self.s.messages))
+        request = build(self.s.state, self.book)
+        if why := self.cleaning.due(request):
+            await self.cleaning.clean(why)
+            return None
+        try:
+            await self._turn(request)
+        except ContextTooLong as e:
+            if not await self.cleaning.refused():
                 return await self._stop(ended.FAILED, str(e), type(e).__name__)
+        except ModelError as e:
+            return await self._stop(ended.FAILED, str(e), type(e).__name__)
+        return None
 
     async def _take(self) -> bool:
         """Put waiting messages into the conversation; the commit of the answer takes them."""
-        messages = await self.s.take()
+        messages = [] if self.deaf else await self.s.take()
         for message in messages:
             self.s.messages.append(as_message(message.body))
         if self.book["run"] is None and (messages or self._has_more_to_say()):
-            self.book["run"] = {"turns": 0, "spent": list(Spent()), "began": self.s.kernel.clock.wall()}
+            self._begin_run()
         return bool(messages)
+
+    def _begin_run(self) -> None:
+        self.book["run"] = {"turns": 0, "spent": list(Spent()), "began": self.s.kernel.clock.wall()}
+
+    def spend(self, answer: Answer) -> None:
+        """Count what an answer cost, for this run and for the session."""
+        book = self.book
+        if book["run"] is None:
+            self._begin_run()
+        run = book["run"]
+        spent = self.agent.price(answer, self.notes)
+        run["spent"] = list(Spent(*run["spent"]).plus(spent))
+        book["total"] = list(Spent(*book.get("total", ())).plus(spent))
+        self.limits.note(run)
 
     def _has_more_to_say(self) -> bool:
         """Whether the model is to be asked: the last word is not its own, or it is not done by its own measure."""
@@ -103,21 +169,17 @@ class Loop:
             return True
         return self.book["run"] is not None
 
-    async def _turn(self) -> None:
+    async def _turn(self, request: Request) -> None:
         """Ask the model once and commit its answer together with the calls it makes."""
         book = self.book
-        if plain(book.get("context")) != self.context:
-            book["context"] = self.context
-        request = await self.agent.request(self.s, self.context)
         faults.point("agent.before_model")
         answer = await self._ask(request)
         faults.point("agent.after_model")
         self.s.messages.append(answer.message)
         book["turn"] += 1
-        run = book["run"]
-        run["turns"] += 1
-        run["spent"] = list(Spent(*run["spent"]).plus(self.agent.price(answer)))
-        self.limits.note(run)
+        book["run"]["turns"] += 1
+        self.spend(answer)
+        self.cleaning.answered(answer)
         await self.calls.begin(answer)
         if not answer.calls:
             self._close_turn(answer)
@@ -135,6 +197,11 @@ class Loop:
 
         def piece(delta: Delta) -> None:
             nonlocal offset
+            if delta.restart:
+                self.tell("retracted", step=step, attempt=self._attempt)
+                self._attempt += 1
+                offset = 0
+                return
             self.tell("delta", step=step, attempt=self._attempt, offset=offset, text=delta.text, delta=delta)
             offset += len(delta.text)
 
@@ -152,8 +219,11 @@ class Loop:
         x = self.agent.about(answer, request)
         if effects := self.calls.started:
             x["effects"] = effects
+        if self._unwritten:
+            x["note"] = "; ".join(self._unwritten)[:500]
         faults.point("agent.before_commit")
         await drive(s.bridge, s._write(Kind.COMMIT, x=x, status=s._standing()))
+        self._unwritten = []
         faults.point("agent.after_commit")
         self.tell("committed", step=s.step, attempt=self._attempt, text=text_of(answer.message))
 
@@ -185,6 +255,7 @@ class Loop:
             status, s.id, text, self.agent.parsed(text) if status == ended.DONE else None, s.step,
             run["turns"] if run is not None else self.limits.turns, spent,
             tuple(s.approvals()), tuple(self._doubts()), reason, s.origin, tuple(self.notes),
+            Spent(*self.book.get("total", ())),
         )  # fmt: skip
 
     def _doubts(self) -> list[Doubt]:
@@ -216,6 +287,7 @@ def question(record: dict[str, Any]) -> str:
 
 def as_message(body: Any) -> dict[str, Any]:
     """What was posted as a message of the conversation: text is said by the user."""
+    body = unpacked(body)
     if isinstance(body, dict) and "role" in body:
         return dict(body)
     return {"role": "user", "content": body if isinstance(body, str | list) else str(body)}

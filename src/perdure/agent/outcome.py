@@ -67,6 +67,8 @@ class RunResult(NamedTuple):
     origin: Origin | None = None
     """Whether the session was created, resumed or restarted, and why."""
     notes: tuple[str, ...] = ()
+    total: Spent = Spent()
+    """By the whole session, over all its runs."""
 
     @property
     def ok(self) -> bool:

@@ -23,16 +23,21 @@ if TYPE_CHECKING:
 AGENT = "agent"
 """Where the loop keeps its notes in a session's book."""
 FORM = 1
-"""How requests are put together. Another way to do it gets another number; requests of the old one stay as they were."""
+"""How requests are put together: another way to do it gets another number, and old requests stay as they were."""
 
 
 def note(book: Any, made: dict[str, Any], context: dict[str, Any] | None, sent: int) -> None:
     """Write down what the next request is made of; what has not changed costs nothing."""
-    if plain(book.get("made")) != made:
-        book["made"] = made
+    note_made(book, made)
     if plain(book.get("context")) != context:
         book["context"] = context
     book["sent"] = sent
+
+
+def note_made(book: Any, made: dict[str, Any]) -> None:
+    """Write down how the agent is made, if that has changed."""
+    if plain(book.get("made")) != made:
+        book["made"] = made
 
 
 def build(state: Any, book: Any) -> Request:
@@ -45,7 +50,7 @@ def build(state: Any, book: Any) -> Request:
     held = state["messages"]
     messages = [sendable(plain(held[i])) for i in window.get("kept", ())]
     messages += [sendable(plain(m)) for m in held[start : book["sent"]]]
-    recall = start > 0 and bool(made["window"]["recall"])
+    recall = start > 0 and bool(made["search"])
     text = system_text(made["instructions"], plain(book.get("context")), plain(state["summary"]), start, recall)
     if text:
         messages.insert(0, {"role": "system", "content": text})

@@ -51,6 +51,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that does not wait for ever."""
 
     limit: float | None = TIMEOUT
+    _kept: psycopg.Cursor[tuple[Any, ...]] | None = None
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Wait for an answer as long as the limit says; a server that keeps silent counts as lost."""
@@ -58,8 +59,20 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def ask(self, sql: str, values: Sequence[Any] = ()) -> Rows:
         """Run one statement and give all its rows."""
+        return self._rows(self._cursor(), sql, values)
+
+    def ask_often(self, sql: str, values: Sequence[Any]) -> Rows:
+        """The same for a statement with a small answer that is run again and again: its cursor is kept."""
+        if self._kept is None:
+            self._kept = self._cursor()
+        return self._rows(self._kept, sql, values)
+
+    def _cursor(self) -> psycopg.Cursor[tuple[Any, ...]]:
         cursor = psycopg.Cursor(self)
         cursor.format = psycopg.pq.Format.BINARY
+        return cursor
+
+    def _rows(self, cursor: psycopg.Cursor[tuple[Any, ...]], sql: str, values: Sequence[Any]) -> Rows:
         cursor.execute(sql, values)  # type: ignore[arg-type]
         # Not by asking for a description, which is costly to make.
         return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []

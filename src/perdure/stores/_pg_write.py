@@ -53,7 +53,7 @@ class Writer:
             sql, values = self._many, list(map(list, zip(*map(_values, items), strict=True)))
         dead: list[int] = []
         while True:
-            found = connection.ask(sql, (self.timeline, *self._time.now(), dead, *values))
+            found = connection.ask_often(sql, (self.timeline, *self._time.now(), dead, *values))
             if found[0][0] == "p":
                 raise Promoted
             # A lease whose holder is certainly dead counts as free: said to the server, and asked once more. What

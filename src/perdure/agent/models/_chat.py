@@ -17,6 +17,8 @@ PATH = "/chat/completions"
 _JOINED = ("arguments", "text", "summary", "transcript", "data")
 """Text that comes in pieces wherever it stands in a delta; other text in there is a name."""
 _NAMES = ("role", "name", "id", "type")
+_NO_NULL = ("tool_calls", "function_call", "audio")
+"""Some servers say null for what an answer has not, and refuse to be told so."""
 _UNFINISHED = ("length", "content_filter")
 
 
@@ -32,7 +34,7 @@ def body(request: Request, *, stream: bool) -> dict[str, Any]:
 
 
 def _sent(message: dict[str, Any]) -> dict[str, Any]:
-    sent = {k: v for k, v in message.items() if k not in OWN_FIELDS}
+    sent = {k: v for k, v in message.items() if k not in OWN_FIELDS and not (v is None and k in _NO_NULL)}
     if isinstance(sent.get("content"), list):
         sent["content"] = [for_chat(p) for p in sent["content"]]
     return sent

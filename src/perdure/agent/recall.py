@@ -1,0 +1,70 @@
+"""The tool with which a model looks into messages that its window no longer shows."""
+
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# Messages are any JSON: their types are looked at, not declared.
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from perdure.agent.models import text_of
+from perdure.agent.schema import ToolSpec
+from perdure.tools import Tool
+from perdure.tracked import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = "recall"
+MOST = 20
+"""Messages that one search gives at most."""
+LONGEST = 2000
+"""Characters of a message that are given."""
+
+
+def recall_spec(hidden: Callable[[], tuple[Any, range, list[int]]]) -> ToolSpec:
+    """The tool, over what ``hidden`` gives: all messages, which of them are not shown, and which of these are."""
+
+    async def recall(query: str, limit: int = 5) -> list[dict[str, Any]]:
+        """Search earlier messages of this conversation that are no longer shown, by words.
+
+        Args:
+            query: words that the messages contain
+            limit: how many messages to give at most
+        """
+        messages, span, kept = hidden()
+        return search(messages, [i for i in span if i not in kept], query, min(max(limit, 1), MOST))
+
+    return ToolSpec(Tool(recall, name=NAME, read=True))
+
+
+def search(messages: Any, among: list[int], query: str, limit: int) -> list[dict[str, Any]]:
+    """The messages with most of the words, in the order in which they were said.
+
+    >>> said = [{"role": "user", "content": "red bike"}, {"role": "user", "content": "a red car, very red"}]
+    >>> search(said, [0, 1], "the red car", 1)
+    [{'message': 1, 'role': 'user', 'text': 'a red car, very red'}]
+    """
+    wanted = _words(query)
+    found: list[tuple[int, int, str]] = []
+    for i in among:
+        text = _said(plain(messages[i]))
+        if hits := len(wanted & _words(text)):
+            found.append((hits, i, text))
+    best = sorted(found, reverse=True)[:limit]
+    return [
+        {"message": i, "role": messages[i].get("role"), "text": text[:LONGEST]}
+        for _, i, text in sorted(best, key=lambda f: f[1])
+    ]
+
+
+def _said(message: dict[str, Any]) -> str:
+    text = text_of(message)
+    for call in message.get("tool_calls") or ():
+        asked = call.get("function") or {}
+        text += f"\n{asked.get('name')}({asked.get('arguments')})"
+    return text.strip()
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.casefold()))

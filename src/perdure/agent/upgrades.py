@@ -1,0 +1,209 @@
+"""Upgrades: an agent that has changed meets a session that its older self left, perhaps with calls still open.
+
+Unchanged goes on; what harms no open call goes on with a note; open calls of a tool with a new version go through the
+migrations that are declared for it; whatever is left over is told, and nothing is touched.
+"""
+
+# pyright: reportPrivateUsage=false
+# The loop is the session's inner part that asks models: it works with the journal itself.
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# What a session records of an agent is any JSON: its types are looked at, not declared.
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure import faults
+from perdure.agent.rebuild import note_made
+from perdure.batches import OPEN
+from perdure.bridge import drive
+from perdure.errors import InvalidInput
+from perdure.migrations import Migrations
+from perdure.model import Kind
+from perdure.tools import call_digest
+from perdure.tracked import plain
+from perdure.values import same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.agent.loop import Loop
+
+    Change = Callable[[Any], Any]
+
+_arguments: dict[str, Migrations] = {}
+_results: dict[tuple[str, str, str], Change] = {}
+
+
+def tool_migration(tool: str, old: str, new: str, *, results: Change | None = None) -> Callable[[Change], Change]:
+    """Declare how the arguments of open calls of a tool go from one version of it to the next.
+
+    The function may change the arguments it is given or return new ones; ``results`` does the same for results that
+    are recorded and that the model has not been told yet. Steps are chained. A call that waits for an approval is asked
+    for again, since what was to be approved has changed.
+
+    >>> @tool_migration("refund_in_docs", "1", "2")
+    ... def in_cents(arguments):
+    ...     arguments["cents"] = round(arguments.pop("amount") * 100)
+    """
+
+    def register(fn: Change) -> Change:
+        _arguments.setdefault(tool, Migrations()).add(old, new)(fn)
+        if results is not None:
+            _results[tool, old, new] = results
+        return fn
+
+    return register
+
+
+class Moved(NamedTuple):
+    """What becomes of a recorded call."""
+
+    slot: str
+    args: dict[str, Any] | None
+    """New arguments of an open call; None for one that has its outcome."""
+    result: Any = None
+    version: str = ""
+
+
+class Plan(NamedTuple):
+    """What an upgrade comes to."""
+
+    notes: list[str]
+    moved: list[Moved]
+    problems: list[str]
+
+
+async def upgrade(loop: Loop) -> str:
+    """Bring a session to the agent that runs it now; the reasons when that is not possible, and then nothing is done."""
+    old = plain(loop.book.get("made"))
+    if old is None:
+        return ""
+    new = loop.made()
+    if old == new:
+        return ""
+    plan = compare(loop, old, new)
+    if plan.problems:
+        loop.notes.extend(plan.notes)
+        loop.notes.append(
+            "run it with the program that it was left by until these calls are settled, or declare @tool_migration, "
+            "or settle them by hand: reject the approval, or resolve the effect with abort or done"
+        )
+        return "; ".join(plan.problems)
+    for said in plan.notes:
+        loop.note(said)
+    if plan.moved:
+        await _migrate(loop, plan, new)
+    return ""
+
+
+def compare(loop: Loop, old: dict[str, Any], new: dict[str, Any]) -> Plan:
+    """What is different, and what that means for the calls of the last answer."""
+    plan = Plan(_differences(old, new), [], [])
+    effects = loop.s._book.get("effects", {})
+    for entry in plain(loop.book["calls"]):
+        record = plain(effects.get(entry.get("slot", "")))
+        if record is not None:
+            _look_at(loop, entry["slot"], record, old["versions"], plan)
+    return plan
+
+
+def _look_at(loop: Loop, slot: str, record: dict[str, Any], versions: dict[str, str], plan: Plan) -> None:
+    name, is_open = record["tool"], record["status"] in OPEN
+    what = f"{name} (effect {record['id']}) is {'waiting' if record['status'] == 'planned' else record['status']}"
+    if name not in loop.agent.tools and name not in loop.own:
+        if is_open:
+            plan.problems.append(f"{what}, and the agent has no tool {name} any more")
+        return
+    before, now = versions.get(name, loop.tool(name).version), loop.tool(name).version
+    route = [now] if before == now else _arguments[name].path(before, now) if name in _arguments else None
+    if route is None:
+        if is_open:
+            plan.problems.append(f"{what} by version {before} of the tool, and no migration leads to version {now}")
+        return
+    try:
+        moved = _moved(slot, record, name, route)
+        if moved.args is not None:
+            loop.spec(name).checked(plain(moved.args))
+    except Exception as e:
+        # What a declared migration raises is told, not thrown: the session is as it was.
+        words = str(e) if isinstance(e, InvalidInput) else f"a migration raised {type(e).__name__}: {e}"
+        plan.problems.append(f"{what}: {words}")
+        return
+    if before != now:
+        plan.notes.append(f"the call {record['id']} of {name} was brought from version {before} to {now}")
+        plan.moved.append(moved)
+
+
+def _moved(slot: str, record: dict[str, Any], name: str, route: list[str]) -> Moved:
+    steps = list(itertools.pairwise(route))
+    if record["status"] in OPEN:
+        args = record["args"]
+        if steps:
+            args = _arguments[name].upgrade(plain(args), route[0], route[-1], f"a call of {name}")
+        return Moved(slot, args, version=route[-1])
+    result = record.get("result")
+    for a, b in steps:
+        if record["status"] == "done" and (change := _results.get((name, a, b))) is not None:
+            answer = change(result)
+            result = result if answer is None else answer
+    return Moved(slot, None, result, route[-1])
+
+
+async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
+    """Carry open calls over, as a checkpoint of its own, before any of them is made."""
+    s = loop.s
+    for moved in plan.moved:
+        record = s._book["effects"][moved.slot]
+        if moved.args is None:
+            if record["status"] == "done":
+                record["result"] = moved.result
+            continue
+        record["digest"] = call_digest(record["tool"], moved.version, moved.args)
+        record["args"] = moved.args
+        request = s._book.get("approvals", {}).get(record.get("approval", ""))
+        if request is not None and request["status"] in ("pending", "approved"):
+            request["status"] = "stale"
+            # Still names that somebody must agree, and no request that anybody could have agreed to.
+            record["approval"] = ""
+    note_made(loop.book, new)
+    faults.point("agent.before_upgrade")
+    x = {"note": "; ".join(plan.notes)[:500]}
+    await drive(s.bridge, s._write(Kind.MIGRATED, x=x, status=s._standing()))
+    faults.point("agent.after_upgrade")
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What has changed about the agent, a line each."""
+    notes: list[str] = []
+    for field, said in (("agent", "agent"), ("version", "agent version"), ("model", "model")):
+        if old[field] != new[field]:
+            notes.append(f"the {said} was {old[field]!r} and is {new[field]!r}")
+    if old["instructions"] != new["instructions"]:
+        notes.append("the instructions have changed")
+    params = sorted(
+        k for k in {**old["params"], **new["params"]} if not same(old["params"].get(k), new["params"].get(k))
+    )
+    if params:
+        notes.append(f"the model's parameters have changed: {', '.join(params)}")
+    before, now = ({t["name"]: t for t in made["tools"]} for made in (old, new))
+    notes += [f"the tool {name} is new" for name in now if name not in before]
+    notes += [f"the tool {name} is gone" for name in before if name not in now]
+    for name in before:
+        if name in now:
+            notes += _tool_differences(name, before[name], now[name], old["versions"], new["versions"])
+    return notes
+
+
+def _tool_differences(
+    name: str, before: dict[str, Any], now: dict[str, Any], old: dict[str, str], new: dict[str, str]
+) -> list[str]:
+    if old.get(name) != new.get(name):
+        return [f"the tool {name} was version {old.get(name)} and is version {new.get(name)}"]
+    if same(before["parameters"], now["parameters"]):
+        return [f"the tool {name} is described in other words"] if before != now else []
+    had, has = (set(t["parameters"].get("properties", {})) for t in (before, now))
+    needs = set(now["parameters"].get("required", ()))
+    added, gone = sorted(has - had), sorted(had - has)
+    said = [f"{p} is new{' and required' if p in needs else ''}" for p in added] + [f"{p} is gone" for p in gone]
+    return [f"the parameters of the tool {name} have changed" + (f": {', '.join(said)}" if said else "")]
