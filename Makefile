@@ -100,6 +100,16 @@ model: $(STAMP) ## long run: random histories against the model
 tamper: $(STAMP) ## long run: change stored bytes
 	$(BIN)/python -m tests.tamper.campaign
 
+.PHONY: effects messages resume
+effects: $(STAMP) ## long run: kill agents at every boundary of their loop
+	$(BIN)/python -m tests.agent.kills.campaign --report
+
+messages: $(STAMP) ## long run: two messages at the same instant
+	$(BIN)/python -m tests.agent.messages.campaign --report
+
+resume: $(STAMP) ## long run: resume against restart
+	$(BIN)/python -m tests.agent.resume.campaign --report
+
 .PHONY: peers
 peers: $(PEERS)/.installed ## install the systems that benchmarks compare with
 

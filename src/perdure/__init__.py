@@ -7,6 +7,18 @@ from typing import TYPE_CHECKING, Any
 from perdure._version import __version__
 
 if TYPE_CHECKING:
+    from perdure.agent.agent import Agent as Agent
+    from perdure.agent.models import ChatModel as ChatModel
+    from perdure.agent.models.openai import OpenAIModel as OpenAIModel
+    from perdure.agent.models.parts import audio as audio
+    from perdure.agent.models.parts import file as file
+    from perdure.agent.models.parts import image as image
+    from perdure.agent.models.parts import text as text
+    from perdure.agent.models.prices import Price as Price
+    from perdure.agent.models.recorded import RecordedModel as RecordedModel
+    from perdure.agent.models.retry import Retry as Retry
+    from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
+    from perdure.agent.outcome import RunResult as RunResult
     from perdure.approvals import Approval as Approval
     from perdure.bridge import AsyncDatabase as AsyncDatabase
     from perdure.bridge import AsyncSession as AsyncSession
@@ -19,6 +31,7 @@ if TYPE_CHECKING:
     from perdure.errors import Busy as Busy
     from perdure.errors import CallError as CallError
     from perdure.errors import Conflict as Conflict
+    from perdure.errors import ContextTooLong as ContextTooLong
     from perdure.errors import Corrupted as Corrupted
     from perdure.errors import CursorExpired as CursorExpired
     from perdure.errors import Diverged as Diverged
@@ -34,12 +47,15 @@ if TYPE_CHECKING:
     from perdure.errors import LimitExceeded as LimitExceeded
     from perdure.errors import MergeConflict as MergeConflict
     from perdure.errors import Misuse as Misuse
+    from perdure.errors import ModelError as ModelError
+    from perdure.errors import ModelUnavailable as ModelUnavailable
     from perdure.errors import NotFound as NotFound
     from perdure.errors import NotJson as NotJson
     from perdure.errors import OutcomeUnknown as OutcomeUnknown
     from perdure.errors import PerdureError as PerdureError
     from perdure.errors import Poisoned as Poisoned
     from perdure.errors import ReadOnly as ReadOnly
+    from perdure.errors import RequestDiffers as RequestDiffers
     from perdure.errors import StoreError as StoreError
     from perdure.errors import StoreFull as StoreFull
     from perdure.errors import TailLost as TailLost
@@ -66,15 +82,25 @@ if TYPE_CHECKING:
     from perdure.values import BlobRef as BlobRef
 
 _HOMES = {
+    "agent.agent": ("Agent",),
+    "agent.models": ("ChatModel",),
+    "agent.models.openai": ("OpenAIModel",),
+    "agent.models.parts": ("audio", "file", "image", "text"),
+    "agent.models.prices": ("Price",),
+    "agent.models.recorded": ("RecordedModel",),
+    "agent.models.retry": ("Retry",),
+    "agent.models.scripted": ("ScriptedModel",),
+    "agent.outcome": ("RunResult",),
     "approvals": ("Approval",),
     "bridge": ("AsyncDatabase", "AsyncSession"),
     "checkpoint": ("Checkpoint", "Reading"),
     "database": ("Database",),
     "errors": (
-        "ApprovalError", "ApprovalNeeded", "Busy", "CallError", "Conflict", "Corrupted", "CursorExpired", "Diverged",
-        "DoneElsewhere", "EffectFailed", "Gone", "InDoubt", "Incompatible", "InvalidInput", "InvalidState",
-        "KeyMismatch", "LeaseLost", "LimitExceeded", "MergeConflict", "Misuse", "NotFound", "NotJson",
-        "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "StoreError", "StoreFull", "TailLost", "Unavailable",
+        "ApprovalError", "ApprovalNeeded", "Busy", "CallError", "Conflict", "ContextTooLong", "Corrupted",
+        "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "Gone", "InDoubt", "Incompatible",
+        "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost", "LimitExceeded", "MergeConflict", "Misuse",
+        "ModelError", "ModelUnavailable", "NotFound", "NotJson", "OutcomeUnknown", "PerdureError", "Poisoned",
+        "ReadOnly", "RequestDiffers", "StoreError", "StoreFull", "TailLost", "Unavailable",
     ),
     "inbox": ("Message",),
     "keys": ("Keys",),

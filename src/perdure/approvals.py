@@ -88,8 +88,19 @@ class Approvals(Effects):
         if not fine:
             request["status"] = "stale"
             yield from self._ask(tool, bound, record, facts, "what the agreement rested on has changed")
-        request["status"] = "used"
         return True
+
+    def _mark_started(self, record: TrackedDict) -> None:
+        super()._mark_started(record)
+        request = self._book.get("approvals", {}).get(record.get("approval", ""))
+        if request is not None and request["status"] == "approved":
+            request["status"] = "used"
+
+    def _unmark_started(self, record: TrackedDict) -> None:
+        super()._unmark_started(record)
+        request = self._book.get("approvals", {}).get(record.get("approval", ""))
+        if request is not None and request["status"] == "used" and not record["attempt"]:
+            request["status"] = "approved"
 
     def _decision(self, request: TrackedDict) -> Flow[dict[str, Any]]:
         """Take the decision on a request if there is one; ``ApprovalNeeded`` while it is open."""

@@ -103,6 +103,14 @@ class Batches(Approvals):
             record = effects[slot]
             if record["status"] in OPEN:
                 continue
-            if record["status"] == "done" and "where" in record and "reused" not in record:
-                done.setdefault(record["digest"], []).append([record["id"], *record["where"]])
+            if "reused" in record:
+                if record["reused"] != "cache":
+                    self._book.setdefault("reused", []).append(record["reused"])
+            elif record["status"] == "done":
+                # Without a place of its own the outcome came with a sibling's commit: it is at the head, in any case.
+                where = record.get("where", [self._line, self.step])
+                done.setdefault(record["digest"], []).append([record["id"], *where])
+            elif record["status"] == "unknown":
+                # Another line that would do it must be told, and there is no outcome to give it.
+                done.setdefault(record["digest"], []).append([record["id"], self._line, 0])
             del effects[slot]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from perdure.errors import Misuse
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,7 +22,7 @@ class Asking(Exception):
 class Context:
     """What a tool with a ``ctx`` parameter is given."""
 
-    __slots__ = ("_answers", "_asked", "_write", "attempt", "effect_id", "fence", "last_progress", "session")
+    __slots__ = ("_answers", "_asked", "_wake", "_write", "attempt", "effect_id", "fence", "last_progress", "session")
 
     def __init__(
         self,
@@ -32,6 +34,7 @@ class Context:
         last_progress: Any = None,
         answers: tuple[Any, ...] = (),
         write: Callable[[Any], Any] | None = None,
+        wake: Callable[..., Any] | None = None,
     ) -> None:
         self.effect_id = effect_id
         """The same for every attempt: send it as the provider's idempotency key."""
@@ -44,6 +47,7 @@ class Context:
         self._answers = answers
         self._asked = 0
         self._write = write
+        self._wake = wake
 
     def progress(self, data: Any) -> Any:
         """Write down how far the call got, durably; the next attempt finds it in ``last_progress``.
@@ -52,6 +56,15 @@ class Context:
         """
         self.last_progress = data
         return self._write(data) if self._write is not None else None
+
+    def wake(self, at: Any = None, **options: Any) -> Any:
+        """Have the session woken later, as :meth:`perdure.Database.wake` does; once, however often the call is made.
+
+        Blocks in a plain function; in a coroutine function await what it returns.
+        """
+        if self._wake is None:
+            raise Misuse("a tool that only reads has no effect of its own: it cannot have the session woken")
+        return self._wake(at, **options)
 
     def ask(self, question: str, schema: dict[str, Any] | None = None) -> Any:
         """The answer of a person to a question; until there is one, the call is put aside and the process may go.

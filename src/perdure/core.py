@@ -215,12 +215,17 @@ class SessionCore(StateView):
         *,
         x: dict[str, Any] | None = None,
         extra: dict[str, Any] | None = None,
-        status: str | None = None,
+        status: str | Callable[[], str] | None = None,
         empty: bool = True,
         stamp: tuple[TrackedDict, str] | None = None,
+        edit: Callable[[], None] | None = None,
         asked: tuple[Any, ...] = (),
     ) -> Flow[Checkpoint]:
-        """Write one checkpoint; ``stamp`` is a record of the book and the key under which it gets (line, step)."""
+        """Write one checkpoint; ``stamp`` is a record of the book and the key under which it gets (line, step).
+
+        ``edit`` makes the edits that must become durable in this very commit, not in another one of this handle that
+        happens to be written first; a ``status`` that depends on them is a function.
+        """
         asked = asked or (kind, x, extra, status)
         if not self._enter(False):
             yield Enter(self._gate)
@@ -238,6 +243,10 @@ class SessionCore(StateView):
             if stamp is not None:
                 # Known only here: other commits of this handle may have landed while we waited for the gate.
                 stamp[0][stamp[1]] = [self._point.envelope.line if self._point else 0, self.step + 1]
+            if edit is not None:
+                edit()
+            if callable(status):
+                status = status()
             ops = self._document.collect()
             if before is not None and not ops and not empty and not self._taking:
                 return Checkpoint(before)

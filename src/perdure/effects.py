@@ -105,7 +105,7 @@ class Effects(Inbox):
             return Status.RUNNING
         if self._book.get("agent", {}).get("run") is not None:
             return Status.RUNNING
-        return Status.IDLE
+        return Status.IDLE if self._until is None else Status.SLEEPING
 
     def _record(self, effect: str) -> TrackedDict:
         for record in self._book.get("effects", {}).values():
@@ -146,8 +146,12 @@ class Effects(Inbox):
         def write(data: Any) -> Any:
             return carry(self._progress_flow(record, data))
 
+        def wake(at: Any, *, key: str = "", **options: Any) -> Any:
+            return carry(self._wake_later(f"{record['id']}:{key}" if key else record["id"], at=at, **options))
+
         said = {"last_progress": plain(record.get("progress")), "answers": tuple(plain(record.get("answers", ())))}
-        return {**bound, "ctx": Context(record["id"], self.fence, self.id, record["attempt"], write=write, **said)}
+        ways = {"write": write, "wake": wake}
+        return {**bound, "ctx": Context(record["id"], self.fence, self.id, record["attempt"], **ways, **said)}
 
     def _courier(self) -> Callable[[Flow[Any]], Any]:
         """Carries a flow out for a tool that is running; each kind of handle has its own way."""
@@ -261,21 +265,28 @@ class Effects(Inbox):
 
     def _attempt(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
         """Write down that the call starts, make it, write its outcome down."""
-        record["status"] = "started"
-        record["attempt"] += 1
+        tried = record["attempt"]
         x = {"effect": record["id"], "tool": tool.name}
         faults.point("call.before_started")
         try:
-            yield from self._write(Kind.STARTED, x=x, status=Status.RUNNING)
+            # Marked inside the commit: one of a sibling that is written first must not call it started.
+            yield from self._write(Kind.STARTED, x=x, status=Status.RUNNING, edit=lambda: self._mark_started(record))
         except BaseException:
             # It was not made, and this process knows: should the commit have landed all the same, the next
             # call on this handle finds it planned, while another process rightly finds it in doubt.
-            if not self._closed and self._stale is None:
-                record["status"] = "planned"
-                record["attempt"] -= 1
+            if not self._closed and self._stale is None and record["attempt"] > tried:
+                self._unmark_started(record)
             raise
         faults.point("call.after_started")
         yield from self._make(tool, bound, record)
+
+    def _mark_started(self, record: TrackedDict) -> None:
+        record["status"] = "started"
+        record["attempt"] += 1
+
+    def _unmark_started(self, record: TrackedDict) -> None:
+        record["status"] = "planned"
+        record["attempt"] -= 1
 
     def _make(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
         """Make a call that is written down as started, and write its outcome down."""
@@ -342,7 +353,7 @@ class Effects(Inbox):
             x["error"] = error
         kind = Kind.DONE if status == "done" else Kind.FAILED
         faults.point("call.before_outcome")
-        yield from self._write(kind, x=x, status=self._standing(), stamp=(record, "where"))
+        yield from self._write(kind, x=x, status=self._standing, stamp=(record, "where"))
         faults.point("call.after_outcome")
 
     def _settle_record(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
@@ -380,8 +391,9 @@ class Effects(Inbox):
             if valid is None or self.kernel.clock.wall() - record["at"] < valid * 1000:
                 return True
         elif policy == "report":
-            record["status"] = "unknown"
-            yield from self._write(Kind.IN_DOUBT, x={"effect": record["id"], "tool": tool.name})
+            self._settle_record(record, "unknown", None, record.get("error"))
+            x = {"effect": record["id"], "tool": tool.name}
+            yield from self._write(Kind.IN_DOUBT, x=x, status=self._standing)
             return False
         yield from self._park(record)
         return False

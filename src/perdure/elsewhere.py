@@ -85,19 +85,22 @@ def find_elsewhere(kernel: Kernel, session: str, point: Point | None, book: Trac
         e[0] for d in book.get("done", {}).values() for e in d
     }
     found._used |= {e["reused"] for e in book.get("effects", {}).values() if "reused" in e}
+    found._used |= set(book.get("reused", ()))
     past = ancestry(kernel, session, point.envelope.line, point.envelope.step)
     for line, (_, _, env) in lines.items():
         if line == point.envelope.line or env.kind == Kind.TAG:
             continue
-        other: dict[str, Any] = load(kernel, session, line, None).doc[BOOK]
+        end = load(kernel, session, line, None)
+        other: dict[str, Any] = end.doc[BOOK]
         entries: list[tuple[str, Foreign]] = []
         for record in other.get("effects", {}).values():
             if record["status"] in ("done", "started", "in_doubt", "unknown"):
-                at = record.get("where", [line, 0])
+                at = record.get("where") or [line, end.point.envelope.step if end.point else 0]
                 settled = record["status"] == "done"
                 entries.append((record["digest"], Foreign(record["id"], at[0], at[1], settled, record["attempt"])))
         for digest, done in other.get("done", {}).items():
-            entries.extend((digest, Foreign(e[0], e[1], e[2], True)) for e in done)
+            # Without a step there is no outcome: nobody knows what became of it.
+            entries.extend((digest, Foreign(e[0], e[1], e[2], e[2] > 0)) for e in done)
         for digest, foreign in entries:
             if foreign.effect in mine:
                 # The line on which it went furthest tells most.

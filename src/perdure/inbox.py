@@ -92,12 +92,16 @@ class Waiting(NamedTuple):
 def sort_out(entries: list[InboxEntry], given: set[str], now: int) -> Waiting:
     """Sort entries out that were not given yet. Decisions and outcomes are asked for by their keys instead."""
     found = Waiting([], [], [], [])
+    newest = {e.key.split(":", 2)[2]: e.key for e in entries if e.kind == CRON and e.at <= now}
     off = {e.key.split(":", 2)[2]: e.seq for e in entries if e.kind == "unwake"}
     for e in (e for e in entries if e.key not in given):
         if e.kind == "unwake" or (e.kind in (WAKE, CRON) and e.seq < off.get(e.key.split(":", 2)[2], -1)):
             found.void.append(e)
         elif e.kind in (WAKE, CRON) and e.at > now:
             found.ahead.append(e)
+        elif e.kind == CRON and newest[e.key.split(":", 2)[2]] != e.key:
+            # A process died when it had posted the next time, which has come, too.
+            found.void.append(e)
         elif e.kind in ("message", WAKE, CRON):
             found.ready.append(e)
         elif e.kind == "cancel":

@@ -217,3 +217,28 @@ class Blobs(Protocol):
     def close(self) -> None:
         """Release everything."""
         ...
+
+
+class Live(Protocol):
+    """Carries pieces of an answer on their way to whoever reads along. Nothing in it is durable, or believed."""
+
+    def say(self, session: str, piece: bytes) -> None:
+        """Add a piece; what is too much is lost. Only the holder of the lease does this."""
+        ...
+
+    def hear(self, session: str, after: str) -> tuple[list[bytes], str]:
+        """The pieces after a cursor ("" from the first that is there), and the cursor to ask with next time."""
+        ...
+
+    def hush(self, session: str) -> None:
+        """Forget what was said: the answer was committed, or will not be."""
+        ...
+
+
+@runtime_checkable
+class Talking(Protocol):
+    """What a store offers beside :class:`Store` when pieces of answers may be carried through it."""
+
+    def live(self) -> Live:
+        """The way there."""
+        ...

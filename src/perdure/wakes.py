@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import InvalidInput, NotFound, PerdureError
+from perdure.errors import InvalidInput, PerdureError
 from perdure.flow import Do, Flow
-from perdure.hydrate import look
 from perdure.inbox import seal_entry, wake_entry
 from perdure.names import check_name, check_session
 
@@ -23,8 +22,9 @@ class WakeFlows:
 
     kernel: Kernel
 
-    def _usable(self) -> None:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        def _usable(self) -> None: ...
 
     def _wake_flow(
         self,
@@ -48,7 +48,6 @@ class WakeFlows:
         entry = wake_entry(
             self.kernel, check_session(session), name, at=at, delay=delay, cron=cron, zone=zone, message=message
         )
-        yield Do(self._lives_until, (session, entry.at))
         return (yield from post_wake(self.kernel, entry, exact=delay is None and cron is None))
 
     def _cancel_wake_flow(self, session: str, key: str) -> Flow[None]:
@@ -67,14 +66,6 @@ class WakeFlows:
         body = {"by": check_name(by, "name", empty=True), "reason": reason[:500], "at": self.kernel.clock.wall()}
         entry = seal_entry(self.kernel, check_session(session), f"cancel:{os.urandom(8).hex()}", "cancel", body)
         yield from _posted(self.kernel, entry)
-
-    def _lives_until(self, session: str, due: int) -> None:
-        try:
-            row = look(self.kernel, session)
-        except NotFound:
-            return
-        if row.expires is not None and row.expires < due:
-            raise InvalidInput(f"session {session!r} expires before it would be woken: give it a longer ttl= first")
 
 
 def post_wake(kernel: Kernel, entry: InboxEntry, *, exact: bool) -> Flow[bool]:

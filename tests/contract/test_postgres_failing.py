@@ -130,18 +130,21 @@ def test_calls_whose_answer_was_lost_are_not_done_twice(server: Server, monkeypa
     from perdure.pg.link import Connection
 
     store = PostgresStore(server.url, patience=30)
-    real = Connection.ask
     cut: list[str] = []
 
-    def ask(self: Connection, sql: str, values: Any = ()) -> Any:
-        found = real(self, sql, values)
-        if cut and cut[0] in sql:
-            cut.clear()
-            self.pgconn.finish()
-            raise psycopg.OperationalError("the connection went")
-        return found
+    def cutting(real: Any) -> Any:
+        def ask(self: Connection, sql: str, *values: Any) -> Any:
+            found = real(self, sql, *values)
+            if cut and cut[0] in sql:
+                cut.clear()
+                self.pgconn.finish()
+                raise psycopg.OperationalError("the connection went")
+            return found
 
-    monkeypatch.setattr(Connection, "ask", ask)
+        return ask
+
+    for name in ("ask", "ask_raw"):
+        monkeypatch.setattr(Connection, name, cutting(getattr(Connection, name)))
     cut.append("perdure_acquire")
     lease = store.acquire("s", "me", 600_000)
     assert store.look("s").lease.token == lease.token  # type: ignore[union-attr]

@@ -164,16 +164,19 @@ def targets(zygote: Zygote, store: str, folder: str, seed: int) -> list[tuple[st
     ]
 
 
-def kill_at_points(store: str, folder: str, seed: int, wanted: int, say: Callable[[Tally], None]) -> Tally:
+def kill_at_points(
+    store: str, folder: str, seed: int, wanted: int, say: Callable[[Tally], None], only: tuple[str, ...] = ("",)
+) -> Tally:
     """Kill at every named point of every scenario, over and over, until there were ``wanted`` kills.
 
     Each target comes at least once, whatever ``wanted`` says (0: exactly the first hit of each point, once).
+    ``only`` limits it to points whose names begin like that.
     """
     tally = Tally(store, "points")
     rng = random.Random(f"{seed}/{store}/points")
     zygote = Zygote()
     try:
-        every = targets(zygote, store, folder, seed)
+        every = [target for target in targets(zygote, store, folder, seed) if target[1].startswith(only)]
         if not wanted:
             every = _one_of_each(every, rng)
         victim = Victim(zygote, store, folder, tally)

@@ -204,7 +204,7 @@ def _marks(p: dict[str, Any]) -> Iterator[tuple[str, int]]:
     """(session, part) of the messages a plan leaves at the head of main."""
     op, session = p["op"], str(p["session"])
     match op:
-        case "commit" | "migrate" | "merge" | "torn":
+        case "commit" | "migrate" | "merge" | "torn" | "wake":
             yield session, 0
         case "run":
             yield from ((session, 1), (session, 2))

@@ -21,17 +21,20 @@ BACKENDS = {
 """The modules of each kind of store; a module "_file..." belongs to "file"."""
 
 
-def _passed_by(store: str, path: Path) -> bool:
+def _passed_by(store: str, path: Path, *, own: bool) -> bool:
     if path.parent.name not in ("stores", "blobs", "pg", "redislink"):
-        return True
+        return not own
     return f"{path.parent.name}/{path.stem.lstrip('_')}".startswith(BACKENDS[store])
 
 
-def named_points(store: str) -> dict[str, re.Pattern[str]]:
-    """All points that a process can pass which uses one kind of store: as written -> what it matches."""
+def named_points(store: str, *, own: bool = False) -> dict[str, re.Pattern[str]]:
+    """All points that a process can pass which uses one kind of store: as written -> what it matches.
+
+    ``own`` means only those in the modules of that store.
+    """
     found: dict[str, re.Pattern[str]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
-        if not _passed_by(store, path):
+        if not _passed_by(store, path, own=own):
             continue
         for name in _POINT.findall(path.read_text("utf-8")):
             if ELSEWHERE.match(name):
@@ -41,8 +44,7 @@ def named_points(store: str) -> dict[str, re.Pattern[str]]:
     return found
 
 
-def never_reached(store: str, reached: set[str]) -> list[str]:
+def never_reached(store: str, reached: set[str], *, own: bool = False) -> list[str]:
     """Points of the source at which nothing was killed."""
-    return [
-        name for name, pattern in named_points(store).items() if not any(pattern.fullmatch(point) for point in reached)
-    ]
+    wanted = named_points(store, own=own).items()
+    return [name for name, pattern in wanted if not any(pattern.fullmatch(point) for point in reached)]

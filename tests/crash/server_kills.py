@@ -76,7 +76,8 @@ def kill_servers(store: str, folder: str, seed: int, wanted: int, say: Callable[
     patients = {kind: Patient(kind) for kind in kinds}
     zygote = Zygote()
     try:
-        while tally.kills < wanted:
+        # Where something is wrong, killing on would only bury it.
+        while tally.kills < wanted and not tally.problems:
             url = _url(store, patients, tally.stores)
             victim = Victim(zygote, store, folder, tally, url=url)
             _live(victim, list(patients.values()), rng, min(DEATHS, wanted - tally.kills), tally, say)

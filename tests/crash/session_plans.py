@@ -87,9 +87,13 @@ def _run(w: Worker, p: Plan, again: bool) -> None:
 def _tree(w: Worker, p: Plan) -> Session:
     """A session with a first checkpoint and one call that no branch may make again."""
     s = w.db.session(p["session"])
-    if s.head is None:
-        s.vars["seed"] = 0
-        s.commit()
+    try:
+        if s.head is None:
+            s.vars["seed"] = 0
+            s.commit()
+    except BaseException:
+        s.release()
+        raise
     return s
 
 
@@ -204,6 +208,18 @@ def _answer(w: Worker, p: Plan, again: bool) -> None:
     with w.db.session(p["session"]) as s:
         for message in s.take():
             s.messages.append({"answers": message.key})
+        if s.changed:
+            s.commit()
+            w.saw(s)
+
+
+@plan("wake", one_of("woken", 2))
+def _wake(w: Worker, p: Plan, again: bool) -> None:
+    """A session is woken at a time that has come already: it is told so, once."""
+    w.db.wake(p["session"], at=1_000_000 + p["n"], message={"n": p["n"]}, key=f"w{p['n']}")
+    with w.db.session(p["session"]) as s:
+        for message in s.take():
+            s.messages.append({"n": message.body["n"], "part": 0})
         if s.changed:
             s.commit()
             w.saw(s)

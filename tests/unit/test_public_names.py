@@ -5,13 +5,15 @@ from __future__ import annotations
 import perdure
 
 NAMES = [
-    "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BlobRef", "Busy", "CallError",
-    "Checkpoint", "Clash", "Conflict", "Context", "Corrupted", "CursorExpired", "Database", "Difference", "Diverged",
-    "Done", "DoneElsewhere", "EffectFailed", "Gone", "InDoubt", "Incompatible", "InvalidInput", "InvalidState",
-    "KeyMismatch", "Keys", "Kind", "Later", "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations",
-    "Misuse", "NotDone", "NotFound", "NotJson", "Origin", "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly",
-    "Reading", "Session", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable", "UncommittedEdits",
-    "Unknown", "__version__", "migration", "open", "open_async", "tool",
+    "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BlobRef", "Busy",
+    "CallError", "ChatModel", "Checkpoint", "Clash", "Conflict", "Context", "ContextTooLong", "Corrupted",
+    "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed", "Gone", "InDoubt",
+    "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "Keys", "Kind", "Later", "LeaseLost",
+    "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse", "ModelError", "ModelUnavailable", "NotDone",
+    "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError", "Poisoned", "Price", "ReadOnly",
+    "Reading", "RecordedModel", "RequestDiffers", "Retry", "RunResult", "ScriptedModel", "Session", "Status",
+    "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable", "UncommittedEdits", "Unknown", "__version__",
+    "audio", "file", "image", "migration", "open", "open_async", "text", "tool",
 ]  # fmt: skip
 
 

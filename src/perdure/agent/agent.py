@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from perdure.agent.calls import QUEUE, WITHDRAW
 from perdure.agent.janitor import Janitor
 from perdure.agent.limits import Limits
 from perdure.agent.loop import Loop
@@ -23,6 +24,7 @@ from perdure.agent.models.prices import Price, price_of
 from perdure.agent.outcome import RunResult, Spent
 from perdure.agent.rebuild import FORM
 from perdure.agent.schema import ToolSpec
+from perdure.agent.stream import Event, Feed
 from perdure.agent.window import Window
 from perdure.bridge import AsyncDatabase
 from perdure.errors import InvalidInput
@@ -30,10 +32,9 @@ from perdure.names import check_name
 from perdure.tools import Tool, as_tool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from perdure.agent.models import ChatModel
-    from perdure.agent.stream import Event
     from perdure.bridge import AsyncSession
 
 NUDGE = "Go on."
@@ -44,9 +45,13 @@ class Agent:
 
     ``model`` is a client, or the name of a model at a ``provider`` (holysheep, openai, deepseek, openrouter, ollama,
     vllm), whose default is asked when none is named. ``prices`` are yours, by model, where the built-in table is not
-    enough. ``tools`` are functions or :func:`perdure.tool` objects; ``params`` (temperature, top_p, seed, ...) go to the
-    model; ``output`` is a type its last answer must fit; ``until`` a marker or predicate without which it goes on.
+    enough. ``tools`` are functions or :func:`perdure.tool` objects; ``params`` (temperature, top_p, seed, ...) go to
+    the model; ``output`` is a type its last answer must fit, or it is asked again (its JSON schema is sent as
+    ``response_format``, unless ``params`` has another one or None); ``until`` a marker or predicate without which it
+    goes on.
     ``window`` says how much of a long conversation is sent, ``janitor`` who summarises the rest (False: nobody).
+    ``on_message`` says what becomes of an open request for approval when the user says something meanwhile: "queue",
+    the message is answered afterwards, or "withdraw", the request is taken back.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Agent:
         max_turns: int = 50,
         window: Window | None = None,
         janitor: Janitor | bool = True,
+        on_message: str = QUEUE,
     ) -> None:
         self.name = check_name(name, "agent")
         self.model: ChatModel = as_model(model, provider)
@@ -80,6 +86,9 @@ class Agent:
         self.max_turns = max_turns
         self.window = window or Window()
         self.janitor = janitor if isinstance(janitor, Janitor) else Janitor() if janitor else None
+        if on_message not in (QUEUE, WITHDRAW):
+            raise InvalidInput(f"on_message is one of {QUEUE}, {WITHDRAW}, not {on_message!r:.40}")
+        self.on_message = on_message
         self.tools: dict[str, Tool] = {}
         self._specs: dict[str, ToolSpec] = {}
         for fn in tools:
@@ -107,13 +116,18 @@ class Agent:
         max_cost: float | None = None,
         deadline: float | None = None,
         on_event: Callable[[Event], None] | None = None,
+        live: bool = False,
+        agents: Sequence[Agent] = (),
+        parent: dict[str, str] | None = None,
     ) -> RunResult:
         """Start or resume a session and work until it is done or must wait. Call it again to go on.
 
         ``message`` is put into the session's inbox first, durably; with ``key`` it is put there only once, however
-        often this is called. ``context`` is told to the model and is fresh with every run.
+        often this is called. ``context`` is told to the model and is fresh with every run. With ``live``
+        whoever reads along from another process gets answers while they are made. ``agents`` are others that
+        may have the conversation, beside those it can be handed to from here; ``parent`` is set by :meth:`as_tool`.
         """
-        async with _opened(db) as open_db:
+        async with _opened(db, self.close) as open_db:
             if message is not None:
                 await open_db.post(session, packed(message), key=key or os.urandom(12).hex())
             async with open_db.session(session, owner=owner, branch=branch, effects=effects) as s:
@@ -124,47 +138,49 @@ class Agent:
                     max_cost=max_cost,
                     deadline=deadline,
                 )
-                return await Loop(self, s, limits, context=context, tell=on_event).go()
+                more: dict[str, Any] = {"db": open_db, "agents": agents, "parent": parent, "live": live}
+                return await Loop(self, s, limits, context=context, tell=on_event, **more).go()
 
     def run_sync(self, db: str | None, **options: Any) -> RunResult:
         """The same as :meth:`run`, blocking; not for use inside an event loop."""
-
-
-        async def once() -> RunResult:
-            try:
-                return await self.run(db, **options)
-            finally:
-                # Connections end with the event loop they were made in.
-                await self.close()
-
-        return asyncio.run(once())
+        return asyncio.run(self.run(db, **options))
 
     async def close(self) -> None:
-        """Release the model's connections; a later run makes new ones."""
+        """Release the connections to models; a later run makes new ones."""
         await self.model.close()
+        if self.janitor is not None and self.janitor.model is not None:
+            await self.janitor.model.close()
 
     async def stream(self, db: AsyncDatabase | str | None, **options: Any) -> AsyncIterator[Event]:
-        """Run, and give what happens as it happens; the last event is ``ended`` and carries the result."""
-        queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        """Run, and give what happens as it happens; the last event is ``result`` and carries the result of the run."""
+        feed = Feed()
 
         async def work() -> RunResult:
             try:
-                return await self.run(db, on_event=queue.put_nowait, **options)
+                return await self.run(db, on_event=feed.put, **{"live": True, **options})
             finally:
-                queue.put_nowait(None)
+                feed.end()
 
         task = asyncio.create_task(work())
         try:
-            while (event := await queue.get()) is not None:
+            while (event := await feed.get()) is not None:
                 yield event
             result = await task
-            from perdure.agent.stream import Event as _Event
-
-            yield _Event("result", result.session, result.step, {"result": result})
+            yield Event("result", result.session, result.step, {"result": result})
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+    def as_tool(self, *, name: str | None = None, description: str | None = None, **options: Any) -> Tool:
+        """This agent as a tool of another one: each call is a session of its own, whose answer is the call's result.
+
+        A kill of either loses nothing, cancelling reaches it, and while it waits for a person the other one waits for
+        it. ``options`` are those of :meth:`run`, such as ``max_turns``.
+        """
+        from perdure.agent.children import AgentTool
+
+        return AgentTool(self, name or self.name, description or f"Have {self.name} do something.", options)
 
     # -- what the loop asks ---------------------------------------------------------------------------------------
 
@@ -189,12 +205,18 @@ class Agent:
             "version": self.version,
             "model": self.model.name,
             "instructions": self.instructions,
-            "params": dict(self.params),
+            "params": self._params(),
             "tools": [spec.as_json() for spec in self._specs.values()],
             "versions": {name: tool.version for name, tool in self.tools.items()},
             "window": self.window.as_json(),
             "janitor": self.janitor.as_json() if self.janitor is not None else None,
         }
+
+    def _params(self) -> dict[str, Any]:
+        if self.output is None or "response_format" in self.params:
+            return {k: v for k, v in self.params.items() if k != "response_format" or v is not None}
+        schema = {"name": "output", "schema": msgspec.json.schema(self.output)}
+        return {**self.params, "response_format": {"type": "json_schema", "json_schema": schema}}
 
     def about(self, answer: Answer, request: Request, *, use: str = "") -> dict[str, Any]:
         """What a checkpoint records of the model."""
@@ -242,6 +264,14 @@ class Agent:
             return None
         return msgspec.json.decode(text.encode(), type=self.output)
 
+    def misfit(self, text: str) -> str:
+        """What is wrong with a last answer that should be structured; "" when nothing is."""
+        try:
+            self.parsed(text)
+        except (msgspec.DecodeError, UnicodeEncodeError) as e:
+            return str(e)[:500]
+        return ""
+
 
 def as_model(model: ChatModel | str | None, provider: str | None) -> ChatModel:
     """A client as it is; a name, or a provider alone, as a client of that provider."""
@@ -257,12 +287,17 @@ def as_model(model: ChatModel | str | None, provider: str | None) -> ChatModel:
 
 
 @asynccontextmanager
-async def _opened(db: AsyncDatabase | str | None) -> AsyncGenerator[AsyncDatabase]:
-    """A database that was passed stays open; one that was named is closed again."""
+async def _opened(
+    db: AsyncDatabase | str | None, release: Callable[[], Awaitable[None]]
+) -> AsyncGenerator[AsyncDatabase]:
+    """A database that was passed stays open, and connections with it; one that was named is closed again."""
     if isinstance(db, AsyncDatabase):
         yield db
         return
     from perdure.opening import open_async
 
     async with open_async(db) as opened:
-        yield opened
+        try:
+            yield opened
+        finally:
+            await release()

@@ -8,6 +8,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from perdure.agent.children import Handoff
 from perdure.agent.large import shown
 from perdure.batches import OPEN, Call
 from perdure.bridge import drive
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from perdure.core import SessionCore
     from perdure.tracked import TrackedDict
 
+WITHDRAW, QUEUE = "withdraw", "queue"
+"""What becomes of a request for approval when the user says something meanwhile: it is taken back, or goes first."""
 SLOTS = "a:"
 """Begins the journal's places of an agent's calls: a:<turn>:<number>."""
 
@@ -77,7 +80,39 @@ class Calls:
         if not left & set(OPEN):
             return ""
         standing = loop.s._standing()
-        return str(Status.WAITING_RESULT if standing == Status.RUNNING else standing)
+        free = (Status.RUNNING, Status.IDLE, Status.SLEEPING)
+        return str(Status.WAITING_RESULT if standing in free else standing)
+
+    def _open_records(self) -> list[TrackedDict]:
+        """The calls of the last answer that have no outcome."""
+        effects = self._loop.s._book.get("effects", {})
+        found = [effects.get(c["slot"]) for c in self._loop.book["calls"] if "slot" in c]
+        return [r for r in found if r is not None and r["status"] in OPEN]
+
+    async def withdraw(self) -> bool:
+        """Take requests for approval back because the user has said something else; whether there was one."""
+        loop = self._loop
+        if loop.agent.on_message != WITHDRAW or loop.deaf:
+            return False
+        waiting = await drive(loop.s.bridge, loop.s._look_into())
+        if not any(e.kind == "message" for e in waiting.ready):
+            return False
+        why = "the user has said something else meanwhile"
+        return any([await drive(loop.s.bridge, loop.s._withdraw(r, why)) for r in self._open_records()])
+
+    def abandon(self, why: str) -> list[dict[str, Any]]:
+        """Give up calls that were not made yet; what was started stays open, and is answered."""
+        s = self._loop.s
+        left: list[dict[str, Any]] = []
+        for record in self._open_records():
+            if record["status"] != "planned":
+                left.append(plain(record))
+                continue
+            request = s._book.get("approvals", {}).get(record.get("approval", ""))
+            if request is not None and request["status"] == "pending":
+                request.update(status="withdrawn", reason=why, decided=s.kernel.clock.wall())
+            s._settle_record(record, "failed", None, why)
+        return left
 
     async def _make(self, slot: str) -> None:
         s = self._loop.s
@@ -112,6 +147,9 @@ class Calls:
         for entry, record in zip(plain(listed), records, strict=True):
             said = said_of(loop.s, plain(record)) if record is not None else _error(entry.get("error", "unknown call"))
             loop.s.messages.append({"role": "tool", "tool_call_id": entry["id"], "content": said})
+            tool = loop.agent.tools.get(entry["name"])
+            if isinstance(tool, Handoff) and record is not None and record["status"] == "done":
+                loop.book["who"] = tool.target.name
         loop.book["calls"] = []
 
 

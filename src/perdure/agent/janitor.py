@@ -10,13 +10,13 @@ as it was and does the same again, which harms nobody.
 # Messages are any JSON: their types are looked at, not declared.
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from perdure import faults
-from perdure.agent.models import Request, text_of
+from perdure.agent.models import text_of
 from perdure.agent.rebuild import note_made
-from perdure.agent.tokens import BYTES_PER_TOKEN, MARGIN, corrected, count_request, estimate
+from perdure.agent.summaries import Plain, piece_of, shortened, summary_request
+from perdure.agent.tokens import MARGIN, corrected, count_request
 from perdure.agent.window import Cut, Room, cut, sendable
 from perdure.bridge import drive
 from perdure.errors import ContextTooLong, InvalidInput, ModelError
@@ -25,7 +25,8 @@ from perdure.tracked import plain
 
 if TYPE_CHECKING:
     from perdure.agent.loop import Loop
-    from perdure.agent.models import Answer, ChatModel
+    from perdure.agent.models import Answer, ChatModel, Request
+    from perdure.agent.window import Window
 
 FULL, EVERY, REFUSED = "full", "every", "refused"
 """Why a window is cut: it holds all it may, it is time, or the model refused it."""
@@ -81,12 +82,23 @@ class Cleaning:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._window = loop.agent.window
-        self._janitor = loop.agent.janitor
         self._counted = 0
         self._stuck = -1
         """The turn in which nothing could be cut."""
         self._refusals = 0
+        self._ceiling: int | None = None
+        """What a refusal has taught: more than this, as we count, is not tried again."""
+        self._waiting = 0
+        """How many messages were about to be taken when the window was found full."""
+
+    @property
+    def _window(self) -> Window:
+        # Asked anew each time: another agent may have got the conversation.
+        return self._loop.agent.window
+
+    @property
+    def _janitor(self) -> Janitor | None:
+        return self._loop.agent.janitor
 
     # -- what the loop asks ---------------------------------------------------------------------------------------
 
@@ -126,11 +138,14 @@ class Cleaning:
         What was taken from the inbox goes back there: it is taken by the commit that answers it.
         """
         loop, sent = self._loop, self._counted
-        await loop.s.reload()
-        limit, scale = self._limit(), self._scale()
-        ceiling = int(sent * scale * 0.9)
+        self._waiting = len(loop.s._taking)
+        await loop.afresh()
+        limit = self._limit()
+        self._ceiling = None
         if why == REFUSED:
-            limit = min(limit or ceiling, ceiling)
+            self._ceiling = int(sent * 0.9)
+            refused = int(self._ceiling * self._scale())
+            limit = refused if limit is None else min(limit, refused)
         held = plain(loop.book.get("window") or {})
         now = Cut(held.get("from", 0), held.get("kept", []))
         wanted = self._cut(now, sent, limit, scheduled=why == EVERY)
@@ -144,9 +159,7 @@ class Cleaning:
             return False
         if not told:
             loop.notes.append(f"messages before {wanted.start} left the window without a summary")
-        if why == REFUSED:
-            self._held().update(ceiling=ceiling, model=loop.agent.model.name)
-        if self._held().get("from", 0) != wanted.start or why == REFUSED:
+        if not told or self._janitor is None or self._held().get("from", 0) != wanted.start:
             self._move(wanted)
             await self._commit({}, why, told=self._held().get("told", 0))
         return True
@@ -167,13 +180,15 @@ class Cleaning:
     def _move(self, wanted: Cut) -> None:
         held = self._held()
         held["from"], held["kept"], held["turn"] = wanted.start, wanted.kept, self._loop.book["turn"]
+        if self._ceiling is not None:
+            held["ceiling"], held["model"] = self._ceiling, self._loop.agent.model.name
 
     async def _commit(self, x: dict[str, Any], why: str, *, told: int, **more: Any) -> None:
         """A checkpoint of its own for a summary, a new beginning of the window, or both."""
         loop, s = self._loop, self._loop.s
         note_made(loop.book, loop.made())
         start = self._held().get("from", 0)
-        x["window"] = {"why": why, "from": start, "told": told, **more}
+        x["window"] = {"why": why, "from": start, "told": told, "waiting": self._waiting, **more}
         x["note"] = f"messages before {told} are summarised, those from {start} on are shown"
         faults.point("agent.before_clean")
         await drive(s.bridge, s._write(Kind.COMMIT, x=x, status=s._standing()))
@@ -235,63 +250,6 @@ class Cleaning:
         held = self._loop.book.get("window") or {}
         most = self._window.max_tokens
         if "ceiling" in held and held["model"] == self._loop.agent.model.name:
-            return held["ceiling"] if most is None else min(most, held["ceiling"])
+            refused = int(held["ceiling"] * self._scale())
+            return refused if most is None else min(most, refused)
         return most
-
-
-class Plain(Sequence[dict[str, Any]]):
-    """Messages of a session as ordinary ones, each copied when it is first looked at."""
-
-    def __init__(self, held: Any) -> None:
-        self._held = held
-        self._seen: dict[int, dict[str, Any]] = {}
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def __getitem__(self, i: Any) -> Any:
-        if i not in self._seen:
-            self._seen[i] = plain(self._held[i])
-        return self._seen[i]
-
-
-def piece_of(messages: Sequence[dict[str, Any]], start: int, end: int, piece: int) -> int:
-    """Up to which message one request can tell of them; at least one."""
-    upto, size = start, 0
-    while upto < end:
-        size += estimate(rendered(upto, messages[upto], piece))
-        if upto > start and size > piece:
-            break
-        upto += 1
-    return upto
-
-
-def summary_request(
-    janitor: dict[str, Any], model: str, summary: str, messages: Sequence[dict[str, Any]], part: tuple[int, int, int]
-) -> Request:
-    """The request for new notes from the old ones and some messages: a pure function, as that of a turn."""
-    start, upto, piece = part
-    said = "\n\n".join(rendered(i, messages[i], piece) for i in range(start, upto))
-    words = max(20, janitor["max_tokens"] * 2 // 3)
-    system = f"{janitor['instructions']}\n\nAt most {words} words."
-    user = f"The old notes:\n{summary or '(none)'}\n\nThe messages:\n\n{said}"
-    asked = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-    return Request(model, asked, [], {})
-
-
-def rendered(i: int, message: dict[str, Any], piece: int) -> str:
-    """A message as the janitor reads it; a long one without its middle."""
-    text = text_of(message)
-    for call in message.get("tool_calls") or ():
-        asked = call.get("function") or {}
-        text += f"\n-> {asked.get('name')}({asked.get('arguments')})"
-    most = piece * BYTES_PER_TOKEN // 2
-    if len(text) > most:
-        text = f"{text[: most // 2]} [...] {text[-most // 2 :]}"
-    return f"[{i}] {message.get('role')}: {text}"
-
-
-def shortened(text: str, most: int) -> str:
-    """A summary that got too long, cut at its end."""
-    size = most * BYTES_PER_TOKEN
-    return text if len(text.encode()) <= size else text.encode()[: size - 4].decode("utf-8", "ignore") + "..."

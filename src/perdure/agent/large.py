@@ -78,10 +78,8 @@ def shown(s: SessionCore, effect: str, result: Any, over: int = LARGE_OVER) -> s
     return json.dumps(digest, ensure_ascii=False)
 
 
-def reader(s: SessionCore) -> ToolSpec | None:
-    """The tool that reads on, bound to a session; None while the session keeps no large result."""
-    if not s.state.get(RESULTS):
-        return None
+def reader(s: SessionCore) -> ToolSpec:
+    """The tool that reads on, bound to a session."""
 
     def read_result(ref: str, offset: int = 0, limit: int = PIECE, search: str = "") -> dict[str, Any]:
         """Read more of a large result, or find words in it.

@@ -42,9 +42,19 @@ class Limits:
             return ended.BUDGET, f"{spent.input + spent.output} tokens were used, {self.max_tokens} are allowed"
         if self.max_cost is not None and spent.cost >= self.max_cost:
             return ended.BUDGET, f"{spent.cost:.4f} was spent, {self.max_cost} is allowed"
-        if self._until is not None and self._clock.monotonic() >= self._until:
+        if self.late():
             return ended.DEADLINE, "the deadline has passed: run again to go on"
         return None
+
+    def late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._until is not None and self._clock.monotonic() >= self._until
+
+    def wait_at_most(self, seconds: float) -> float:
+        """So many seconds, or fewer when the deadline comes first."""
+        if self._until is None:
+            return seconds
+        return max(0.0, min(seconds, (self._until - self._clock.monotonic()) / 1000))
 
     def note(self, run: Any) -> None:
         """Remember what a run has used."""

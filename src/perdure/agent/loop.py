@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 from perdure import faults
 from perdure.agent import outcome as ended
 from perdure.agent.calls import Calls
+from perdure.agent.children import children_of, registry, tell_parent
 from perdure.agent.janitor import Cleaning
+from perdure.agent.large import READER, RESULTS, reader
 from perdure.agent.limits import Limits
+from perdure.agent.live import Speaker
 from perdure.agent.models import Answer, Delta, text_of
 from perdure.agent.models.parts import unpacked
 from perdure.agent.outcome import Doubt, RunResult, Spent
@@ -25,18 +28,20 @@ from perdure.agent.recall import NAME as RECALL
 from perdure.agent.recall import recall_spec
 from perdure.agent.stream import Event
 from perdure.agent.upgrades import upgrade
+from perdure.agent.watching import cancelled, watched
 from perdure.bridge import drive
 from perdure.errors import ContextTooLong, ModelError
 from perdure.model import Kind, Status
 from perdure.tracked import plain
+from perdure.values import refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from perdure.agent.agent import Agent
     from perdure.agent.models import Request
     from perdure.agent.schema import ToolSpec
-    from perdure.bridge import AsyncSession
+    from perdure.bridge import AsyncDatabase, AsyncSession
     from perdure.tools import Tool
 
 
@@ -51,20 +56,32 @@ class Loop:
         *,
         context: dict[str, Any] | None = None,
         tell: Callable[[Event], None] | None = None,
+        db: AsyncDatabase | None = None,
+        agents: Sequence[Agent] = (),
+        parent: dict[str, str] | None = None,
+        live: bool = False,
     ) -> None:
         self.agent = agent
         self.s = session
         self.limits = limits
         self.context = context
+        self.db = db
+        self.agents = registry(agent, agents)
+        """Who may have the conversation, by name."""
+        self.parent = parent
+        """Whose call this run works on, when it is in the hands of its parent."""
         self.notes: list[str] = []
         self.deaf = False
         """Whether the inbox is left alone: what is posted there is meant for another line."""
         self._tell = tell
+        self._speaker = Speaker(db, session) if live and db is not None else None
         self._unwritten: list[str] = []
         self.own: dict[str, ToolSpec] = {}
         """Tools that are not the agent's but the session's."""
-        if agent.window.recall and RECALL not in agent.tools:
+        if RECALL not in agent.tools:
             self.own[RECALL] = recall_spec(self._hidden)
+        if READER not in agent.tools:
+            self.own[READER] = reader(session)
         self.cleaning = Cleaning(self)
         self.calls = Calls(self)
         session._on_outcome = self.calls.outcome
@@ -86,8 +103,9 @@ class Loop:
 
     def made(self) -> dict[str, Any]:
         """All that requests are made of besides the conversation."""
-        search = [self.own[RECALL].as_json()] if RECALL in self.own else []
-        return {**self.agent.made(), "search": search}
+        search = [self.own[RECALL].as_json()] if self.agent.window.recall and RECALL in self.own else []
+        reading = [self.own[READER].as_json()] if READER in self.own else []
+        return {**self.agent.made(), "search": search, "reading": reading}
 
     def note(self, text: str) -> None:
         """Say something with the result of the run and with its next answer."""
@@ -100,28 +118,59 @@ class Loop:
 
     def tell(self, kind: str, **data: Any) -> None:
         """Say what happens to whoever listens."""
+        event = Event(kind, self.s.id, self.s.step, data)
         if self._tell is not None:
-            self._tell(Event(kind, self.s.id, self.s.step, data))
+            self._tell(event)
+        if self._speaker is not None:
+            self._speaker.tell(event)
 
     # -- going round ----------------------------------------------------------------------------------------------
 
     async def go(self) -> RunResult:
         """Work until nothing is left to do, or something must be waited for."""
-        if reason := await upgrade(self):
-            return self._result(ended.INCOMPATIBLE, reason)
-        while True:
-            if (result := await self.round()) is not None:
-                return result
+        if self.parent is not None and self.book.get("parent") is None:
+            self.book["parent"] = self.parent
+        reason = self._switch() or ("" if self._handed_over() else await upgrade(self))
+        result = self.result(ended.INCOMPATIBLE, reason) if reason else await watched(self)
+        if self._speaker is not None:
+            await self._speaker.close()
+            if self._speaker.problem:
+                result = result._replace(notes=(*result.notes, self._speaker.problem))
+        if self.book.get("parent") is not None:
+            await tell_parent(self, result)
+        return result._replace(until=self.s._until, children=await children_of(self))
+
+    def _handed_over(self) -> bool:
+        """Whether the agent that has the conversation now has not said anything yet."""
+        made = self.book.get("made")
+        return made is not None and self.book.get("who") is not None and made["agent"] != self.book["who"]
+
+    def _switch(self) -> str:
+        """Let the agent go on that has the conversation; what is wrong when there is none of its name."""
+        name = self.book.get("who") or self.agent.name
+        if name == self.agent.name:
+            return ""
+        if name not in self.agents:
+            known = ", ".join(sorted(self.agents))
+            return f"agent {name!r} has the conversation, and only {known} are known here: pass it in agents="
+        self.agent = self.agents[name]
+        return ""
 
     async def round(self) -> RunResult | None:
         """Go round once; None when there is more to do."""
         if waits := await self.calls.settle():
-            return await self._rest(waits)
+            return None if await self.calls.withdraw() else await self._rest(waits)
+        if reason := self._switch():
+            return self.result(ended.INCOMPATIBLE, reason)
         fresh = await self._take()
+        if self.s._cancelled is not None:
+            return await cancelled(self)
         if not fresh and not self._has_more_to_say():
-            return self._result(ended.DONE)
+            return await self._idle()
         if over := self.limits.reached(self.book["run"]):
-            return await self._stop(*over)
+            return await self.stop(*over)
+        if self.s.state.get(RESULTS) and not self.book.get("reads"):
+            self.book["reads"] = True
         note(self.book, self.made(), self.context, len(self.s.messages))
         request = build(self.s.state, self.book)
         if why := self.cleaning.due(request):
@@ -131,14 +180,17 @@ class Loop:
             await self._turn(request)
         except ContextTooLong as e:
             if not await self.cleaning.refused():
-                return await self._stop(ended.FAILED, str(e), type(e).__name__)
+                return await self.stop(ended.FAILED, str(e), type(e).__name__)
         except ModelError as e:
-            return await self._stop(ended.FAILED, str(e), type(e).__name__)
+            return await self.stop(ended.FAILED, str(e), type(e).__name__)
         return None
 
     async def _take(self) -> bool:
         """Put waiting messages into the conversation; the commit of the answer takes them."""
         messages = [] if self.deaf else await self.s.take()
+        if messages:
+            for body in plain(self.book.pop("unanswered", [])):
+                self.s.messages.append(as_message(body))
         for message in messages:
             self.s.messages.append(as_message(message.body))
         if self.book["run"] is None and (messages or self._has_more_to_say()):
@@ -175,6 +227,8 @@ class Loop:
         faults.point("agent.before_model")
         answer = await self._ask(request)
         faults.point("agent.after_model")
+        if what := refusal(answer.message):
+            raise ModelError(f"{self.agent.model.name} answered with a {what}, which no session can keep")
         self.s.messages.append(answer.message)
         book["turn"] += 1
         book["run"]["turns"] += 1
@@ -187,10 +241,13 @@ class Loop:
 
     def _close_turn(self, answer: Answer) -> None:
         """The model called nothing: it is done, unless the agent's own measure says otherwise."""
-        if self.agent.is_done(answer, self.s):
-            self.book["run"] = None
-        else:
+        if not self.agent.is_done(answer, self.s):
             self.s.messages.append({"role": "user", "content": self.agent.nudge})
+        elif wrong := self.agent.misfit(text_of(answer.message)):
+            said = f"This answer does not have the form that is wanted: {wrong}. Answer again, with the JSON alone."
+            self.s.messages.append({"role": "user", "content": said})
+        else:
+            self.book["run"] = None
 
     async def _ask(self, request: Any) -> Answer:
         step, offset = self.s.step + 1, 0
@@ -207,7 +264,7 @@ class Loop:
 
         self._attempt += 1
         try:
-            return await self.agent.model.answer(request, piece if self._tell is not None else None)
+            return await self.agent.model.answer(request, piece if self._tell or self._speaker else None)
         except BaseException:
             self.tell("retracted", step=step, attempt=self._attempt)
             raise
@@ -235,28 +292,45 @@ class Loop:
         if s.status != waits:
             await drive(s.bridge, s._write(Kind.COMMIT, status=waits))
         self.tell("waiting", status=waits)
-        return self._result(waits)
+        return self.result(waits)
 
-    async def _stop(self, status: str, reason: str, error: str = "") -> RunResult:
+    async def _idle(self) -> RunResult:
+        """Nothing is left to do: the session rests, or sleeps until it is to be woken."""
+        s, resting = self.s, (Status.IDLE, Status.SLEEPING)
+        standing = s._standing()
+        if s.status in resting and standing in resting and s.status != standing and s.head is not None:
+            await drive(s.bridge, s._write(Kind.COMMIT, status=standing))
+        asleep = s._until is not None and not self.limits.turns
+        return self.result(ended.SLEEPING if asleep else ended.DONE)
+
+    async def afresh(self) -> None:
+        """Read the session anew, once it is known what became of a commit that was on its way."""
+        await drive(self.s.bridge, self.s._resend())
+        await self.s.reload()
+
+    async def stop(self, status: str, reason: str, error: str = "") -> RunResult:
         """End without an answer; what was taken from the inbox stays there for the next run."""
         s = self.s
-        await s.reload()
+        await self.afresh()
         x = {"note": reason[:500], **({"error": error} if error else {})}
         await drive(s.bridge, s._write(Kind.COMMIT, x=x, status=_STANDING[status]))
         self.tell("ended", status=status, reason=reason)
-        return self._result(status, reason)
+        return self.result(status, reason)
 
-    def _result(self, status: str, reason: str = "") -> RunResult:
+    def result(self, status: str, reason: str = "") -> RunResult:
         s, run = self.s, self.book["run"]
         last = next((m for m in reversed(s.messages) if m.get("role") == "assistant"), None)
         text = text_of(plain(last)) if last is not None else ""
         spent = Spent(*run["spent"]) if run is not None else self.limits.spent
         return RunResult(
-            status, s.id, text, self.agent.parsed(text) if status == ended.DONE else None, s.step,
+            status, s.id, text, self._output(text) if status == ended.DONE else None, s.step,
             run["turns"] if run is not None else self.limits.turns, spent,
             tuple(s.approvals()), tuple(self._doubts()), reason, s.origin, tuple(self.notes),
             Spent(*self.book.get("total", ())),
         )  # fmt: skip
+
+    def _output(self, text: str) -> Any:
+        return None if self.agent.misfit(text) else self.agent.parsed(text)
 
     def _doubts(self) -> list[Doubt]:
         return [

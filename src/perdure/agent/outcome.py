@@ -31,6 +31,17 @@ class Doubt(NamedTuple):
     question: str
 
 
+class Child(NamedTuple):
+    """An agent that works for another one in a session of its own."""
+
+    effect: str
+    """The call of the parent that waits for it."""
+    tool: str
+    session: str
+    status: str
+    """Where its session stands."""
+
+
 class Spent(NamedTuple):
     """Tokens and money."""
 
@@ -69,6 +80,10 @@ class RunResult(NamedTuple):
     notes: tuple[str, ...] = ()
     total: Spent = Spent()
     """By the whole session, over all its runs."""
+    until: int | None = None
+    """When the session is to be woken next, in ms since 1970."""
+    children: tuple[Child, ...] = ()
+    """Agents that were given work by this one and have not ended."""
 
     @property
     def ok(self) -> bool:

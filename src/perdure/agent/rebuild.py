@@ -7,10 +7,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent.models import Request
+from perdure.agent.summaries import Plain, summary_request
 from perdure.agent.window import sendable, system_text
 from perdure.document import Document
 from perdure.errors import InvalidInput
-from perdure.hydrate import load_at, look
+from perdure.hydrate import load, load_at, look
 from perdure.kernel import BOOK, STATE
 from perdure.model import MAIN
 from perdure.names import check_session
@@ -54,7 +55,7 @@ def build(state: Any, book: Any) -> Request:
     text = system_text(made["instructions"], plain(book.get("context")), plain(state["summary"]), start, recall)
     if text:
         messages.insert(0, {"role": "system", "content": text})
-    tools = made["tools"] + (made["search"] if recall else [])
+    tools = made["tools"] + (made["search"] if recall else []) + (made["reading"] if book.get("reads") else [])
     return Request(made["model"], messages, tools, made["params"])
 
 
@@ -77,10 +78,21 @@ def is_answer(x: dict[str, Any]) -> bool:
 
 
 def request_of(loaded: Loaded, kernel: Kernel) -> Request | None:
-    """The request that a loaded checkpoint answers; None when it answers none."""
+    """The request that a loaded checkpoint answers, of a turn or of the janitor; None when it answers none."""
     assert loaded.point is not None
+    env = loaded.point.envelope
     root = Document(loaded.doc, kernel.resolve, readonly=True).root
     book = root[BOOK].get(AGENT)
-    if not is_answer(loaded.point.envelope.x) or not book or "made" not in book:
+    if "model" not in env.x or not book or "made" not in book:
         return None
-    return build(root[STATE], book)
+    if is_answer(env.x):
+        return build(root[STATE], book)
+    # The janitor's has the notes in it that it replaced.
+    before = load(kernel, env.session, env.line, env.step - 1).doc[STATE]["summary"] if env.step > 1 else ""
+    return janitors_request(env.x, plain(book["made"]), plain(before), Plain(root[STATE]["messages"]))
+
+
+def janitors_request(x: dict[str, Any], made: dict[str, Any], before: str, messages: Plain) -> Request:
+    """The request for the summary that a checkpoint of the janitor holds."""
+    part = (x["window"]["since"], x["window"]["told"], x["window"]["piece"])
+    return summary_request(made["janitor"], x["model"]["name"], before, messages, part)

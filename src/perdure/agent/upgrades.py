@@ -75,7 +75,7 @@ class Plan(NamedTuple):
 
 
 async def upgrade(loop: Loop) -> str:
-    """Bring a session to the agent that runs it now; the reasons when that is not possible, and then nothing is done."""
+    """Bring a session to the agent that runs it now; the reasons when that cannot be, and then nothing is done."""
     old = plain(loop.book.get("made"))
     if old is None:
         return ""

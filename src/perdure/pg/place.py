@@ -49,7 +49,7 @@ def place_of(url: str) -> Place:
     try:
         rest, ours = take(url, "schema", "pgbouncer")
         named = ours.get("schema", "")
-        parameters: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(rest)}
+        parameters: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(rest), "client_encoding": "UTF8"}
     except (Error, ValueError):
         # The driver's words may quote a part of the URL, and with it the password.
         raise InvalidInput(

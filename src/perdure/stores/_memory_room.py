@@ -57,6 +57,8 @@ class Room:
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     epoch: str = field(default_factory=lambda: secrets.token_hex(8))
     sessions: dict[str, Session] = field(default_factory=dict[str, Session])
+    said: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Pieces of answers on their way."""
     log: dict[int, Change] = field(default_factory=dict[int, Change])
     newest: int = 0
     trimmed: int = 0

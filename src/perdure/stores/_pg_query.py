@@ -23,7 +23,7 @@ class Answer(NamedTuple):
 
 def query(connection: Connection, schema: str, sql: str, *, limit: int, seconds: float) -> Answer:
     """Ask; what would write, take too long or be more than one statement is refused by the server."""
-    connection.ask("begin isolation level repeatable read read only")
+    connection.run("begin isolation level repeatable read read only")
     try:
         connection.ask("select set_config('statement_timeout', %s, true)", (str(max(1, round(seconds * 1000))),))
         connection.ask("select set_config('search_path', %s, true)", (schema,))
@@ -40,7 +40,7 @@ def query(connection: Connection, schema: str, sql: str, *, limit: int, seconds:
         raise InvalidInput(_said(error, seconds)) from None
     finally:
         if not connection.closed:
-            connection.ask("rollback")
+            connection.run("rollback")
     return Answer(columns, rows[:limit], len(rows) > limit)
 
 

@@ -176,7 +176,7 @@ class Reader:
 
     def dump(self, connection: Connection, session: str) -> Dump:
         """A whole session."""
-        connection.ask("begin isolation level repeatable read read only")
+        connection.run("begin isolation level repeatable read read only")
         try:
             row = self.look(connection, session)
             if row is None:
@@ -192,7 +192,7 @@ class Reader:
             artifacts = self.artifacts(connection, session)
         finally:
             if not connection.closed:
-                connection.ask("rollback")
+                connection.run("rollback")
         rows = tuple((Row(*values[:6]), _shown(values[6:])) for values in found)
         return Dump(row, rows, tuple(artifacts), tuple(entries))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import Busy, InvalidInput, PerdureError
 from perdure.holders import describe, is_dead
-from perdure.model import MAIN, Head, Landed, Lease, Status
+from perdure.model import MAIN, Append, Head, Landed, Lease, Status
 from perdure.pg.text import packed, unpacked
 from perdure.stores import _verdicts as verdicts
 from perdure.stores._pg_read import EXTRA
@@ -16,7 +16,7 @@ from perdure.stores._pg_read import EXTRA
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.model import Append, Dump, InboxEntry, Rewrite, Row, Span
+    from perdure.model import Dump, InboxEntry, Rewrite, Row, Span
     from perdure.pg.link import Connection
     from perdure.pg.servertime import Time
 
@@ -27,6 +27,11 @@ _ROWS = (
     "pos, no, at, line, step, starts, id, digest, kind, branch, status, envelope, payload, tool, error, takes, blobs, "
     + ", ".join(EXTRA)
 )
+
+
+_BYTES = {"id", "expect", "digest", "envelope", "payload"}
+_FORMATS = [0, 0, 0, 0, *(int(name in _BYTES) for name in Append._fields)]
+"""Of the values of one commit: bytes go as they are, all others as text."""
 
 
 class Promoted(Exception):
@@ -40,28 +45,44 @@ class Writer:
         self._schema = schema
         self._time = time
         self.timeline = timeline
-        self._one = f"select * from {schema}.perdure_append_one(%s{', %s' * 26})"
+        numbers = ", ".join(f"${n}" for n in range(1, 28))
+        self._one = f"select * from {schema}.perdure_append_one({numbers})"
         self._many = f"select * from {schema}.perdure_append(%s{', %s' * 26})"
 
     # -- commits -----------------------------------------------------------------------------------
 
     def append(self, connection: Connection, items: Sequence[Append]) -> list[Landed | PerdureError]:
         """Insert commits, each on its own terms, in one statement."""
-        if len(items) == 1:
-            sql, values = self._one, _values(items[0])
-        else:
-            sql, values = self._many, list(map(list, zip(*map(_values, items), strict=True)))
         dead: list[int] = []
         while True:
-            found = connection.ask_often(sql, (self.timeline, *self._time.now(), dead, *values))
+            if len(items) == 1:
+                found = [self._append_one(connection, items[0], dead)]
+            else:
+                found = self._append_many(connection, items, dead)
             if found[0][0] == "p":
                 raise Promoted
             # A lease whose holder is certainly dead counts as free: said to the server, and asked once more. What
             # landed meanwhile is known by its id.
-            gone = {number for code, *_, who, number, _ in found if code == "b" and is_dead(unpacked(who))}
+            gone = {row[5] for row in found if row[0] == "b" and is_dead(unpacked(row[4]))}
             if gone <= set(dead):
                 return [_answer(item, row) for item, row in zip(items, found, strict=True)]
             dead += sorted(gone)
+
+    def _append_one(self, connection: Connection, item: Append, dead: list[int]) -> tuple[Any, ...]:
+        """One commit the short way: what every agent waits for after every step."""
+        wall, mono = self._time.now()
+        holders = "{" + ",".join(map(str, dead)) + "}"
+        values = (self.timeline, wall, mono, holders, *_values(item))
+        result = connection.ask_raw(self._one, list(map(_encoded, values)), _FORMATS)
+        code, line, step, id, who, number, until = (result.get_value(0, column) for column in range(7))
+        return (
+            (code or b"").decode(), line and int(line), step and int(step), id and bytes.fromhex(id[2:].decode()),
+            (who or b"").decode(), number and int(number), until and int(until),
+        )  # fmt: skip
+
+    def _append_many(self, connection: Connection, items: Sequence[Append], dead: list[int]) -> list[tuple[Any, ...]]:
+        columns = map(list, zip(*map(_values, items), strict=True))
+        return connection.ask(self._many, (self.timeline, *self._time.now(), dead, *columns))
 
     # -- inbox -------------------------------------------------------------------------------------
 
@@ -255,6 +276,21 @@ def _values(item: Append) -> list[Any]:
         packed(item.tool) or None, packed(item.error) or None,
         packed(item.run) or None, packed(item.effect) or None, packed(item.approval) or None,
     ]  # fmt: skip
+
+
+def _encoded(value: Any) -> bytes | None:
+    """A value as the server reads it."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bool):
+        return b"t" if value else b"f"
+    if isinstance(value, int):
+        return b"%d" % value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)  # type: ignore[reportUnknownArgumentType]
+    raise InvalidInput(f"a field of the commit is a {type(value).__name__}, which cannot be stored")
 
 
 def _answer(item: Append, row: tuple[Any, ...]) -> Landed | PerdureError:

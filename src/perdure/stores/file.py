@@ -13,6 +13,7 @@ from perdure.stores import _verdicts as verdicts
 from perdure.stores._filehandle import FileHandle, Torn, TornTail
 from perdure.stores._filelist import Listing
 from perdure.stores._lease import LeaseJudge, StoredLease
+from perdure.stores._live import FolderLive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +62,10 @@ class FileStore:
         self._listing = Listing(self._handle)
         self.torn = self._handle.torn
         self.id, self.epoch = self._handle.root.identity
+
+    def live(self) -> FolderLive:
+        """Carries pieces of answers on their way, in a folder of the folder."""
+        return FolderLive(os.path.join(self.url.removeprefix("file://"), "live"))
 
     # -- commits and inbox -------------------------------------------------------------------------
 

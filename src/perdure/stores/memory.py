@@ -29,6 +29,7 @@ from perdure.model import (
 from perdure.stores import _verdicts as verdicts
 from perdure.stores._cursor import resume
 from perdure.stores._lease import LeaseJudge, StoredLease
+from perdure.stores._live import MemoryLive
 from perdure.stores._memory_room import (
     Room,
     Session,
@@ -80,6 +81,10 @@ class MemoryStore:
             raise ForkedProcess(f"{self.url}: this handle was opened before a fork: the child has its own memory")
         with self._room.lock:
             yield self._room
+
+    def live(self) -> MemoryLive:
+        """Carries pieces of answers on their way."""
+        return MemoryLive(self._room.said)
 
     # -- commits and inbox -------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from perdure.pg.errors import Clash
 from perdure.pg.link import Link
 from perdure.pg.place import place_of
 from perdure.pg.servertime import Time
+from perdure.stores._pg_live import PostgresLive
 from perdure.stores._pg_open import JUMP, new_epoch, open_schema, settle
 from perdure.stores._pg_query import Answer, query
 from perdure.stores._pg_read import Reader
@@ -95,6 +96,10 @@ class PostgresStore:
         if faults.hook is not None:
             faults.point(f"postgres.{what}.after_send")
         return result
+
+    def live(self) -> PostgresLive:
+        """Carries pieces of answers on their way, in a table that no log is written for."""
+        return PostgresLive(self._link, self.schema)
 
     def _read(self, what: str, work: Callable[[Connection], T]) -> T:
         return self._link.do(what, work, writes=False)

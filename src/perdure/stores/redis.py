@@ -10,6 +10,7 @@ from perdure.errors import InvalidInput, UnsupportedFormat
 from perdure.redislink import Link, check, look_at, pack, prefix_of
 from perdure.stores import _redis_scripts as scripts
 from perdure.stores._redis_desk import Desk
+from perdure.stores._redis_live import RedisLive
 from perdure.stores._redis_promise import kept_by, promise_of, warn_if_nothing_is_kept
 from perdure.stores._redis_read import Reader
 from perdure.stores._redis_restore import restore
@@ -113,6 +114,10 @@ class RedisStore:
         if type(epoch) is list:
             raise self._desk.replaced()
         self.id, self.epoch, self._server = self._desk.id.decode(), epoch.decode(), server
+
+    def live(self) -> RedisLive:
+        """Carries pieces of answers on their way, in streams of their own."""
+        return RedisLive(self._desk)
 
     # -- commits and inbox -------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from perdure.clock import SystemClock
 from perdure.errors import InvalidInput, Misuse, PerdureError, Poisoned, StoreFull, Unavailable
 from perdure.model import Lease, Promise, Usage
 from perdure.stores._lease import LeaseJudge
+from perdure.stores._live import FolderLive
 from perdure.stores._sqlite_file import SqliteFile
 from perdure.stores._sqlite_read import Reader
 from perdure.stores._sqlite_write import Writer
@@ -88,6 +89,10 @@ class SqliteStore:
         except BaseException:
             self._file.close()
             raise
+
+    def live(self) -> FolderLive:
+        """Carries pieces of answers on their way, in a folder beside the file."""
+        return FolderLive(f"{self.url.removeprefix('sqlite:///')}-live")
 
     # -- commits and inbox -------------------------------------------------------------------------
 

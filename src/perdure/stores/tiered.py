@@ -13,6 +13,7 @@ from perdure.errors import InvalidInput, NotFound
 from perdure.model import ANCHOR, Bundle, Landed, Promise
 from perdure.stores._tiered_hot import Hot, Kept, Told
 from perdure.stores._tiered_records import view_of
+from perdure.protocols import Talking
 from perdure.urls import TIERED, shown, take
 
 if TYPE_CHECKING:
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
         SessionRow,
         Usage,
     )
-    from perdure.protocols import Clock, Store
+    from perdure.protocols import Clock, Live, Store
     from perdure.stores._tiered_records import View
 
 PREFIX = "perdure"
+MOST_BASES = 4096
+"""Lines of which it is remembered where their hot state is."""
 _END = 2**53
 """A step after every other."""
 
@@ -72,6 +75,8 @@ class TieredStore:
         )
         address, ours = take(hot_url, "prefix")
         self._prefix = f"{ours.get('prefix', PREFIX)}:hot:{cold.id}"
+        self._bases: dict[bytes, int] = {}
+        """Where the state of a line was that was hot when last asked for."""
         self._hot = Hot(address, timeout=float(hot_timeout), ttl=float(hot_ttl), most=int(hot_bytes))
 
     if TYPE_CHECKING:
@@ -87,6 +92,11 @@ class TieredStore:
     def hot(self) -> str:
         """How the hot tier is: "answers", or "does not answer" and why."""
         return self._hot.state
+
+    def live(self) -> Live:
+        """Carries pieces of answers on their way: through the cold store, which all that read have in common."""
+        assert isinstance(self.cold, Talking)
+        return self.cold.live()
 
     def _key(self, session: str, line: int) -> bytes:
         return f"{self._prefix}:{self.cold.epoch}:line:{line}:{session}".encode()
@@ -157,8 +167,16 @@ class TieredStore:
         return row is not None and any(head[1:] == tip[:3] for head in row.heads)
 
     def _view(self, session: str, line: int, step: int | None) -> View | None:
-        found = self._hot.line(self._key(session, line))
+        key = self._key(session, line)
+        if step is not None and step < self._bases.get(key, 0):
+            # Before the state that is hot: whoever goes through the past does not fetch that state each time.
+            return None
+        found = self._hot.line(key)
         view = view_of(line, *found) if found else None
+        if view is not None and view.base is not None:
+            if len(self._bases) >= MOST_BASES:
+                self._bases.clear()
+            self._bases[key] = view.base.hi
         return view if view is None or step is None else view.upto(step)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
@@ -273,6 +291,7 @@ class _HotOnly(TieredStore):
         self.promise = whole.promise
         self._prefix = whole._prefix
         self._hot = whole._hot
+        self._bases = {}
         self._doubted: set[tuple[str, int]] = set()
 
     def wants(self, session: str, line: int) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import perdure
 from tests.agent.kills.judging import Verdict, judge, wrong_answers
@@ -15,7 +16,7 @@ from tests.places import url_of
 from tests.shop.client import open_shop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from tests.shop.client import Shop
 
@@ -39,7 +40,17 @@ class Target:
 class Campaign:
     """Sessions of one store, killed and judged."""
 
-    def __init__(self, store: str, folder: Path, shop: Shop, zygote: Zygote, seed: int, sabotage: str = "") -> None:
+    def __init__(
+        self,
+        store: str,
+        folder: Path,
+        shop: Shop,
+        zygote: Zygote,
+        seed: int,
+        *,
+        sabotage: str = "",
+        scenes: tuple[str, ...] = SCENES,
+    ) -> None:
         self.store = store
         self._folder = folder
         self._url = url_of(store, folder, "cashier")
@@ -47,6 +58,7 @@ class Campaign:
         self._zygote = zygote
         self._rng = random.Random(f"{seed}/{store}/effects")
         self._sabotage = sabotage
+        self._scenes = scenes
         self._count = 0
         self.kills = 0
         self.points: Counter[str] = Counter()
@@ -64,17 +76,15 @@ class Campaign:
             self._shop.drop(*(order_of(name, n) for n in (1, 4)))
         job = {"session": name, "scene": scene, "url": self._url, "shop": self._shop.port, "log": log.path}
         job["sabotage"] = self._sabotage
-        died = 0
-        for point, hit in kills:
+        for died, (point, hit) in enumerate(kills):
             ended = self._zygote.do({**job, "again": died, "point": point, "hit": hit})
             if not ended["killed"]:
                 break
-            died += 1
             self.kills += 1
             self.points[point] += 1
             log.note("killed", point=point, hit=hit)
         else:
-            self._zygote.do({**job, "again": died, "census": not kills})
+            self._zygote.do({**job, "again": len(kills), "census": not kills})
         entries = log.read()
         self.verdicts.append(judge(scene, name, entries, self._shop.books(f"{name}.")))
         return next((e["points"] for e in entries if e["what"] == "census"), {})
@@ -85,15 +95,17 @@ class Campaign:
         """Every place to kill at: all passings of all points in an undisturbed session of each scene."""
         return [
             Target(scene, drops, point, hit)
-            for scene in SCENES
+            for scene in self._scenes
             for drops in ((False, True) if scene != "read" else (False,))
             for point, count in sorted(self.session(scene, drops=drops, kills=[]).items())
             for hit in range(1, count + 1)
         ]
 
-    def kill(self, wanted: int, say: Callable[[Campaign], None] = lambda _: None) -> None:
+    def kill(self, wanted: int) -> None:
         """Kill at every boundary of every scene, then on until there were enough kills."""
         every = self.targets()
+        if not all(v.finished for v in self.verdicts):
+            raise RuntimeError(f"sessions end badly without any kill: {[v for v in self.verdicts if not v.ok][:3]}")
         first = self._one_of_each(every)
         while self.kills < wanted:
             for target in first:
@@ -104,7 +116,6 @@ class Campaign:
                     # A life that takes up another has less left to do: it meets each point earlier.
                     kills += [(t.point, self._rng.randint(1, t.hit)) for t in again]
                 self.session(target.scene, drops=target.drops, kills=kills)
-                say(self)
                 if self.kills >= wanted:
                     return
             first = self._rng.sample(every, len(every))
@@ -127,16 +138,19 @@ class Campaign:
             ]
 
 
-def kill_agents(
-    store: str, folder: Path, seed: int, wanted: int, say: Callable[[Campaign], None] = lambda _: None, sabotage: str = ""
-) -> Campaign:
-    """A whole campaign on one kind of store."""
+@contextmanager
+def campaigning(store: str, folder: Path, seed: int, **options: Any) -> Iterator[Campaign]:
+    """A campaign on one kind of store, with a shop of its own."""
     zygote = Zygote("tests.agent.kills.life")
     try:
         with open_shop() as shop:
-            campaign = Campaign(store, folder, shop, zygote, seed, sabotage)
-            campaign.kill(wanted, say)
-            return campaign
+            yield Campaign(store, folder, shop, zygote, seed, **options)
     finally:
         zygote.close()
 
+
+def kill_agents(store: str, folder: Path, seed: int, wanted: int, **options: Any) -> Campaign:
+    """A whole campaign."""
+    with campaigning(store, folder, seed, **options) as campaign:
+        campaign.kill(wanted)
+        return campaign

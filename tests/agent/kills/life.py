@@ -3,6 +3,8 @@
 Run as ``python -m tests.agent.kills.life``: a zygote like that of :mod:`tests.crash.zygote`, a job per line.
 """
 
+# pyright: reportPrivateUsage=false
+# The journal is broken on purpose, where it is made.
 from __future__ import annotations
 
 import asyncio
@@ -107,9 +109,27 @@ def _begun(history: list[Any]) -> Iterator[str]:
         yield from checkpoint.more.get("effects", ())
 
 
-def _rerun(*_: Any) -> Iterator[Any]:
-    yield from ()
-    return True
+def _sabotage(how: str | None) -> None:
+    """Break the journal on purpose: whoever judges must see it."""
+    broken: Any
+    if how == "doubts":
+
+        def broken(*_: Any) -> Iterator[Any]:
+            """Whatever was started and has no outcome is simply made again."""
+            yield from ()
+            return True
+
+        Effects._unsure = broken
+    elif how == "siblings":
+        write = Effects._write
+
+        def broken(self: Any, *args: Any, edit: Any = None, **more: Any) -> Any:
+            """What belongs into one commit is edited before, when another may be written first."""
+            if edit is not None:
+                edit()
+            return (yield from write(self, *args, **more))
+
+        Effects._write = broken
 
 
 def _child(job: dict[str, Any], ready: int) -> int:
@@ -117,10 +137,7 @@ def _child(job: dict[str, Any], ready: int) -> int:
         warnings.simplefilter("ignore")
         signal.alarm(PATIENCE)
         random.seed(job["session"])
-        if job.get("sabotage") == "doubts":
-            # Broken on purpose: whatever was started and has no outcome is simply made again.
-            broken: Any = _rerun
-            Effects._unsure = broken  # pyright: ignore[reportPrivateUsage]
+        _sabotage(job.get("sabotage"))
         return asyncio.run(Life(job).live())
     except BaseException:
         Log(job["log"]).note("problem", session=job["session"], trace=traceback.format_exc())

@@ -68,8 +68,8 @@ def script(scene: str, session: str) -> list[Any]:
             second = [pay(policy, n) for n, policy in enumerate(reversed(POLICIES), 5)]
             return [calls(look(1), *first), calls(*second), LAST_WORDS]
         case "approved":
-            first = [pay("approved_retry", 1), pay("approved_ask", 2), pay("ask", 3), look(1)]
-            return [calls(*first), calls(pay("approved_ask", 4), pay("retry", 5)), LAST_WORDS]
+            first = [pay("approved_retry", 1), pay("approved_ask", 2), pay("approved_retry", 3)]
+            return [calls(*first, pay("ask", 4), look(1)), calls(pay("approved_ask", 5), pay("retry", 6)), LAST_WORDS]
         case _:
             return [calls(look(1), pay(scene, 1), pay(scene, 2), pay(scene, 3)), calls(pay(scene, 4)), LAST_WORDS]
 

@@ -1,1 +1,1 @@
-"""Model clients: against a server with OpenAI's API that is not ours, and against canned bytes where it cannot break."""
+"""Model clients: against a server that is not ours, and against canned bytes where that one cannot break."""

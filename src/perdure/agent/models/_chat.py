@@ -35,8 +35,9 @@ def body(request: Request, *, stream: bool) -> dict[str, Any]:
 
 def _sent(message: dict[str, Any]) -> dict[str, Any]:
     sent = {k: v for k, v in message.items() if k not in OWN_FIELDS and not (v is None and k in _NO_NULL)}
-    if isinstance(sent.get("content"), list):
-        sent["content"] = [for_chat(p) for p in sent["content"]]
+    content: Any = sent.get("content")
+    if isinstance(content, list):
+        sent["content"] = [for_chat(p) for p in content]
     return sent
 
 

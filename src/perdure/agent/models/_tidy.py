@@ -7,9 +7,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from perdure.agent.models import ToolCall
+from perdure.agent.models import Delta, ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_DEPTH = 100
 """A message nested deeper than that is no message."""
@@ -46,6 +49,31 @@ def _whole(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+class WholeCharacters:
+    """Tells pieces on, holding half a character back until its other half has come."""
+
+    def __init__(self, tell: Callable[[Delta], None]) -> None:
+        self._tell = tell
+        self._held: dict[tuple[str, int], str] = {}
+
+    def __call__(self, delta: Delta) -> None:
+        """The next piece."""
+        fixed = {name: self._joined(name, delta.call, getattr(delta, name)) for name in _PIECES}
+        self._tell(delta._replace(**fixed))
+
+    def _joined(self, name: str, call: int, piece: str) -> str:
+        if piece.isascii() and not self._held:
+            return piece
+        piece = self._held.pop((name, call), "") + piece
+        if piece and "\ud800" <= piece[-1] <= "\udbff":
+            self._held[name, call] = piece[-1]
+            piece = piece[:-1]
+        return _whole(piece)
+
+
+_PIECES = ("text", "reasoning", "arguments")
 
 
 def sound_calls(message: dict[str, Any], response: str) -> tuple[ToolCall, ...]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from perdure.agent.models import Answer, Delta, Request, _chat, _responses
 from perdure.agent.models._failures import Failures
-from perdure.agent.models._tidy import Unfit
+from perdure.agent.models._tidy import Unfit, WholeCharacters
 from perdure.agent.models.presets import PRESETS, key_of, preset
 from perdure.agent.models.prices import Price, price_of
 from perdure.agent.models.retry import Retry, Trouble, Waiting, patiently
@@ -29,6 +30,29 @@ TIMEOUT = 600.0
 """Seconds without a byte after which a request counts as lost: models may think for minutes before the first one."""
 CONNECT = 10.0
 _OURS = ("model", "messages", "input", "tools", "stream", "stream_options", "store")
+
+
+class _ListenerError(Exception):
+    """Whoever listens has failed; that is nothing the model did."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__()
+
+
+class _Line:
+    """Connections, who is using them, and whether the last one is to close them."""
+
+    def __init__(self, client: AsyncOpenAI) -> None:
+        self.client = client
+        self.users = 0
+        self.over = False
+
+    async def leave(self) -> None:
+        """One user less."""
+        self.users -= 1
+        if self.over and not self.users:
+            await self.client.close()
 
 
 class OpenAIModel:
@@ -73,8 +97,8 @@ class OpenAIModel:
         self._timeout = timeout
         self._headers = dict(headers or {})
         self._where = shown(self._preset.base_url)
-        self._client: AsyncOpenAI | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
+        """Connections belong to the event loop they were made in."""
         self._encrypted = True
         """Whether the model can give its reasoning sealed: those that do not reason refuse to be asked for it."""
         self.waiting = Waiting()
@@ -93,14 +117,16 @@ class OpenAIModel:
         request = request._replace(params={**self.params, **request.params})
         key = key_of(self._preset, self._key)
         failures = Failures(f"{self.provider} ({request.model})", self._where, key)
-        client = self._connected(key)
         told = False
 
         def tell(delta: Delta) -> None:
             nonlocal told
             told = True
-            if on_delta is not None:
+            assert on_delta is not None
+            try:
                 on_delta(delta)
+            except Exception as e:
+                raise _ListenerError(e) from e
 
         def again() -> None:
             nonlocal told
@@ -109,20 +135,30 @@ class OpenAIModel:
             told = False
 
         async def attempt() -> Answer:
-            return await self._attempt(client, request, failures, tell if on_delta is not None else None)
+            content = self._content(request, stream=on_delta is not None)
+            return await self._attempt(line.client, content, failures, tell if on_delta is not None else None)
 
-        return await patiently(attempt, self._retry, self.waiting, again)
+        line = await self._connected(key)
+        line.users += 1
+        try:
+            return await patiently(attempt, self._retry, self.waiting, again)
+        except _ListenerError as e:
+            raise e.error from None
+        finally:
+            await line.leave()
 
     async def close(self) -> None:
-        """Release connections; the next request makes new ones."""
-        client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.close()
+        """Release connections, once the requests on them are answered; the next request makes new ones."""
+        line = self._lines.pop(asyncio.get_running_loop(), None)
+        if line is not None:
+            line.users += 1
+            line.over = True
+            await line.leave()
 
     # -- one attempt ----------------------------------------------------------------------------------------------
 
     async def _attempt(
-        self, client: AsyncOpenAI, request: Request, failures: Failures, tell: Callable[[Delta], None] | None
+        self, client: AsyncOpenAI, content: bytes, failures: Failures, tell: Callable[[Delta], None] | None
     ) -> Answer:
         """Ask once. Whatever goes wrong is ``Trouble``, which holds nothing of the driver's."""
         import openai
@@ -130,8 +166,8 @@ class OpenAIModel:
         trouble: Trouble
         try:
             if tell is None:
-                return self._api.answer_of(await self._post(client, request))
-            return await self._stream(client, request, failures, tell)
+                return self._api.answer_of(await client.post(self._api.PATH, cast_to=object, content=content))
+            return await self._stream(client, content, failures, tell)
         except openai.APIStatusError as e:
             trouble = self._refused(e, failures)
         except openai.APITimeoutError:
@@ -160,16 +196,12 @@ class OpenAIModel:
                 return Trouble(trouble.error, again=True, after=0.0)
         return trouble
 
-    async def _post(self, client: AsyncOpenAI, request: Request) -> Any:
-        return await client.post(self._api.PATH, cast_to=object, content=self._content(request, stream=False))
-
     async def _stream(
-        self, client: AsyncOpenAI, request: Request, failures: Failures, tell: Callable[[Delta], None]
+        self, client: AsyncOpenAI, content: bytes, failures: Failures, tell: Callable[[Delta], None]
     ) -> Answer:
         from openai import APIConnectionError, AsyncStream
 
-        content = self._content(request, stream=True)
-        pieces = self._api.Assembly(tell)
+        pieces = self._api.Assembly(WholeCharacters(tell))
         stream = await client.post(
             self._api.PATH, cast_to=object, content=content, stream=True, stream_cls=AsyncStream[object]
         )
@@ -190,15 +222,28 @@ class OpenAIModel:
         """The bytes that are sent: the same for the same request, whoever makes them."""
         more = {} if self._api is _chat else {"encrypted": self._encrypted}
         body = self._api.body(request, stream=stream, **more)
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        try:
+            return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError) as e:
+            raise InvalidInput(
+                f"this request cannot be sent, it is not JSON ({e}): bytes go into parts made by image, audio or file"
+            ) from None
 
     # -- the connection -------------------------------------------------------------------------------------------
 
-    def _connected(self, key: str) -> AsyncOpenAI:
-        """The SDK's client; connections belong to an event loop, so another loop gets new ones."""
+    async def _connected(self, key: str) -> _Line:
+        """Connections in this event loop."""
         loop = asyncio.get_running_loop()
-        if self._client is not None and self._loop is loop:
-            return self._client
+        line = self._lines.get(loop)
+        if line is None or line.client.api_key != key:
+            # Importing the SDK and reading certificates take a while: others go on meanwhile.
+            made = _Line(await asyncio.to_thread(self._made, key))
+            now = self._lines.get(loop)
+            line = self._lines[loop] = made if now is None or now is line else now
+        return line
+
+    def _made(self, key: str) -> AsyncOpenAI:
+        """The SDK's client, without any connection yet."""
         try:
             from openai import AsyncOpenAI, Omit, Timeout
         except ImportError:
@@ -207,20 +252,20 @@ class OpenAIModel:
         if self._preset.base_url != PRESETS["openai"].base_url:
             # The SDK takes these from the environment, where they were meant for OpenAI alone.
             headers |= {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
-        self._client = AsyncOpenAI(
+        return AsyncOpenAI(
             api_key=key,
             base_url=self._preset.base_url,
             max_retries=0,
             timeout=Timeout(self._timeout, connect=min(CONNECT, self._timeout)),
             default_headers={**headers, **self._headers},
         )
-        self._loop = loop
-        return self._client
 
     def _check(self, params: Mapping[str, Any]) -> None:
         ours = [name for name in params if name in _OURS]
         if ours:
-            raise InvalidInput(f"{', '.join(ours)} cannot be a parameter of a model: the agent says it with each request")
+            raise InvalidInput(
+                f"{', '.join(ours)} cannot be a parameter of a model: the agent says it with each request"
+            )
 
 
 def _kind(error: BaseException) -> str:

@@ -44,7 +44,7 @@ def image(data: bytes | str, mime: str | None = None, *, detail: str | None = No
         return {"type": "image_url", "image_url": {"url": data, **({"detail": detail} if detail else {})}}
     found = mime or next((m for sign, m in _SIGNS if data.startswith(sign)), None)
     if found is None:
-        raise InvalidInput("what kind of picture this is cannot be told from its bytes: say mime=\"image/...\"")
+        raise InvalidInput('what kind of picture this is cannot be told from its bytes: say mime="image/..."')
     return {"type": "image", "mime": found, "data": bytes(data), **({"detail": detail} if detail else {})}
 
 
@@ -99,8 +99,8 @@ def packed(message: Any) -> Any:
     size = sum(len(_bytes(p)) for p in _parts(message) if is_ours(p))
     if size > MAX_PACKED:
         raise LimitExceeded(
-            f"this message brings {size} bytes, and up to {MAX_PACKED} go through the inbox: append it to the session's "
-            "messages and commit, then run the agent without a message"
+            f"this message brings {size} bytes, and up to {MAX_PACKED} go through the inbox: append it to the "
+            "session's messages and commit, then run the agent without a message"
         )
     return _with_parts(message, _pack)
 

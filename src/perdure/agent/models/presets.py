@@ -32,7 +32,7 @@ PRESETS: dict[str, Preset] = {
     for p in (
         Preset("holysheep", "https://api.holysheep.ai/v1", "HOLYSHEEP_API_KEY", "deepseek-v3.2"),
         Preset("openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "gpt-4.1-mini"),
-        Preset("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "deepseek-chat"),
+        Preset("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", "deepseek-flash"),
         Preset("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "deepseek/deepseek-v3.2"),
         Preset("ollama", "http://127.0.0.1:11434/v1"),
         Preset("vllm", "http://127.0.0.1:8000/v1"),

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     from perdure.agent.models import Usage
 
-AS_OF = "2026-01"
-"""When the table was written. Look at your provider's page, and pass ``prices=`` where the difference matters."""
+AS_OF = {"holysheep": "2026-04", "openai": "2025-08", "deepseek": "2026-10", "openrouter": "2025-12"}
+"""When the prices were looked up. Look at your provider's page, and pass ``prices=`` where the difference matters."""
 _MILLION = 1_000_000
 
 
@@ -37,7 +37,7 @@ class Price(NamedTuple):
 FREE = Price(0.0, 0.0, 0.0)
 """Of models on machines of your own."""
 
-_DEEPSEEK = Price(0.28, 0.42, 0.028)
+_FLASH = Price(0.30, 1.20, 0.006)
 _OPENAI = {
     "gpt-4.1": Price(2.00, 8.00, 0.50),
     "gpt-4.1-mini": Price(0.40, 1.60, 0.10),
@@ -51,7 +51,8 @@ _OPENAI = {
     "o4-mini": Price(1.10, 4.40, 0.275),
 }
 PRICES: dict[str, dict[str, Price]] = {
-    # One price for all tokens of DeepSeek V3.2 is what HolySheep names; for the others, those of their makers.
+    # HolySheep names one price for DeepSeek V3.2, taken for all tokens here, and what the others write; what is sent
+    # to those is priced as by their makers.
     "holysheep": {
         "deepseek-v3.2": Price(0.42, 0.42),
         "gpt-4.1": _OPENAI["gpt-4.1"],
@@ -59,7 +60,12 @@ PRICES: dict[str, dict[str, Price]] = {
         "gemini-2.5-flash": Price(0.30, 2.50, 0.03),
     },
     "openai": _OPENAI,
-    "deepseek": {"deepseek-chat": _DEEPSEEK, "deepseek-reasoner": _DEEPSEEK, "deepseek-v3.2": _DEEPSEEK},
+    # At peak hours; half of that at others.
+    "deepseek": {
+        "deepseek-flash": _FLASH,
+        "deepseek-v4-flash": _FLASH,
+        "deepseek-v4-pro": Price(1.32, 3.96, 0.044),
+    },
     "openrouter": {
         "deepseek/deepseek-v3.2": Price(0.28, 0.42, 0.028),
         "openai/gpt-4.1": _OPENAI["gpt-4.1"],

@@ -37,7 +37,7 @@ class Retry(NamedTuple):
         """
         own = min(self.most, self.first * 2 ** min(attempt - 1, 30)) * (0.5 + 0.5 * chance)
         # Those who were sent away together should not come back together, so nobody comes exactly when told.
-        return own if after is None else after + own * 0.2 * chance
+        return own if after is None else max(own, after + own * 0.2 * chance)
 
 
 class Trouble(Exception):
@@ -69,8 +69,9 @@ async def patiently(
     made = spoilt = 0
     while True:
         trouble: Trouble
+        bound = asyncio.timeout(max(0.001, retry.total - (waiting.monotonic() - began)))
         try:
-            async with asyncio.timeout(max(0.001, retry.total - (waiting.monotonic() - began))) as bound:
+            async with bound:
                 return await attempt()
         except Trouble as e:
             trouble = e
@@ -101,8 +102,8 @@ def _told(error: ModelError, made: int, after: float | None, over: bool) -> Mode
 def asked_to_wait(headers: Mapping[str, str]) -> float | None:
     """The seconds that ``Retry-After-Ms`` or ``Retry-After`` ask for; None when they say nothing that can be read.
 
-    >>> asked_to_wait({"retry-after": "3"}), asked_to_wait({"retry-after-ms": "250"}), asked_to_wait({"retry-after": "?"})
-    (3.0, 0.25, None)
+    >>> [asked_to_wait({name: value}) for name, value in (("retry-after", "3"), ("retry-after-ms", "250"), ("a", "b"))]
+    [3.0, 0.25, None]
     """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name)

@@ -1,0 +1,86 @@
+"""Finding the agent that a person names on the command line: a module or a file of theirs, and a name in it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from perdure.agent.agent import Agent
+
+NAME = "agent"
+"""What is looked for in a module when no name is given."""
+
+
+def load_agent(text: str) -> Agent:
+    """The agent in ``app.py``, ``app``, ``app:name`` or ``folder/app.py:name``; modules are looked for here first.
+
+    The person's own code is run, because they said so: nothing stored ever names what is loaded.
+    """
+    from perdure.agent.agent import Agent
+
+    place, name = _parts(text)
+    found: Any = _named(_from_file(place) if place.endswith(".py") else _from_module(place), name, Agent)
+    if not isinstance(found, Agent):
+        what = f"has no {name or NAME!r}" if found is None else f"has a {type(found).__name__} there"
+        raise InvalidInput(f"{place} {what}, where an agent was looked for: name it, such as {place}:support")
+    return found
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """What to load, and the name in it ("" for the usual one).
+
+    >>> _parts("app"), _parts("app:desk"), _parts("my/app.py:desk")
+    (('app', ''), ('app', 'desk'), ('my/app.py', 'desk'))
+    """
+    place, _, name = text.rpartition(":") if ":" in text else (text, "", "")
+    if os.path.isfile(f"{place}.py") and os.sep in place:
+        place = f"{place}.py"
+    return place, name
+
+
+def _named(module: ModuleType, name: str, kind: type[Any]) -> Any:
+    if name:
+        return getattr(module, name, None)
+    if (usual := getattr(module, NAME, None)) is not None:
+        return usual
+    every = [value for value in vars(module).values() if isinstance(value, kind)]
+    return every[0] if len(every) == 1 else None
+
+
+def _from_file(path: str) -> ModuleType:
+    if not os.path.isfile(path):
+        raise InvalidInput(f"there is no file {path}: name a Python file or module with an agent in it")
+    folder = os.path.dirname(os.path.abspath(path))
+    # As if it had been started: what lies beside it can be imported.
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _from_module(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ImportError as e:
+        raise InvalidInput(
+            f"{name} cannot be imported ({e}): name a Python file or module with an agent in it"
+        ) from None
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"{name!r:.80} is no name of a module: name one, such as app, or a file, such as app.py"
+        ) from None

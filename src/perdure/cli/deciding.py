@@ -1,0 +1,214 @@
+"""``perdure approve``, ``reject``, ``answer``, ``resolve`` and ``cancel``: what people decide about a session."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing
+from perdure.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.database import Database
+
+MAIN = "main"
+
+Session = Annotated[str, typer.Argument(metavar="SESSION")]
+Approval = Annotated[
+    str | None, typer.Argument(metavar="[APPROVAL]", help="Which one; without it those that wait are listed.")
+]
+By = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Who decides; your user name if not said.", show_default=False)
+]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.", show_default=False)]
+Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch that is looked at.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    for command in (approve, reject, answer, resolve, cancel):
+        app.command(command.__name__)(command)
+
+
+def approve(
+    session: Session,
+    approval: Approval = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    by: By = None,
+    reason: Reason = "",
+    edit: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Agree to other arguments: the whole object.", show_default=False),
+    ] = None,
+    branch: Branch = MAIN,
+    as_json: AsJson = False,
+) -> None:
+    """Agree to a call that waits for it, once, exactly as it was asked."""
+    args = None if edit is None else _json(edit, "--edit")
+    if args is not None and not isinstance(args, dict):
+        raise InvalidInput('--edit takes the call\'s arguments as an object, such as \'{"amount": 60}\'')
+    with open_existing(store, blobs) as db:
+        if approval is None:
+            _list(db, session, branch, as_json)
+            return
+        db.approve(session, approval, by=by or _user(), reason=reason, args=args)
+    _tell(as_json, session, approval, "approved")
+
+
+def reject(
+    session: Session,
+    approval: Approval = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    by: By = None,
+    reason: Reason = "",
+    branch: Branch = MAIN,
+    as_json: AsJson = False,
+) -> None:
+    """Refuse a call that waits for agreement, or the answer to a question."""
+    with open_existing(store, blobs) as db:
+        if approval is None:
+            _list(db, session, branch, as_json)
+            return
+        db.reject(session, approval, by=by or _user(), reason=reason)
+    _tell(as_json, session, approval, "rejected")
+
+
+def answer(
+    session: Session,
+    approval: Approval = None,
+    value: Annotated[str | None, typer.Argument(metavar="[VALUE]", help="JSON; anything else is text.")] = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    by: By = None,
+    reason: Reason = "",
+    branch: Branch = MAIN,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a question that a tool has put."""
+    with open_existing(store, blobs) as db:
+        if approval is None:
+            _list(db, session, branch, as_json)
+            return
+        if value is None:
+            raise InvalidInput("an answer is missing: perdure answer SESSION APPROVAL VALUE")
+        db.answer(session, approval, _json_or_text(value), by=by or _user(), reason=reason)
+    _tell(as_json, session, approval, "answered")
+
+
+def resolve(
+    session: Session,
+    effect: Annotated[
+        str | None, typer.Argument(metavar="[EFFECT]", help="Which one; without it those in doubt are listed.")
+    ] = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    done: Annotated[
+        str | None, typer.Option(metavar="JSON", help="It happened, and this was its result.", show_default=False)
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="It did not happen: it may be made again.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="It did not happen, and is given up.")] = False,
+    by: By = None,
+    branch: Branch = MAIN,
+    as_json: AsJson = False,
+) -> None:
+    """Say what became of a call that was started and whose outcome nobody knows."""
+    from perdure.cli.places import open_place
+
+    verdict: dict[str, Any] = {}
+    if done is not None:
+        verdict["done"] = _json_or_text(done)
+    verdict |= {"retry": True} if retry else {}
+    verdict |= {"abort": True} if abort else {}
+    with open_existing(store, blobs) as db:
+        if effect is None:
+            _list(db, session, branch, as_json)
+            return
+        if len(verdict) != 1:
+            raise InvalidInput("say what became of it: exactly one of --done JSON, --retry and --abort")
+        # A command does not have the program's migrations: it writes in the schema that it finds.
+        db.kernel.schema = open_place(db, f"{session}@", branch).reading.checkpoint.schema
+        with db.session(session, branch=branch, create=False) as s:
+            s.resolve(effect, by=by or _user(), **verdict)
+            status = next((e["status"] for e in s.effects() if e["id"] == effect), "")
+    _tell(as_json, session, effect, {"done": "done", "failed": "given up"}.get(status, "to be made again"))
+
+
+def cancel(
+    session: Session,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    by: By = None,
+    reason: Reason = "",
+    as_json: AsJson = False,
+) -> None:
+    """Stop an agent: it ends as soon as it notices, and goes on only with a new message."""
+    with open_existing(store, blobs) as db:
+        db.look(session)
+        db.cancel(session, by=by or _user(), reason=reason)
+    _tell(as_json, session, "", "cancelled")
+
+
+def _list(db: Database, session: str, branch: str, as_json: bool) -> None:
+    """What waits for somebody in a session, with what to type."""
+    from perdure.cli.output import Out, print_json
+    from perdure.cli.places import open_matters, open_place
+    from perdure.cli.text import ago, brief, cut
+
+    opened = open_place(db, session, branch)
+    effects, approvals = open_matters(opened.reading)
+    if as_json:
+        print_json({"session": opened.row.id, "approvals": approvals, "effects": effects})
+        return
+    out, now = Out(), db.kernel.clock.wall()
+    for a in approvals:
+        asked = f"{cut(a['tool'], 60)} {brief(a['args'])}"
+        if a.get("question"):
+            out.line(f"{a['id']}: {asked} asks: {cut(a['question'], 300)}", "yellow")
+        else:
+            out.line(f"{a['id']}: {asked} waits for agreement", "yellow")
+        for name in ("because", "facts", "schema"):
+            if a.get(name) is not None and a[name] != "":
+                out.line(f"  {name}: {brief(a[name], 300)}")
+        out.line(f"  asked {ago(a['asked'], now)}, expires {ago(a['expires'], now)}", "dim")
+    for e in effects:
+        why = f", ended with {cut(e['error'], 60)}" if e.get("error") else ""
+        out.line(f"{e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}{why}", "bold red")
+    if not approvals and not effects:
+        out.line(f"nothing in {cut(opened.row.id, 200)} waits for anybody")
+
+
+def _tell(as_json: bool, session: str, what: str, decision: str) -> None:
+    from perdure.cli.output import Out, print_json
+    from perdure.cli.text import cut
+
+    if as_json:
+        print_json({"session": session, "id": what, "decision": decision})
+    else:
+        Out().line(f"{cut(what or session, 200)}: {decision}")
+
+
+def _json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as e:
+        raise InvalidInput(f"{what} is not JSON: {e}") from None
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        raise InvalidInput("a decision records who took it: pass --by") from None

@@ -1,0 +1,44 @@
+"""Pieces of answers on their way through Redis: one short list for each session that is talking, gone after a day."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.redislink import pack
+from perdure.stores._live import MOST, STALE
+
+if TYPE_CHECKING:
+    from perdure.stores._redis_desk import Desk
+
+
+class RedisLive:
+    """Implements :class:`perdure.protocols.Live` with a stream, capped, and a name that tells one from the next."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._bytes: dict[str, int] = {}
+
+    def _key(self, session: str) -> bytes:
+        return b"%b:live:%b" % (self._desk.prefix, session.encode())
+
+    def say(self, session: str, piece: bytes) -> None:
+        """Append a piece."""
+        said = self._bytes.get(session, 0) + len(piece)
+        if said > MOST:
+            return
+        self._bytes[session] = said
+        key, link = self._key(session), self._desk.link
+        link.one(pack(b"XADD", key, b"MAXLEN", b"~", b"10000", b"*", b"p", piece), writes=True)
+        link.one(pack(b"EXPIRE", key, b"%d" % STALE), writes=True)
+
+    def hear(self, session: str, after: str) -> tuple[list[bytes], str]:
+        """The pieces after a cursor, and the next one."""
+        since = f"({after}".encode() if after else b"-"
+        found: Any = self._desk.link.one(pack(b"XRANGE", self._key(session), since, b"+"))
+        pieces = [bytes(fields[1]) for _, fields in found]
+        return pieces, bytes(found[-1][0]).decode() if found else after
+
+    def hush(self, session: str) -> None:
+        """Forget what was said."""
+        self._bytes.pop(session, None)
+        self._desk.link.one(pack(b"DEL", self._key(session)), writes=True)

@@ -1,0 +1,1 @@
+"""The window, the janitor, rebuilt requests, replay and upgrades."""

@@ -1,0 +1,329 @@
+"""An agent that has changed meets a session that its older self left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from perdure import Tool, tool
+from perdure.agent import upgrades
+from perdure.agent.agent import Agent
+from perdure.agent.models.scripted import ScriptedModel, calls
+from perdure.agent.upgrades import tool_migration
+from tests.agent.context.scene import Killed, killed_at, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from perdure.bridge import AsyncDatabase
+
+made: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    """No test sees the migrations or the calls of another."""
+    made.clear()
+    yield
+    upgrades._arguments.clear()
+    upgrades._results.clear()
+
+
+def old_refund(**declared: Any) -> Tool:
+    """The tool as it was."""
+
+    @tool(if_unsure="retry", approve=lambda a: a["amount"] > 100, **declared)
+    def refund(order: str, amount: float) -> dict[str, Any]:
+        """Give money back."""
+        made.append(("old", order, amount))
+        return {"paid": amount}
+
+    return refund
+
+
+def new_refund(**declared: Any) -> Tool:
+    """The tool as it is: cents instead of an amount."""
+    declared = {"version": "2", **declared}
+
+    @tool(if_unsure="retry", approve=lambda a: a["cents"] > 10_000, **declared)
+    def refund(order: str, cents: int) -> dict[str, Any]:
+        """Give money back."""
+        made.append(("new", order, cents))
+        return {"paid_cents": cents}
+
+    return refund
+
+
+@tool(read=True)
+def status(order: str) -> dict[str, Any]:
+    """Look at an order."""
+    return {"order": order, "old": True}
+
+
+WORK = [calls(("refund", {"order": "7", "amount": 450}), ("status", {"order": "1"})), "Done"]
+
+
+def agent(*tools: Any, script: Any = WORK, **options: Any) -> Agent:
+    """An agent with these tools."""
+    options.setdefault("instructions", "Be kind.")
+    return Agent("shop", model=ScriptedModel(script), tools=tools, **options)
+
+
+async def waiting(db: AsyncDatabase) -> Any:
+    """Leave a session with a call that waits for a person and one that is done, and its approval."""
+    result = await agent(old_refund(), status).run(db, session="s", message="refund 7")
+    assert result.status == "waiting_approval"
+    return result.approvals[0]
+
+
+def test_what_has_not_changed_goes_on_without_a_word():
+    async def main() -> None:
+        async with opened() as db:
+            approval = await waiting(db)
+            await db.approve("s", approval.id, by="bob")
+            result = await agent(old_refund(), status).run(db, session="s")
+            assert result.ok
+            assert result.notes == ()
+            assert made == [("old", "7", 450.0)]
+
+    asyncio.run(main())
+
+
+def optional() -> list[Any]:
+    @tool(if_unsure="retry", approve=lambda a: a["amount"] > 100)
+    def refund(order: str, amount: float, why: str = "none") -> dict[str, Any]:
+        """Give money back."""
+        made.append(("optional", order, amount, why))
+        return {}
+
+    return [refund, status]
+
+
+def described() -> list[Any]:
+    @tool(if_unsure="retry", approve=lambda a: a["amount"] > 100)
+    def refund(order: str, amount: float) -> dict[str, Any]:
+        """Pay back what somebody paid."""
+        made.append(("described", order, amount))
+        return {}
+
+    return [refund, status]
+
+
+def added() -> list[Any]:
+    @tool(read=True)
+    def weather(city: str) -> str:
+        """Look out of the window."""
+        return "rain"
+
+    return [old_refund(), status, weather]
+
+
+@pytest.mark.parametrize(
+    ("tools", "options", "said"),
+    [
+        (lambda: [old_refund(), status], {"instructions": "Be stern."}, "the instructions have changed"),
+        (lambda: [old_refund(), status], {"version": "2"}, "the agent version was '1' and is '2'"),
+        (lambda: [old_refund(), status], {"params": {"seed": 4}}, "the model's parameters have changed: seed"),
+        (added, {}, "the tool weather is new"),
+        (optional, {}, "the parameters of the tool refund have changed: why is new"),
+        (described, {}, "the tool refund is described in other words"),
+        (lambda: [old_refund()], {}, "the tool status is gone"),
+    ],
+)
+def test_what_harms_no_open_call_goes_on_with_a_note(
+    tools: Callable[[], list[Any]], options: dict[str, Any], said: str
+):
+    async def main() -> None:
+        async with opened() as db:
+            approval = await waiting(db)
+            await db.approve("s", approval.id, by="bob")
+            result = await agent(*tools(), **options).run(db, session="s")
+            assert result.ok, result
+            assert list(result.notes) == [said]
+            assert len(made) == 1
+            assert made[0][1:3] == ("7", 450.0)
+            # The checkpoint of the next answer says so, too, and later ones do not.
+            notes = [c.more.get("note") for c in await db.history("s")]
+            assert notes[0] == said
+            assert (
+                await agent(*tools(), script=["", "", "Hi"], **options).run(db, session="s", message="x")
+            ).notes == ()
+
+    asyncio.run(main())
+
+
+def test_open_calls_go_through_the_migrations_and_the_approval_is_asked_for_again():
+    @tool_migration("refund", "1", "1.5")
+    def rename(arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"order": arguments["order"], "euros": arguments["amount"]}
+
+    @tool_migration("refund", "1.5", "2")
+    def in_cents(arguments: dict[str, Any]) -> None:
+        arguments["cents"] = round(arguments.pop("euros") * 100)
+
+    async def main() -> None:
+        async with opened() as db:
+            approval = await waiting(db)
+            # Agreed to what it was then, which is not what it is now.
+            await db.approve("s", approval.id, by="bob")
+            result = await agent(new_refund(), status).run(db, session="s")
+            assert result.status == "waiting_approval", result
+            assert made == []
+            (asked,) = result.approvals
+            assert asked.id != approval.id
+            assert asked.args == {"order": "7", "cents": 45_000}
+            assert any("brought from version 1 to 2" in note for note in result.notes)
+            assert [c.kind for c in await db.history("s")].count("migrated") == 1
+            await db.approve("s", asked.id, by="bob")
+            result = await agent(new_refund(), status).run(db, session="s")
+            assert result.ok
+            assert made == [("new", "7", 45_000)]
+            assert result.notes == ()
+
+    asyncio.run(main())
+
+
+def test_a_process_that_ends_in_the_middle_of_an_upgrade_is_followed_by_one_that_finishes_it(tmp_path: Path):
+    @tool_migration("refund", "1", "2")
+    def in_cents(arguments: dict[str, Any]) -> None:
+        arguments["cents"] = round(arguments.pop("amount") * 100)
+
+    async def main(point: str) -> None:
+        url = f"sqlite:///{tmp_path}/{point}.db"
+        async with opened(url) as db:
+            await waiting(db)
+            with pytest.raises(Killed), killed_at(point):
+                await agent(new_refund(), status).run(db, session="s")
+        async with opened(url) as db:
+            result = await agent(new_refund(), status).run(db, session="s")
+            assert result.status == "waiting_approval"
+            assert [a.args for a in result.approvals] == [{"order": "7", "cents": 45_000}]
+
+    for point in ("agent.before_upgrade", "agent.after_upgrade"):
+        asyncio.run(main(point))
+
+
+def test_results_that_the_model_was_not_told_yet_are_migrated():
+    newer = Tool(status.fn, read=True, version="2")
+
+    @tool_migration("status", "1", "2", results=lambda r: {**r, "old": False})
+    def same(arguments: dict[str, Any]) -> None:
+        """The arguments are as they were."""
+
+    async def main() -> None:
+        async with opened() as db:
+            approval = await waiting(db)
+            await db.approve("s", approval.id, by="bob")
+            result = await agent(old_refund(), newer).run(db, session="s")
+            assert result.ok
+            told = [m["content"] for m in (await db.read("s")).messages if m["role"] == "tool"]
+            assert told[1] == '{"order": "1", "old": false}'
+
+    asyncio.run(main())
+
+
+def required() -> list[Any]:
+    @tool(if_unsure="retry", approve=lambda a: a["amount"] > 100)
+    def refund(order: str, amount: float, why: str) -> dict[str, Any]:
+        """Give money back."""
+        made.append("required")
+        return {}
+
+    return [refund, status]
+
+
+@pytest.mark.parametrize(
+    ("tools", "reason"),
+    [
+        (lambda: [status], "is waiting, and the agent has no tool refund any more"),
+        (lambda: [new_refund(), status], "is waiting by version 1 of the tool, and no migration leads to version 2"),
+        (required, "the arguments of refund do not fit: Object missing required field `why`"),
+    ],
+)
+def test_what_cannot_be_carried_over_is_told_and_nothing_is_touched(tools: Callable[[], list[Any]], reason: str):
+    async def main() -> None:
+        async with opened() as db:
+            approval = await waiting(db)
+            await db.approve("s", approval.id, by="bob")
+            before = await db.look("s")
+            changed = agent(*tools())
+            result = await changed.run(db, session="s")
+            assert result.status == "incompatible"
+            assert not result.ok
+            assert reason in result.reason
+            assert "declare @tool_migration" in result.notes[-1]
+            assert made == []
+            assert (await db.look("s")).heads == before.heads
+            # The program that left it can still go on.
+            assert (await agent(old_refund(), status).run(db, session="s")).ok
+            assert made == [("old", "7", 450.0)]
+
+    asyncio.run(main())
+
+
+def test_a_migration_that_fails_or_makes_nonsense_is_told():
+    async def main(said: str) -> None:
+        async with opened() as db:
+            await waiting(db)
+            result = await agent(new_refund(), status).run(db, session="s")
+            assert result.status == "incompatible"
+            assert said in result.reason
+
+    @tool_migration("refund", "1", "2")
+    def broken(arguments: dict[str, Any]) -> None:
+        raise KeyError("cents")
+
+    asyncio.run(main("a migration raised KeyError: 'cents'"))
+    upgrades._arguments.clear()
+
+    @tool_migration("refund", "1", "2")
+    def nonsense(arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"order": 5}
+
+    asyncio.run(main("the arguments of refund do not fit"))
+
+
+def test_a_call_in_doubt_is_migrated_and_keeps_its_effect_id():
+    @tool_migration("refund", "1", "2")
+    def in_cents(arguments: dict[str, Any]) -> None:
+        arguments["cents"] = round(arguments.pop("amount") * 100)
+
+    ids: list[str] = []
+
+    @tool(if_unsure="ask")
+    def refund(order: str, amount: float, ctx: Any) -> None:
+        """Give money back."""
+        ids.append(ctx.effect_id)
+        raise ConnectionError("cut off")
+
+    @tool(name="refund", if_unsure="retry", version="2")
+    def refund_again(order: str, cents: int, ctx: Any) -> dict[str, Any]:
+        """Give money back."""
+        ids.append(ctx.effect_id)
+        return {"cents": cents}
+
+    async def main() -> None:
+        async with opened() as db:
+            result = await agent(refund, status).run(db, session="s", message="refund 7")
+            assert result.status == "in_doubt"
+            result = await agent(refund_again, status).run(db, session="s")
+            assert result.ok, result
+            assert len(set(ids)) == 1
+            assert len(ids) == 2
+
+    asyncio.run(main())
+
+
+def test_a_tool_that_changed_while_nothing_was_open_is_only_noted():
+    async def main() -> None:
+        async with opened() as db:
+            small = [calls(("refund", {"order": "7", "amount": 5})), "Done", "Again"]
+            assert (await agent(old_refund(), script=small).run(db, session="s", message="x")).ok
+            result = await agent(new_refund(), script=small).run(db, session="s", message="y")
+            assert result.ok
+            assert result.notes == ("the tool refund was version 1 and is version 2",)
+
+    asyncio.run(main())

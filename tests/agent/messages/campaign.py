@@ -1,0 +1,48 @@
+"""The long run: ``python -m tests.agent.messages.campaign``. Exits 1 unless every message was answered once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.agent.messages.meeting import meet
+from tests.places import url_of
+from tests.reporting import write_last_run
+from tests.servers import shared
+
+REPORT = Path(__file__).parents[3] / "docs" / "reports" / "messages.md"
+STORES = ("sqlite", "postgres")
+
+
+def main() -> int:
+    """Meet on every store."""
+    parser = argparse.ArgumentParser(prog="python -m tests.agent.messages.campaign", description=__doc__)
+    parser.add_argument("--store", choices=STORES, action="append", help="only this kind of store")
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--report", action="store_true", help=f"write the result into {REPORT.name}")
+    args = parser.parse_args()
+    shared.begin()
+    began = time.monotonic()
+    lines: list[str] = []
+    fine = True
+    try:
+        with tempfile.TemporaryDirectory(prefix="perdure-messages-") as folder:
+            for store in args.store or STORES:
+                outcome = meet(store, url_of(store, Path(folder), "talks"), args.rounds)
+                lines.append(str(outcome))
+                print(outcome, flush=True)
+                fine = fine and outcome.ok
+    finally:
+        shared.end()
+    lines.append(f"{'ok' if fine else 'FAILED'} in {time.monotonic() - began:.0f} s")
+    print(lines[-1])
+    if args.report and fine:
+        write_last_run(REPORT, lines)
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What a crash costs an agent that resumes, beside one that starts again: tokens, time and bytes."""

@@ -1,0 +1,305 @@
+"""Agents that work for others: children in sessions of their own, and conversations that are handed over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from perdure import faults, tool
+from perdure.agent import watching
+from perdure.agent.agent import Agent
+from perdure.agent.children import child_id, handoff
+from perdure.agent.models.scripted import ScriptedModel, calls
+from tests.agent.worker import start
+from tests.agent.working import by_turn, opened, play
+from tests.places import url_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from perdure.agent.models import Request
+
+booked: list[str] = []
+
+
+class Died(BaseException):
+    """What a process that dies here raises; nothing may catch it."""
+
+
+
+@tool(approve=lambda args: args["city"] == "Rome")
+def book(city: str) -> str:
+    """Book a hotel."""
+    booked.append(city)
+    return f"{city} booked"
+
+
+@pytest.fixture(autouse=True)
+def nothing_booked() -> None:
+    booked.clear()
+
+
+def last(request: Request) -> str:
+    return request.messages[-1]["content"]
+
+
+def pair(city: str) -> tuple[Agent, Agent]:
+    """A parent that has one task done, and the child that does it."""
+    child = Agent("booker", model=ScriptedModel(by_turn(calls(("book", {"city": city})), last)), tools=[book])
+    does = child.as_tool(description="Book hotels.")
+    parent = Agent("planner", model=ScriptedModel(by_turn(calls(("booker", {"task": f"book {city}"})), last)), tools=[does])
+    return parent, child
+
+
+def test_a_child_works_in_a_session_of_its_own_and_its_answer_is_the_result(tmp_path: Path):
+    parent, _ = pair("Paris")
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            end = await parent.run(db, session="trip", message="go", owner="ana")
+            assert (end.status, end.text, end.children) == ("done", "Paris booked", ())
+            rows = await db.sessions()
+            assert [(r.owner, r.status) for r in rows] == [("ana", "idle")] * 2
+            effect = next(c.more["effect"] for c in await db.history("trip") if c.kind == "done")
+            assert rows[1].id == child_id("trip", effect)
+            assert [m["content"] for m in (await db.read(rows[1].id)).messages][0] == "book Paris"
+            assert (await db.look("trip")).pending == 0
+
+    play(work())
+    assert booked == ["Paris"]
+
+
+def test_what_a_child_waits_for_is_seen_on_the_parent_which_goes_on_with_it(tmp_path: Path):
+    parent, _ = pair("Rome")
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            waits = await parent.run(db, session="trip", message="go")
+            assert waits.status == "waiting_result"
+            (child,) = waits.children
+            assert (child.tool, child.status) == ("booker", "waiting_approval")
+        async with opened(tmp_path) as db:
+            assert (await parent.run(db, session="trip")).children == (child,)
+            async with db.session(child.session) as s:
+                request = s.approvals()[0]
+            await db.approve(child.session, request.id, by="bob")
+            end = await parent.run(db, session="trip")
+            assert (end.status, end.text, end.children) == ("done", "Rome booked", ())
+
+    play(work())
+    assert booked == ["Rome"]
+
+
+def test_a_child_that_is_finished_elsewhere_posts_its_outcome_to_the_parent(tmp_path: Path):
+    parent, child = pair("Rome")
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            (one,) = (await parent.run(db, session="trip", message="go")).children
+            async with db.session(one.session) as s:
+                request = s.approvals()[0]
+            await db.reject(one.session, request.id, by="bob", reason="too dear")
+            assert "too dear" in (await child.run(db, session=one.session)).text
+            assert (await db.look("trip")).pending == 1
+            assert "too dear" in (await parent.run(db, session="trip")).text
+            assert (await db.look("trip")).pending == 0
+            # It may be talked to later: the parent is not told again.
+            agent = Agent("booker", model=ScriptedModel(lambda _: "hello"), tools=[book])
+            await agent.run(db, session=one.session, message="hi")
+            assert (await db.look("trip")).pending == 0
+
+    play(work())
+
+
+def test_a_child_that_fails_is_a_failed_call(tmp_path: Path):
+    parent, child = pair("Paris")
+    child.max_turns = 1
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            end = await parent.run(db, session="trip", message="go")
+            assert "booker ended with max_turns" in json.loads(end.text)["error"]
+
+    play(work())
+
+
+POINTS = ["agent.before_model", "agent.after_model", "agent.before_commit", "agent.after_commit", "call.before_outcome"]
+
+
+@pytest.mark.parametrize("name", [*POINTS, "call.after_outcome", "commit.before_write", "commit.after_write"])
+def test_dying_anywhere_in_either_loses_and_repeats_nothing(tmp_path: Path, name: str):
+    """Each passing of the point in turn; dying is an exception that nobody catches, the process's locks are let go."""
+    for nth in range(40):
+        folder = tmp_path / str(nth)
+        folder.mkdir()
+        passed = 0
+
+        def die(point: str, nth: int = nth) -> None:
+            nonlocal passed
+            if point == name:
+                passed += 1
+                if passed == nth + 1:
+                    raise Died
+
+        async def once(folder: Path = folder) -> Any:
+            parent, _ = pair("Paris")
+            async with opened(folder) as db:
+                return await parent.run(db, session="trip", message="go", key="m")
+
+        booked.clear()
+        faults.hook = die
+        try:
+            end = play(once())
+        except BaseException as e:
+            if not (isinstance(e, Died) or (isinstance(e, BaseExceptionGroup) and e.subgroup(Died))):
+                raise
+            end = None
+        finally:
+            faults.hook = None
+        if end is not None:
+            assert nth > 1
+            return
+        end = play(once())
+        if end.status == "waiting_result":
+            # The call of the hotel was started and nobody knows: that is the child's doubt, not a second booking.
+            assert end.children[0].status == "in_doubt"
+            assert len(booked) <= 1
+        else:
+            assert (end.status, end.text, booked) == ("done", "Paris booked", ["Paris"])
+    raise AssertionError(f"{name} is passed for ever")
+
+
+@pytest.mark.parametrize("point", ["agent.after_model", "agent.after_commit", "call.before_outcome", "call.after_outcome"])
+def test_killing_a_parent_with_its_child_loses_and_repeats_nothing(tmp_path: Path, point: str):
+    """The same points are passed by the parent and by the child, so that each hit is another one's death."""
+    for hit in range(1, 6):
+        folder = tmp_path / str(hit)
+        folder.mkdir()
+        job = {"scene": "plan", "url": url_of("sqlite", folder)}
+        killed = start(folder, **job, point=point, hit=hit)
+        killed.communicate()
+        if killed.returncode == 0:
+            assert hit > 1
+            return
+        assert killed.returncode == -signal.SIGKILL
+        again = start(folder, **job)
+        out, _ = again.communicate()
+        assert json.loads(out) == ["done", "Paris booked"]
+        # Under one key, however often it was sent.
+        assert len(set((folder / "bookings").read_text().split())) == 1
+
+
+def test_cancelling_reaches_children_that_wait(tmp_path: Path):
+    parent, _ = pair("Rome")
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            (child,) = (await parent.run(db, session="trip", message="go")).children
+            await db.cancel("trip", by="ana", reason="stay home")
+            assert (await parent.run(db, session="trip")).status == "cancelled"
+            assert (await db.look(child.session)).status == "cancelled"
+            async with db.session(child.session) as s:
+                assert [a.status for a in s.approvals(None)] == ["withdrawn"]
+            end = await parent.run(db, session="trip", message="well?")
+            assert "cancelled" in (await db.read("trip")).messages[-3]["content"]
+            assert (end.status, end.text) == ("done", "well?")
+
+    play(work())
+    assert booked == []
+
+
+def test_cancelling_reaches_children_that_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(watching, "POLL", 0.02)
+    working = asyncio.Event()
+
+    async def long(request: Request) -> str:
+        working.set()
+        await asyncio.sleep(3600)
+        return "never"
+
+    child = Agent("thinker", model=ScriptedModel(long))
+    parent = Agent("p", model=ScriptedModel(by_turn(calls(("thinker", {"task": "think"})))), tools=[child.as_tool()])
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            task = asyncio.create_task(parent.run(db, session="p", message="go"))
+            await working.wait()
+            await db.cancel("p")
+            assert (await task).status == "cancelled"
+            assert {r.status for r in await db.sessions()} == {"cancelled"}
+
+    play(work())
+
+
+# -- handing over --------------------------------------------------------------------------------------------------
+
+
+def desk() -> tuple[Agent, Agent]:
+    def names(request: Request) -> str:
+        return f"{request.messages[0]['content']} {sorted(t['name'] for t in request.tools)} {last(request)}"
+
+    billing = Agent("billing", model=ScriptedModel(names, name="b"), tools=[book], instructions="I do bills.")
+    front = Agent(
+        "front",
+        model=ScriptedModel(by_turn(calls(("hand_to_billing", {"reason": "a bill"})), names), name="f"),
+        tools=[handoff(billing)],
+        instructions="I am the front desk.",
+    )
+    return front, billing
+
+
+def test_a_conversation_that_was_handed_over_goes_on_under_the_other_agent(tmp_path: Path):
+    front, _ = desk()
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            end = await front.run(db, session="s", message="my bill is wrong")
+            said = "I do bills. ['book'] billing has the conversation from here on."
+            assert (end.status, end.text, end.notes) == ("done", said, ())
+        async with opened(tmp_path) as db:
+            again, _ = desk()
+            assert (await again.run(db, session="s", message="hello")).text == "I do bills. ['book'] hello"
+            models = [c.more["model"]["name"] for c in await db.history("s") if "model" in c.more]
+            assert models == ["b", "b", "f"]
+
+    play(work())
+
+
+def test_an_agent_that_nobody_knows_cannot_go_on(tmp_path: Path):
+    front, billing = desk()
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            await front.run(db, session="s", message="my bill is wrong")
+            alone = Agent("front", model=ScriptedModel(lambda _: "hm"))
+            end = await alone.run(db, session="s", message="hello")
+            assert (end.status, "'billing'" in end.reason, "agents=" in end.reason) == ("incompatible", True, True)
+            assert (await db.look("s")).pending == 1
+            assert (await alone.run(db, session="s", agents=[billing])).text == "I do bills. ['book'] hello"
+
+    play(work())
+
+
+def test_dying_right_after_a_handover_goes_on_with_the_other_agent(tmp_path: Path):
+    def die(point: str) -> None:
+        if point == "call.after_outcome":
+            raise Died
+
+    async def once() -> Any:
+        front, _ = desk()
+        async with opened(tmp_path) as db:
+            return await front.run(db, session="s", message="my bill is wrong", key="m")
+
+    faults.hook = die
+    try:
+        with pytest.raises(BaseExceptionGroup) as died:
+            play(once())
+        assert died.value.subgroup(Died)
+    finally:
+        faults.hook = None
+    end = play(once())
+    assert (end.text[:11], end.notes) == ("I do bills.", ())

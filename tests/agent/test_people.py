@@ -1,0 +1,249 @@
+"""People beside a run: messages while an approval is open, cancelling, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import perdure
+from perdure import tool
+from perdure.agent import watching
+from perdure.agent.agent import Agent
+from perdure.agent.models.scripted import ScriptedModel, calls
+from perdure.errors import ApprovalError, InvalidInput
+from tests.agent.working import by_turn, opened, play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from perdure.agent.models import Request
+
+paid: list[int] = []
+
+
+@tool(approve=True)
+def refund(amount: int) -> str:
+    """Refund money."""
+    paid.append(amount)
+    return f"refunded {amount}"
+
+
+@tool(read=True)
+def look(what: str) -> str:
+    """Look something up."""
+    return f"{what} is fine"
+
+
+@pytest.fixture(autouse=True)
+def nothing_paid() -> None:
+    paid.clear()
+
+
+def clerk(*answers: Any, **options: Any) -> Agent:
+    return Agent("clerk", model=ScriptedModel(by_turn(*answers)), tools=[refund, look], **options)
+
+
+def said(request: Request, back: int = 1) -> Any:
+    return request.messages[-back]["content"]
+
+
+# -- a message while an approval is open ----------------------------------------------------------------------------
+
+
+def test_a_message_meanwhile_is_answered_after_the_decision(tmp_path: Path):
+    agent = clerk(calls(("refund", {"amount": 5})), lambda r: f"first {said(r, 2)}, then {said(r)}")
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            waits = await agent.run(db, session="s", message="refund me")
+            again = await agent.run(db, session="s", message="and hurry")
+            assert (again.status, again.approvals) == ("waiting_approval", waits.approvals)
+            await db.approve("s", waits.approvals[0].id, by="bob")
+            assert (await agent.run(db, session="s")).text == "first refunded 5, then and hurry"
+
+    play(work())
+    assert paid == [5]
+
+
+def test_a_message_meanwhile_withdraws_the_request_and_is_answered_now(tmp_path: Path):
+    script = (
+        calls(("refund", {"amount": 5}), ("look", {"what": "order"})),
+        lambda r: f"{json.loads(said(r, 3))['error']} | {said(r, 2)} | {said(r)}",
+    )
+    agent = clerk(*script, on_message="withdraw")
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            waits = await agent.run(db, session="s", message="refund me")
+            request = waits.approvals[0]
+            done = await agent.run(db, session="s", message="no, leave it")
+            assert done.status == "done"
+            assert done.text == (
+                "the request for approval was withdrawn: the user has said something else meanwhile"
+                " | order is fine | no, leave it"
+            )
+            async with db.session("s") as s:
+                assert [(a.id, a.status) for a in s.approvals(None)] == [(request.id, "withdrawn")]
+            with pytest.raises(ApprovalError, match="withdrawn"):
+                await db.approve("s", request.id, by="bob")
+
+    play(work())
+    assert paid == []
+
+
+def test_a_decision_that_came_first_is_not_withdrawn(tmp_path: Path):
+    agent = clerk(calls(("refund", {"amount": 5})), lambda r: f"{said(r, 2)}, {said(r)}", on_message="withdraw")
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            waits = await agent.run(db, session="s", message="refund me")
+            await db.approve("s", waits.approvals[0].id, by="bob")
+            assert (await agent.run(db, session="s", message="thanks")).text == "refunded 5, thanks"
+
+    play(work())
+
+
+def test_what_becomes_of_messages_is_one_of_two_words():
+    with pytest.raises(InvalidInput, match="queue, withdraw"):
+        clerk("x", on_message="drop")
+
+
+# -- cancelling ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_wait_is_over_until_there_is_a_new_message(tmp_path: Path):
+    agent = clerk(calls(("refund", {"amount": 5})), lambda r: f"{json.loads(said(r, 2))['error']} | {said(r)}")
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            waits = await agent.run(db, session="s", message="refund me")
+            await db.cancel("s", by="ana", reason="wrong customer")
+            over = await agent.run(db, session="s")
+            assert (over.status, over.reason) == ("cancelled", "cancelled by ana: wrong customer")
+            assert (await db.look("s")).status == "cancelled"
+            with pytest.raises(ApprovalError):
+                await db.approve("s", waits.approvals[0].id, by="bob")
+            assert (await agent.run(db, session="s")).status == "cancelled"
+            again = await agent.run(db, session="s", message="hello?")
+            assert (again.status, again.text) == ("done", "cancelled by ana: wrong customer | hello?")
+            assert (await db.look("s")).status == "idle"
+            assert (await db.look("s")).pending == 0
+
+    play(work())
+    assert paid == []
+
+
+def test_a_model_that_is_being_asked_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(watching, "POLL", 0.02)
+    asked = asyncio.Event()
+
+    async def never(request: Request) -> str:
+        if said(request) == "hello":
+            asked.set()
+            await asyncio.sleep(3600)
+        return f"{[m['content'] for m in request.messages]}"
+
+    agent = Agent("slow", model=ScriptedModel(never))
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            task = asyncio.create_task(agent.run(db, session="s", message="hello"))
+            await asked.wait()
+            await db.cancel("s")
+            assert (await task).status == "cancelled"
+            assert (await agent.run(db, session="s")).status == "cancelled"
+            # What was asked before is still known, and was not answered by itself.
+            assert (await agent.run(db, session="s", message="bye")).text == "['hello', 'bye']"
+
+    play(work())
+
+
+def test_a_tool_that_was_started_stays_open_and_is_settled_as_it_declares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(watching, "POLL", 0.02)
+    started = asyncio.Event()
+    entered: list[str] = []
+
+    async def slowly(name: str) -> str:
+        entered.append(name)
+        if len(entered) <= 2:
+            if len(entered) == 2:
+                started.set()
+            await asyncio.sleep(3600)
+        return f"{name} done"
+
+    @tool(if_unsure="retry")
+    async def again(ctx: perdure.Context) -> str:
+        return await slowly("again")
+
+    @tool
+    async def once() -> str:
+        return await slowly("once")
+
+    agent = Agent("a", model=ScriptedModel(by_turn(calls(("again", {}), ("once", {})), "fine")), tools=[again, once])
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            task = asyncio.create_task(agent.run(db, session="s", message="go"))
+            await started.wait()
+            await db.cancel("s", by="ana")
+            assert (await task).status == "cancelled"
+            stuck = await agent.run(db, session="s", message="go on")
+            assert (stuck.status, [d.tool for d in stuck.in_doubt]) == ("in_doubt", ["once"])
+            async with db.session("s") as s:
+                await s.resolve(stuck.in_doubt[0].effect, abort=True)
+            assert (await agent.run(db, session="s")).text == "fine"
+
+    play(work())
+    assert sorted(entered) == ["again", "again", "once"]
+
+
+def test_a_deadline_ends_a_model_call_and_the_next_run_goes_on(tmp_path: Path):
+    slow = True
+
+    async def answer(request: Request) -> str:
+        if slow:
+            await asyncio.sleep(3600)
+        return "here"
+
+    agent = Agent("slow", model=ScriptedModel(answer))
+
+    async def work() -> None:
+        nonlocal slow
+        async with opened(tmp_path) as db:
+            late = await agent.run(db, session="s", message="hello", deadline=0.05)
+            assert (late.status, (await db.look("s")).status) == ("deadline", "paused")
+            slow = False
+            assert (await agent.run(db, session="s")).text == "here"
+
+    play(work())
+
+
+def test_cancelling_the_task_itself_leaves_the_session_to_be_resumed(tmp_path: Path):
+    asked = asyncio.Event()
+    stuck = True
+
+    async def answer(request: Request) -> str:
+        asked.set()
+        if stuck:
+            await asyncio.sleep(3600)
+        return "here"
+
+    agent = Agent("slow", model=ScriptedModel(answer))
+
+    async def work() -> None:
+        nonlocal stuck
+        async with opened(tmp_path) as db:
+            task = asyncio.create_task(agent.run(db, session="s", message="hello"))
+            await asked.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            stuck = False
+            assert (await agent.run(db, session="s")).text == "here"
+
+    play(work())

@@ -1,0 +1,129 @@
+"""The command line: what people decide about a session, from another process than the agent's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import perdure
+from perdure import tool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+
+paid: list[int] = []
+
+
+@tool(approve=True)
+def refund(order: str, amount: int) -> int:
+    paid.append(amount)
+    return amount
+
+
+@tool
+def seat(ctx: perdure.Context) -> str:
+    return ctx.ask("Window or aisle?", {"enum": ["window", "aisle"]})
+
+
+@tool
+def wire(amount: int) -> None:
+    raise TimeoutError
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    """A database with a session that waits for a refund, a seat and a wire; its URL."""
+    paid.clear()
+    url = f"sqlite:///{tmp_path}/agents.db"
+    with perdure.open(url, schema="2.0.0") as db, db.session("s") as s:
+        for call in (lambda: s.call(refund, "o1", 100), lambda: s.call(seat), lambda: s.call(wire, 7)):
+            with pytest.raises(perdure.CallError):
+                call()
+    return url
+
+
+def go_on(url: str) -> list[object]:
+    with perdure.open(url, schema="2.0.0") as db, db.session("s") as s:
+        found: list[object] = []
+        for call in (lambda: s.call(refund, "o1", 100), lambda: s.call(seat), lambda: s.call(wire, 7)):
+            try:
+                found.append(call())
+            except perdure.CallError as e:
+                found.append(type(e).__name__)
+        return found
+
+
+def ids(command: Command) -> tuple[str, str, str]:
+    answer = command("approve", "s", "--json").json
+    assert list(answer) == ["session", "approvals", "effects"]
+    first, second = answer["approvals"]
+    return first["id"], second["id"], answer["effects"][0]["id"]
+
+
+def test_what_is_open_is_listed_when_nothing_is_named(command: Command, shop: str):
+    a, b, e = ids(command)
+    for name in ("approve", "reject", "answer", "resolve"):
+        lines = command(name, "s").out.splitlines()
+        assert lines[0] == f'{a}: refund {{order: "o1", amount: 100}} waits for agreement'
+        assert any(line.startswith(f"{b}: seat") and "Window or aisle?" in line for line in lines)
+        assert lines[-1] == f"{e}: wire {{amount: 7}} is in_doubt, ended with TimeoutError"
+
+
+def test_decisions_from_the_command_line_reach_the_agent(command: Command, shop: str):
+    a, b, e = ids(command)
+    assert command("approve", "s", a, "--by", "ana", "--reason", "fair").out == f"{a}: approved\n"
+    assert command("answer", "s", b, "aisle", "--by", "ana").code == 0
+    done = command("resolve", "s", e, "--done", '{"ok": true}', "--by", "ana", "--json").json
+    assert done == {"session": "s", "id": e, "decision": "done"}
+    assert go_on(shop) == [100, "aisle", {"ok": True}]
+    assert "nothing in s waits" in command("resolve", "s").out
+    with perdure.open(shop, schema="2.0.0") as db, db.session("s") as s:
+        assert [(r.by, r.reason) for r in s.approvals(None)] == [("ana", "fair"), ("ana", "")]
+
+
+def test_an_approval_with_other_arguments(command: Command, shop: str):
+    a, _, _ = ids(command)
+    assert command("approve", "s", a, "--edit", "[1]").code == 2
+    assert command("approve", "s", a, "--edit", "{").code == 2
+    assert command("approve", "s", a, "--edit", '{"order": "o1", "amount": 60}').code == 0
+    assert go_on(shop)[0] == 60
+    assert paid == [60]
+
+
+def test_refusals_and_giving_up(command: Command, shop: str):
+    a, b, e = ids(command)
+    assert command("reject", "s", a, "--reason", "no").code == 0
+    assert command("reject", "s", b).code == 0
+    assert command("resolve", "s", e, "--abort").out == f"{e}: given up\n"
+    assert go_on(shop) == ["EffectFailed", "EffectFailed", "EffectFailed"]
+
+
+def test_a_second_decision_and_a_wrong_one_are_refused(command: Command, shop: str):
+    a, b, e = ids(command)
+    assert command("approve", "s", b).code == 1
+    assert command("answer", "s", b).code == 2
+    assert command("approve", "s", a).code == 0
+    second = command("reject", "s", a)
+    assert (second.code, "decided already" in second.err) == (1, True)
+    assert command("approve", "s", "ap_of_another").code == 1
+    assert command("approve", "nobody", a).code == 1
+    assert command("resolve", "s", e).code == 2
+    assert command("resolve", "s", e, "--abort", "--retry").code == 2
+    assert command("resolve", "s", "ef_of_another", "--abort").code == 1
+
+
+def test_a_session_that_is_being_written_can_be_decided_about_but_not_resolved(command: Command, shop: str):
+    a, _, e = ids(command)
+    with perdure.open(shop, schema="2.0.0") as db, db.session("s"):
+        assert command("resolve", "s", e, "--retry").code == 4
+        assert command("approve", "s", a).code == 0
+    assert command("resolve", "s", e, "--retry").out == f"{e}: to be made again\n"
+
+
+def test_cancel_is_left_in_the_inbox(command: Command, shop: str):
+    assert command("cancel", "nobody").code == 1
+    assert command("cancel", "s", "--by", "ana", "--reason", "wrong").out == "s: cancelled\n"
+    assert command("ls", "--json").json["sessions"][0]["inbox"] == 1
