@@ -17,10 +17,9 @@ GROUPS = {
     "Sessions": ["Session", "AsyncSession", "BlobRef", "Origin", "UncommittedEdits"],
     "Looking": ["Reading", "Checkpoint", "Status", "Kind", "Difference", "Clash", "Message"],
     "Tools": ["tool", "Tool", "Context", "Done", "NotDone", "Unknown", "Approval"],
-    "Agents": ["Agent", "RunResult"],
-    "Models": [
-        "ChatModel", "OpenAIModel", "ScriptedModel", "RecordedModel", "Retry", "Price", "text", "image", "audio", "file",
-    ],
+    "Agents": ["Agent", "RunResult", "Window", "Janitor", "tool_migration"],
+    "Models": ["ChatModel", "OpenAIModel", "ScriptedModel", "RecordedModel", "Retry", "Price"],
+    "Parts of messages": ["text", "image", "audio", "file"],
     "Keys and migrations": ["Keys", "Migrations", "migration"],
 }
 _FLOW = re.compile(r"^(?:Flow|Generator)\[(.*)\]$")

@@ -14,8 +14,7 @@ from typing import Any
 from shop import Shop
 
 import perdure
-from perdure.agent.agent import Agent
-from perdure.agent.models.scripted import ScriptedModel
+from perdure import Agent, ScriptedModel
 
 STORE = os.environ.get("SUPPORT_STORE", "sqlite:///support.db")
 SESSION, CUSTOMER = "session-2024-bf-847", "user-12345"

@@ -16,8 +16,7 @@ from typing import Any
 from airline import Airline
 
 import perdure
-from perdure.agent.agent import Agent
-from perdure.agent.models.scripted import ScriptedModel
+from perdure import Agent, ScriptedModel
 
 STORE = os.environ.get("TRAVEL_STORE", "sqlite:///trips.db")
 SESSION = "trip-42"

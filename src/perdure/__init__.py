@@ -8,6 +8,9 @@ from perdure._version import __version__
 
 if TYPE_CHECKING:
     from perdure.agent.agent import Agent as Agent
+    from perdure.agent.children import handoff as handoff
+    from perdure.agent.janitor import Janitor as Janitor
+    from perdure.agent.live import follow as follow
     from perdure.agent.models import ChatModel as ChatModel
     from perdure.agent.models.openai import OpenAIModel as OpenAIModel
     from perdure.agent.models.parts import audio as audio
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
     from perdure.agent.models.retry import Retry as Retry
     from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
     from perdure.agent.outcome import RunResult as RunResult
+    from perdure.agent.stream import Event as Event
+    from perdure.agent.upgrades import tool_migration as tool_migration
+    from perdure.agent.waking import wake_me as wake_me
+    from perdure.agent.window import Window as Window
     from perdure.approvals import Approval as Approval
     from perdure.bridge import AsyncDatabase as AsyncDatabase
     from perdure.bridge import AsyncSession as AsyncSession
@@ -83,6 +90,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "agent.agent": ("Agent",),
+    "agent.children": ("handoff",),
+    "agent.janitor": ("Janitor",),
+    "agent.live": ("follow",),
     "agent.models": ("ChatModel",),
     "agent.models.openai": ("OpenAIModel",),
     "agent.models.parts": ("audio", "file", "image", "text"),
@@ -91,6 +101,10 @@ _HOMES = {
     "agent.models.retry": ("Retry",),
     "agent.models.scripted": ("ScriptedModel",),
     "agent.outcome": ("RunResult",),
+    "agent.stream": ("Event",),
+    "agent.upgrades": ("tool_migration",),
+    "agent.waking": ("wake_me",),
+    "agent.window": ("Window",),
     "approvals": ("Approval",),
     "bridge": ("AsyncDatabase", "AsyncSession"),
     "checkpoint": ("Checkpoint", "Reading"),

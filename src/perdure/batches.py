@@ -48,7 +48,7 @@ class Batches(Approvals):
         digest = call_digest(tool.name, tool.version, bound)
         again, asks = None, ""
         if tool.read:
-            again = self._cached(tool, digest)
+            again = yield from self._cached(tool, digest)
         else:
             again, asks = yield from self._elsewhere_again(digest)
         record = self._new_record(tool, bound, digest, call.slot)
@@ -69,13 +69,6 @@ class Batches(Approvals):
             record["status"] = "started"
             record["attempt"] = 1
         return record
-
-    def _cached(self, tool: Tool, digest: str) -> tuple[str, Any] | None:
-        cache: Any = self._book.get("cache", {}) if tool.cache is not None else {}
-        hit = cache.get(digest)
-        if hit is None or hit["until"] <= self.kernel.clock.wall():
-            return None
-        return "cache", plain(hit["result"])
 
     def _elsewhere_again(self, digest: str) -> Flow[tuple[tuple[str, Any] | None, str]]:
         """The outcome to reuse, or the id of the same effect on another line."""

@@ -12,11 +12,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from perdure import faults
+from perdure.caching import Caching
 from perdure.context import Asking, Context
 from perdure.elsewhere import Elsewhere, find_elsewhere
 from perdure.errors import CallError, Diverged, DoneElsewhere, EffectFailed, InDoubt, NotFound, NotJson, ResultPending
 from perdure.flow import Do, Flow, Invoke
-from perdure.inbox import Inbox
 from perdure.model import Kind, Status
 from perdure.tools import Done, Later, NotDone, Tool, Unknown, as_tool, call_digest, in_time
 from perdure.tracked import plain
@@ -34,7 +34,7 @@ MAX_ATTEMPTS = 3
 _UNSET: Any = object()
 
 
-class Effects(Inbox):
+class Effects(Caching):
     """The flows of a handle that call tools."""
 
     _calls = 0
@@ -124,16 +124,16 @@ class Effects(Inbox):
 
     def _read(self, tool: Tool, bound: dict[str, Any], digest: str) -> Flow[Any]:
         """A read runs whenever asked, unless a recorded answer is still fresh."""
-        cache: Any = self._book.get("cache", {}) if tool.cache is not None else {}
-        hit = cache.get(digest)
-        if hit is not None and hit["until"] > self.kernel.clock.wall():
-            return plain(hit["result"])
+        if (hit := (yield from self._cached(tool, digest))) is not None:
+            return hit[1]
         result = yield Invoke(in_time(tool.fn, tool.timeout), (), self._arguments(tool, bound, None))
         if tool.cache is not None and self._replay is None:
             until = self.kernel.clock.wall() + int(tool.cache * 1000)
             self._book.setdefault("cache", {})[digest] = {"result": result, "until": until}
             # A cached read is one somebody pays for: it is durable before anyone sees it.
             yield from self._write(Kind.DONE, x={"tool": tool.name})
+            if tool.cache_scope == "shared":
+                yield from self._keep_shared(tool, digest, result)
         return result
 
     def _arguments(self, tool: Tool, bound: dict[str, Any], record: TrackedDict | None) -> dict[str, Any]:
@@ -149,9 +149,9 @@ class Effects(Inbox):
         def wake(at: Any, *, key: str = "", **options: Any) -> Any:
             return carry(self._wake_later(f"{record['id']}:{key}" if key else record["id"], at=at, **options))
 
-        said = {"last_progress": plain(record.get("progress")), "answers": tuple(plain(record.get("answers", ())))}
-        ways = {"write": write, "wake": wake}
-        return {**bound, "ctx": Context(record["id"], self.fence, self.id, record["attempt"], **ways, **said)}
+        more: dict[str, Any] = {"write": write, "wake": wake, "last_progress": plain(record.get("progress"))}
+        more["answers"] = tuple(plain(record.get("answers", ())))
+        return {**bound, "ctx": Context(record["id"], self.fence, self.id, record["attempt"], **more)}
 
     def _courier(self) -> Callable[[Flow[Any]], Any]:
         """Carries a flow out for a tool that is running; each kind of handle has its own way."""

@@ -33,9 +33,7 @@ class Message(NamedTuple):
     body: Any
 
 
-def seal_entry(
-    kernel: Kernel, session: str, key: str, kind: str, body: Any, *, at: int | None = None
-) -> InboxEntry:
+def seal_entry(kernel: Kernel, session: str, key: str, kind: str, body: Any, *, at: int | None = None) -> InboxEntry:
     """Seal an input, bound to its session, key and kind. The body holds no blobs: it is limited in size."""
     plaintext = codec.encode(Wire(None).value(body, ("message",)))
     if len(plaintext.data) > MAX_MESSAGE:

@@ -19,6 +19,7 @@ from perdure.errors import InvalidInput
 from perdure.values import Wire
 
 POLICIES = ("retry", "ask", "report")
+SCOPES = ("session", "shared")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -72,6 +73,7 @@ class Tool:
         name: str | None = None,
         read: bool = False,
         cache: str | float | None = None,
+        cache_scope: str = "session",
         if_unsure: str | Callable[..., Any] = "ask",
         key_valid_for: str | float | None = None,
         approve: bool | Callable[[dict[str, Any]], bool] = False,
@@ -89,7 +91,11 @@ class Tool:
         self.fn = fn
         self.name = name or getattr(fn, "__name__", "tool")
         self.read = read
+        if cache_scope not in SCOPES:
+            msg = f"cache_scope is one of {', '.join(SCOPES)}, not {cache_scope!r:.40}"
+            raise InvalidInput(msg)
         self.cache = None if cache is None else seconds(cache)
+        self.cache_scope = cache_scope
         self.if_unsure = if_unsure
         self.key_valid_for = None if key_valid_for is None else seconds(key_valid_for)
         self.approve = approve
@@ -148,6 +154,7 @@ def tool(
     name: str | None = None,
     read: bool = False,
     cache: str | float | None = None,
+    cache_scope: str = "session",
     if_unsure: str | Callable[..., Any] = "ask",
     key_valid_for: str | float | None = None,
     approve: bool | Callable[[dict[str, Any]], bool] = False,
@@ -161,10 +168,12 @@ def tool(
 def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     """Declare a tool.
 
-    ``read=True``: no side effect, may run again. ``if_unsure`` says what happens when a call was started and its
-    outcome is unknown: ``"retry"`` with the same effect id (while the provider's key is valid, ``key_valid_for``),
-    a function that asks the outside world, ``"ask"`` a human (the default), or ``"report"`` it as unknown.
-    ``timeout`` ends a call whose outcome is then unknown; ``poll(handle)`` looks after what returned :class:`Later`.
+    ``read=True``: no side effect, may run again; with ``cache="7d"`` what it returned is given again for so long, in
+    its session or, with ``cache_scope="shared"``, in all sessions of the same owner. ``if_unsure`` says what happens
+    when a call was started and its outcome is unknown: ``"retry"`` with the same effect id (while the provider's key is
+    valid, ``key_valid_for``), a function that asks the outside world, ``"ask"`` a human (the default), or ``"report"``
+    it as unknown. ``timeout`` ends a call whose outcome is then unknown; ``poll(handle)`` looks after what returned
+    :class:`Later`.
 
     >>> @tool(read=True)
     ... def add(a: int, b: int = 1) -> int:

@@ -30,7 +30,6 @@ class Died(BaseException):
     """What a process that dies here raises; nothing may catch it."""
 
 
-
 @tool(approve=lambda args: args["city"] == "Rome")
 def book(city: str) -> str:
     """Book a hotel."""
@@ -51,7 +50,9 @@ def pair(city: str) -> tuple[Agent, Agent]:
     """A parent that has one task done, and the child that does it."""
     child = Agent("booker", model=ScriptedModel(by_turn(calls(("book", {"city": city})), last)), tools=[book])
     does = child.as_tool(description="Book hotels.")
-    parent = Agent("planner", model=ScriptedModel(by_turn(calls(("booker", {"task": f"book {city}"})), last)), tools=[does])
+    parent = Agent(
+        "planner", model=ScriptedModel(by_turn(calls(("booker", {"task": f"book {city}"})), last)), tools=[does]
+    )
     return parent, child
 
 
@@ -66,7 +67,7 @@ def test_a_child_works_in_a_session_of_its_own_and_its_answer_is_the_result(tmp_
             assert [(r.owner, r.status) for r in rows] == [("ana", "idle")] * 2
             effect = next(c.more["effect"] for c in await db.history("trip") if c.kind == "done")
             assert rows[1].id == child_id("trip", effect)
-            assert [m["content"] for m in (await db.read(rows[1].id)).messages][0] == "book Paris"
+            assert (await db.read(rows[1].id)).messages[0]["content"] == "book Paris"
             assert (await db.look("trip")).pending == 0
 
     play(work())
@@ -173,7 +174,9 @@ def test_dying_anywhere_in_either_loses_and_repeats_nothing(tmp_path: Path, name
     raise AssertionError(f"{name} is passed for ever")
 
 
-@pytest.mark.parametrize("point", ["agent.after_model", "agent.after_commit", "call.before_outcome", "call.after_outcome"])
+@pytest.mark.parametrize(
+    "point", ["agent.after_model", "agent.after_commit", "call.before_outcome", "call.after_outcome"]
+)
 def test_killing_a_parent_with_its_child_loses_and_repeats_nothing(tmp_path: Path, point: str):
     """The same points are passed by the parent and by the child, so that each hit is another one's death."""
     for hit in range(1, 6):

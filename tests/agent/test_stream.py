@@ -17,8 +17,8 @@ from perdure.agent.models import Answer, Delta
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.agent.stream import Event, Feed
 from perdure.errors import ModelUnavailable
-from tests.agent.working import by_turn, opened, play
 from tests.agent.worker import WORDS, start
+from tests.agent.working import by_turn, opened, play
 from tests.places import STORES, url_of
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="perdure-race-") as folder:
             for store in args.store or STORES:
                 for how in (LOCKSTEP, FREELY):
-                    outcome = race(store, url_of(store, Path(folder), how), how, args.tries)
+                    outcome = race(store, url_of(store, Path(folder), f"{store} {how}"), how, args.tries)
                     lines.append(str(outcome))
                     print(outcome, flush=True)
                     for problem in outcome.problems[:10]:

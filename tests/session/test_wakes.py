@@ -29,7 +29,8 @@ def taken(db: perdure.Database) -> list[Any]:
 def test_a_wake_is_given_when_its_time_has_come_and_once(open_db: Open, clock: FakeClock):
     db = open_db()
     assert db.wake("s", delay="2h", message="tea")
-    assert db.wake("s", datetime.fromtimestamp(clock.wall() / 1000 + 3600, UTC), message={"role": "system", "content": "x"})
+    at = datetime.fromtimestamp(clock.wall() / 1000 + 3600, UTC)
+    assert db.wake("s", at, message={"role": "system", "content": "x"})
     db.post("s", "hello")
     assert taken(db) == ["hello"]
     clock.advance(HOUR)

@@ -101,17 +101,21 @@ class Server(ThreadingHTTPServer):
 class Desk(BaseHTTPRequestHandler):
     """Answers one request."""
 
-    server: Server
+    @property
+    def shop(self) -> Server:
+        """The server this is a desk of."""
+        assert isinstance(self.server, Server)
+        return self.server
 
     def do_GET(self) -> None:
         """Look something up."""
-        books = self.server.books
+        books = self.shop.books
         what, _, name = self.path.lstrip("/").partition("/")
         if what == "stock":
             with books.lock:
                 books.reads[name] += 1
             return self._say({"order": name, "in_stock": True, "price": books.prices.get(name, 0)})
-        books.after_all_before(self.server.tickets[self.client_address])
+        books.after_all_before(self.shop.tickets[self.client_address])
         with books.lock:
             if what == "order":
                 return self._say({"order": name, "charges": books.charges[name], "seen": books.seen[name]})
@@ -119,7 +123,7 @@ class Desk(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Charge an order, or be told how to behave."""
-        books = self.server.books
+        books = self.shop.books
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if len(body) < int(self.headers["Content-Length"]):
             return None

@@ -21,6 +21,7 @@ from perdure.agent.models import Answer, Request, text_of
 from perdure.agent.models.digests import message_digest, request_digest
 from perdure.agent.models.parts import packed
 from perdure.agent.models.prices import Price, price_of
+from perdure.agent.notify import check_notify
 from perdure.agent.outcome import RunResult, Spent
 from perdure.agent.rebuild import FORM
 from perdure.agent.schema import ToolSpec
@@ -32,9 +33,10 @@ from perdure.names import check_name
 from perdure.tools import Tool, as_tool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from perdure.agent.models import ChatModel
+    from perdure.agent.notify import Notify
     from perdure.bridge import AsyncSession
 
 NUDGE = "Go on."
@@ -51,7 +53,8 @@ class Agent:
     goes on.
     ``window`` says how much of a long conversation is sent, ``janitor`` who summarises the rest (False: nobody).
     ``on_message`` says what becomes of an open request for approval when the user says something meanwhile: "queue",
-    the message is answered afterwards, or "withdraw", the request is taken back.
+    the message is answered afterwards, or "withdraw", the request is taken back. ``notify``, a URL or a function, is
+    told when a run waits for a person or has failed.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Agent:
         window: Window | None = None,
         janitor: Janitor | bool = True,
         on_message: str = QUEUE,
+        notify: Notify | None = None,
     ) -> None:
         self.name = check_name(name, "agent")
         self.model: ChatModel = as_model(model, provider)
@@ -89,6 +93,7 @@ class Agent:
         if on_message not in (QUEUE, WITHDRAW):
             raise InvalidInput(f"on_message is one of {QUEUE}, {WITHDRAW}, not {on_message!r:.40}")
         self.on_message = on_message
+        self.notify = check_notify(notify)
         self.tools: dict[str, Tool] = {}
         self._specs: dict[str, ToolSpec] = {}
         for fn in tools:
@@ -151,13 +156,14 @@ class Agent:
         if self.janitor is not None and self.janitor.model is not None:
             await self.janitor.model.close()
 
-    async def stream(self, db: AsyncDatabase | str | None, **options: Any) -> AsyncIterator[Event]:
+    async def stream(self, db: AsyncDatabase | str | None, **options: Any) -> AsyncGenerator[Event]:
         """Run, and give what happens as it happens; the last event is ``result`` and carries the result of the run."""
         feed = Feed()
+        options.setdefault("live", True)
 
         async def work() -> RunResult:
             try:
-                return await self.run(db, on_event=feed.put, **{"live": True, **options})
+                return await self.run(db, on_event=feed.put, **options)
             finally:
                 feed.end()
 

@@ -122,6 +122,9 @@ class Calls:
         tool: Tool = self._loop.tool(record["tool"])
         self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
         status = await drive(s.bridge, s._carry_on(tool, record, fresh=fresh))
+        shared = tool.read and tool.cache is not None and tool.cache_scope == "shared"
+        if shared and status == "done" and "problem" not in record:
+            await drive(s.bridge, s._keep_shared(tool, record["digest"], plain(record["result"])))
         self._loop.tell("outcome", tool=record["tool"], effect=record["id"], status=status)
 
     # -- answering ------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from perdure.tracked import plain
 from perdure.values import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from perdure.bridge import AsyncDatabase, AsyncSession
     from perdure.checkpoint import Checkpoint
@@ -90,6 +90,7 @@ class Speaker:
         self._live = live_of(db.kernel)
         self._session = session.id
         self._worker = session.fence or 0
+        self._begun = False
         self._waiting: list[dict[str, Any]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._jobs: queue.Queue[Callable[[], None]] = queue.Queue(QUEUED)
@@ -108,6 +109,10 @@ class Speaker:
             self._do(lambda live=self._live: live.hush(self._session))
 
     def _add(self, data: dict[str, Any]) -> None:
+        if not self._begun and self._live is not None:
+            # What a worker that died has left there is void.
+            self._begun = True
+            self._do(lambda live=self._live: live.hush(self._session))
         last = self._waiting[-1] if self._waiting else None
         if last is not None and (last["s"], last["a"]) == (data["step"], data["attempt"]):
             last["t"] += data["text"]
@@ -170,7 +175,7 @@ class _Attempt(NamedTuple):
 
 async def follow(
     db: AsyncDatabase, session: str, *, after: int | None = None, poll: float = 0.1
-) -> AsyncIterator[Event]:
+) -> AsyncGenerator[Event]:
     """What a worker elsewhere does in a session, as it happens; ends once a run that was seen has ended.
 
     Deltas are provisional: their step is ``committed`` later, with the whole text, or their attempt ``retracted``,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure import faults
+from perdure.agent import notify
 from perdure.agent import outcome as ended
 from perdure.agent.calls import Calls
 from perdure.agent.children import children_of, registry, tell_parent
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
     from perdure.agent.schema import ToolSpec
     from perdure.bridge import AsyncDatabase, AsyncSession
     from perdure.tools import Tool
+
+
+NOTIFIED = (ended.WAITING_APPROVAL, ended.IN_DOUBT, ended.FAILED)
+"""Ends of a run that somebody is told of, when the agent has somebody to tell."""
 
 
 class Loop:
@@ -128,6 +133,7 @@ class Loop:
 
     async def go(self) -> RunResult:
         """Work until nothing is left to do, or something must be waited for."""
+        before = self.s.step
         if self.parent is not None and self.book.get("parent") is None:
             self.book["parent"] = self.parent
         reason = self._switch() or ("" if self._handed_over() else await upgrade(self))
@@ -136,6 +142,8 @@ class Loop:
             await self._speaker.close()
             if self._speaker.problem:
                 result = result._replace(notes=(*result.notes, self._speaker.problem))
+        if self.agent.notify is not None and self.s.step > before and result.status in NOTIFIED:
+            notify.tell(self.agent.notify, notify.body_of(self.agent.name, result))
         if self.book.get("parent") is not None:
             await tell_parent(self, result)
         return result._replace(until=self.s._until, children=await children_of(self))

@@ -9,7 +9,19 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli import checking, copying, deciding, doctor, looking, past, querying, replaying, trying, upkeep
+from perdure.cli import (
+    checking,
+    copying,
+    deciding,
+    doctor,
+    looking,
+    past,
+    querying,
+    replaying,
+    starting,
+    trying,
+    upkeep,
+)
 from perdure.cli.text import safe
 from perdure.errors import Conflict, InvalidInput, LeaseError, Misuse, PerdureError, StoreError
 
@@ -45,7 +57,7 @@ def program(
     """Durable state for AI agents: look at sessions, their past and their integrity."""
 
 
-for group in (looking, past, deciding, checking, doctor, upkeep, copying, querying, replaying, trying):
+for group in (looking, past, deciding, checking, doctor, upkeep, copying, querying, replaying, starting, trying):
     group.register(app)
 
 

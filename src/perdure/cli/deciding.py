@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -47,14 +47,14 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Agree to a call that waits for it, once, exactly as it was asked."""
-    args = None if edit is None else _json(edit, "--edit")
+    args: Any = None if edit is None else _json(edit, "--edit")
     if args is not None and not isinstance(args, dict):
-        raise InvalidInput('--edit takes the call\'s arguments as an object, such as \'{"amount": 60}\'')
+        raise InvalidInput("--edit takes the call's arguments as an object, such as '{\"amount\": 60}'")
     with open_existing(store, blobs) as db:
         if approval is None:
             _list(db, session, branch, as_json)
             return
-        db.approve(session, approval, by=by or _user(), reason=reason, args=args)
+        db.approve(session, approval, by=by or _user(), reason=reason, args=cast("dict[str, Any] | None", args))
     _tell(as_json, session, approval, "approved")
 
 

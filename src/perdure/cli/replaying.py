@@ -11,8 +11,8 @@ from perdure.cli.opening import AsJson, BlobsAt, Store, find_url
 
 if TYPE_CHECKING:
     from perdure.agent.agent import Agent
-    from perdure.agent.rerun import Rerun
     from perdure.agent.replaying import Replayed
+    from perdure.agent.rerun import Rerun
     from perdure.bridge import AsyncDatabase
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import InvalidInput, NotFound
 from perdure.model import ANCHOR, Bundle, Landed, Promise
+from perdure.protocols import Talking
 from perdure.stores._tiered_hot import Hot, Kept, Told
 from perdure.stores._tiered_records import view_of
-from perdure.protocols import Talking
 from perdure.urls import TIERED, shown, take
 
 if TYPE_CHECKING:

@@ -80,6 +80,24 @@ def test_the_summary_is_sent_with_the_instructions_and_its_cost_counts():
     asyncio.run(main())
 
 
+def test_a_cut_takes_nothing_from_the_inbox_and_is_a_checkpoint_of_its_own():
+    model = CheckingModel(script)
+
+    async def main() -> None:
+        async with opened() as db:
+            # Long messages, so that it is they that fill the window.
+            for i in range(6):
+                await worker(model).run(db, session="s", message=f"task {i} " + "x" * 5000)
+            commits = [c.more for c in await db.history("s", limit=1000)]
+            cuts = [x for x in commits if "window" in x]
+            assert any(x["window"]["waiting"] for x in cuts)
+            assert all("takes" not in x and "effects" not in x for x in cuts)
+            assert sum(len(x.get("takes", ())) for x in commits) == 6
+            assert model.problems == []
+
+    asyncio.run(main())
+
+
 def test_another_model_may_write_the_notes():
     own, cheap = CheckingModel(script), CheckingModel(script, name="cheap")
 

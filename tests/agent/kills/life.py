@@ -111,25 +111,24 @@ def _begun(history: list[Any]) -> Iterator[str]:
 
 def _sabotage(how: str | None) -> None:
     """Break the journal on purpose: whoever judges must see it."""
-    broken: Any
+    journal: Any = Effects
+    write = journal._write
+
+    def made_again(*_: Any) -> Iterator[Any]:
+        """Whatever was started and has no outcome is simply made again."""
+        yield from ()
+        return True
+
+    def edited_before(self: Any, *args: Any, edit: Any = None, **more: Any) -> Any:
+        """What belongs into one commit is edited before, when another may be written first."""
+        if edit is not None:
+            edit()
+        return (yield from write(self, *args, **more))
+
     if how == "doubts":
-
-        def broken(*_: Any) -> Iterator[Any]:
-            """Whatever was started and has no outcome is simply made again."""
-            yield from ()
-            return True
-
-        Effects._unsure = broken
+        journal._unsure = made_again
     elif how == "siblings":
-        write = Effects._write
-
-        def broken(self: Any, *args: Any, edit: Any = None, **more: Any) -> Any:
-            """What belongs into one commit is edited before, when another may be written first."""
-            if edit is not None:
-                edit()
-            return (yield from write(self, *args, **more))
-
-        Effects._write = broken
+        journal._write = edited_before
 
 
 def _child(job: dict[str, Any], ready: int) -> int:

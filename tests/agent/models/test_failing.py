@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import traceback
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -98,6 +99,22 @@ def test_a_stream_cut_after_the_last_word_is_not_paid_twice():
         assert len(server.heard) == 1
     assert answer.message["content"] == "fine"
     assert [d.text for d in told] == ["fine"]
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_server_that_does_not_stream_is_understood_all_the_same(status: int):
+    with canned(http(completion({"content": "fine"}), status), FINE) as server:
+        answer, told = ask(client(server.url)[0], request(), stream=True)
+    assert answer.message["content"] == "fine"
+    assert [d.text for d in told] == ["fine"]
+
+
+def test_a_server_that_never_answers_is_left():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        model, time = client(f"http://127.0.0.1:{silent.getsockname()[1]}/v1", retry=Retry(total=0.3))
+        with pytest.raises(ModelUnavailable, match=r"no answer within 0\.3 seconds"):
+            ask(model, request())
+    assert time.waits == []
 
 
 def test_an_error_inside_a_stream():

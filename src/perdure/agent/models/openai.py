@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from perdure.agent.models import Answer, Delta, Request, _chat, _responses
+from perdure.agent.models import Answer, Delta, Request, _chat, _responses, text_of
 from perdure.agent.models._failures import Failures
 from perdure.agent.models._tidy import Unfit, WholeCharacters
 from perdure.agent.models.presets import PRESETS, key_of, preset
@@ -206,6 +206,11 @@ class OpenAIModel:
             self._api.PATH, cast_to=object, content=content, stream=True, stream_cls=AsyncStream[object]
         )
         try:
+            if "json" in stream.response.headers.get("content-type", ""):
+                # A server that cannot stream, or would not, has answered in one piece.
+                answer: Answer = self._api.answer_of(json.loads(await stream.response.aread()))
+                tell(Delta(text=text_of(answer.message)))
+                return answer
             async for chunk in stream:
                 pieces.add(chunk)
         except APIConnectionError:

@@ -59,7 +59,7 @@ class ScriptedModel:
         """Nothing to release."""
 
 
-def calls(*wanted: tuple[str, dict[str, Any]], text: str | None = None) -> dict[str, Any]:
+def calls(*wanted: tuple[str, dict[str, Any] | str], text: str | None = None) -> dict[str, Any]:
     """What a script says to have tools called: (name, arguments) each."""
     return {"text": text, "calls": list(wanted)}
 

@@ -1,0 +1,125 @@
+"""Telling somebody that a session waits for people: after the commit, in the background, and never in the way.
+
+The body has the shape in which AG-UI asks for decisions, so that a front end can show it as it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from perdure.errors import InvalidInput
+from perdure.urls import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.agent.outcome import RunResult
+
+    Notify = str | Callable[[dict[str, Any]], Any]
+
+TRIES, PAUSE, TIMEOUT = 3, 1.0, 5.0
+"""How often it is tried, seconds before the second try (twice as many before each next), and seconds for an answer."""
+_log = logging.getLogger("perdure.agent")
+
+
+def check_notify(notify: Notify | None) -> Notify | None:
+    """What an agent was given to tell: an address of the web, or a function."""
+    if notify is None or callable(notify):
+        return notify
+    parts = urlsplit(notify)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInput("notify is a URL that begins with https:// or http://, or a function of one argument")
+    return notify
+
+
+def body_of(agent: str, result: RunResult) -> dict[str, Any]:
+    """What is told of a run that waits for people, or has failed."""
+    asked: list[dict[str, Any]] = []
+    for a in result.approvals:
+        schema = a.schema if a.question else {"type": "object", "properties": {"approved": {"type": "boolean"}}}
+        asked.append(
+            {
+                "id": a.id,
+                "reason": "question" if a.question else "approval",
+                "message": a.question or f"May {a.tool} be called?{' ' + a.because if a.because else ''}",
+                "toolCallId": a.effect,
+                "responseSchema": schema,
+                "expiresAt": a.expires,
+                "metadata": {"tool": a.tool, "args": a.args, "facts": a.facts},
+            }
+        )
+    for d in result.in_doubt:
+        asked.append(
+            {
+                "id": d.effect,
+                "reason": "in_doubt",
+                "message": d.question,
+                "toolCallId": d.effect,
+                "responseSchema": {"enum": ["done", "retry", "abort"]},
+                "expiresAt": None,
+                "metadata": {"tool": d.tool, "args": d.args, "attempt": d.attempt},
+            }
+        )
+    about = {"session": result.session, "agent": agent, "status": result.status, "step": result.step}
+    return {**about, "reason": result.reason, "interrupts": asked}
+
+
+def tell(notify: Notify, body: dict[str, Any]) -> threading.Thread:
+    """Tell it in the background; a process that ends waits for that, which takes a bounded time."""
+    thread = threading.Thread(target=_tell, args=(notify, body), name="perdure-notify")
+    thread.start()
+    return thread
+
+
+def _tell(notify: Notify, body: dict[str, Any]) -> None:
+    where = shown(notify) if isinstance(notify, str) else getattr(notify, "__qualname__", "a function")
+    problem = ""
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE * 2 ** (attempt - 1))
+        try:
+            problem = _post(notify, body) if isinstance(notify, str) else _call(notify, body)
+        except Exception as e:  # whatever it is, a run does not fail of it; its words may hold a secret
+            problem = type(e).__name__
+        if not problem:
+            return
+    _log.warning("%s could not be told that session %r is %s: %s", where, body["session"], body["status"], problem)
+
+
+def _call(fn: Callable[[dict[str, Any]], Any], body: dict[str, Any]) -> str:
+    answer = fn(body)
+    if hasattr(answer, "__await__"):
+        import asyncio
+
+        async def finish() -> None:
+            await answer
+
+        asyncio.run(finish())
+    return ""
+
+
+def _post(url: str, body: dict[str, Any]) -> str:
+    """Post once; what was wrong, or "". Redirects are not followed: they would take the body elsewhere."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT)
+    headers = {"Content-Type": "application/json", "Idempotency-Key": f"{body['session']}:{body['step']}"}
+    headers["Idempotency-Key"] = base64.b16encode(headers["Idempotency-Key"].encode()).decode()[:200]
+    if parts.username is not None:
+        said = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(said.encode()).decode('ascii')}"
+    try:
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("POST", path, json.dumps(body, default=str).encode(), headers)
+        answer = connection.getresponse()
+        answer.read(1024)
+        return "" if 200 <= answer.status < 300 else f"it answered {answer.status}"
+    finally:
+        connection.close()

@@ -1,0 +1,99 @@
+"""Results of reads that are shared between the sessions of one owner, and with nobody else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import perdure
+from perdure import tool
+from perdure.agent.agent import Agent
+from perdure.agent.models.scripted import ScriptedModel, calls
+from perdure.caching import PREFIX, cache_id
+from perdure.errors import InvalidInput
+from tests.agent.working import by_turn, play
+from tests.clock import FakeClock
+from tests.places import STORES, url_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+asked: list[str] = []
+DAY = 24 * 3_600_000
+
+
+@tool(read=True, cache="7d", cache_scope="shared")
+def search(city: str) -> list[str]:
+    """Search hotels."""
+    asked.append(city)
+    return [f"{city} {len(asked)}"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_asked() -> None:
+    asked.clear()
+
+
+def call(url: str, clock: FakeClock, session: str, owner: str, city: str = "Paris") -> list[str]:
+    with perdure.open(url, clock=clock) as db, db.session(session, owner=owner) as s:
+        return s.call(search, city)
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_result_is_shared_by_the_sessions_of_one_owner_for_its_time(tmp_path: Path, kind: str):
+    url, clock = url_of(kind, tmp_path), FakeClock()
+    assert call(url, clock, "a", "ana") == ["Paris 1"]
+    assert call(url, clock, "b", "ana") == ["Paris 1"]
+    assert call(url, clock, "b", "ana", "Rome") == ["Rome 2"]
+    assert call(url, clock, "c", "bob") == ["Paris 3"]
+    assert call(url, clock, "d", "") == ["Paris 4"]
+    assert call(url, clock, "e", "") == ["Paris 4"]
+    clock.advance(8 * DAY)
+    assert call(url, clock, "f", "ana") == ["Paris 5"]
+    with perdure.open(url, clock=clock) as db:
+        db.sweep()
+    clock.advance(8 * DAY)
+    with perdure.open(url, clock=clock) as db:
+        db.sweep()
+        assert not [row for row in db.sessions() if row.id.startswith(PREFIX)]
+    # Where one was swept, the next one is kept again.
+    assert call(url, clock, "g", "ana") == ["Paris 6"]
+    assert call(url, clock, "h", "ana") == ["Paris 6"]
+
+
+def test_another_version_of_a_tool_is_another_tool(tmp_path: Path):
+    url, clock = url_of("sqlite", tmp_path), FakeClock()
+    call(url, clock, "a", "ana")
+    newer = tool(read=True, cache="7d", cache_scope="shared", name="search", version="2")(search.fn)
+    with perdure.open(url, clock=clock) as db, db.session("b", owner="ana") as s:
+        assert s.call(newer, "Paris") == ["Paris 2"]
+
+
+def test_an_entry_that_was_planted_under_another_owner_is_not_believed(tmp_path: Path):
+    url, clock = url_of("sqlite", tmp_path), FakeClock()
+    from perdure.tools import call_digest
+
+    with perdure.open(url, clock=clock) as db:
+        place = cache_id("ana", call_digest("search", "1", {"city": "Paris"}))
+        with db.session(place, owner="eve") as s:
+            s.vars.update({"result": ["evil"], "until": clock.wall() + DAY})
+            s.commit()
+    assert call(url, clock, "a", "ana") == ["Paris 1"]
+
+
+def test_agents_share_them_too(tmp_path: Path):
+    script = by_turn(calls(("search", {"city": "Paris"})), lambda r: r.messages[-1]["content"])
+    agent = Agent("a", model=ScriptedModel(script), tools=[search])
+
+    async def work() -> list[str]:
+        async with perdure.open_async(url_of("sqlite", tmp_path)) as db:
+            return [(await agent.run(db, session=s, owner=o, message="go")).text for s, o in
+                    (("a", "ana"), ("b", "ana"), ("c", "bob"))]  # fmt: skip
+
+    assert play(work()) == ['["Paris 1"]', '["Paris 1"]', '["Paris 2"]']
+
+
+def test_a_scope_is_one_of_two_words():
+    with pytest.raises(InvalidInput, match="session, shared"):
+        tool(read=True, cache=5, cache_scope="world")(search.fn)
