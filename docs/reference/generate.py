@@ -17,7 +17,7 @@ GROUPS = {
     "Sessions": ["Session", "AsyncSession", "BlobRef", "Origin", "UncommittedEdits"],
     "Looking": ["Reading", "Checkpoint", "Status", "Kind", "Difference", "Clash", "Message"],
     "Tools": ["tool", "Tool", "Context", "Done", "NotDone", "Unknown", "Approval"],
-    "Agents": ["Agent", "RunResult", "Window", "Janitor", "tool_migration"],
+    "Agents": ["Agent", "RunResult", "Event", "follow", "handoff", "wake_me", "Window", "Janitor", "tool_migration"],
     "Models": ["ChatModel", "OpenAIModel", "ScriptedModel", "RecordedModel", "Retry", "Price"],
     "Parts of messages": ["text", "image", "audio", "file"],
     "Keys and migrations": ["Keys", "Migrations", "migration"],

@@ -7,13 +7,14 @@ import perdure
 NAMES = [
     "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BlobRef", "Busy",
     "CallError", "ChatModel", "Checkpoint", "Clash", "Conflict", "Context", "ContextTooLong", "Corrupted",
-    "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed", "Event", "Gone", "InDoubt",
-    "Incompatible", "InvalidInput", "InvalidState", "Janitor", "KeyMismatch", "Keys", "Kind", "Later", "LeaseLost",
-    "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse", "ModelError", "ModelUnavailable", "NotDone",
-    "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError", "Poisoned", "Price", "ReadOnly",
-    "Reading", "RecordedModel", "RequestDiffers", "Retry", "RunResult", "ScriptedModel", "Session", "Status",
-    "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable", "UncommittedEdits", "Unknown", "Window",
-    "__version__", "audio", "file", "follow", "handoff", "image", "migration", "open", "open_async", "text", "tool", "tool_migration", "wake_me",
+    "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed", "Event", "Gone",
+    "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "Janitor", "KeyMismatch", "Keys", "Kind", "Later",
+    "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse", "ModelError",
+    "ModelUnavailable", "NotDone", "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError",
+    "Poisoned", "Price", "ReadOnly", "Reading", "RecordedModel", "RequestDiffers", "Retry", "RunResult",
+    "ScriptedModel", "Session", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable",
+    "UncommittedEdits", "Unknown", "Window", "__version__", "audio", "file", "follow", "handoff", "image",
+    "migration", "open", "open_async", "text", "tool", "tool_migration", "wake_me",
 ]  # fmt: skip
 
 

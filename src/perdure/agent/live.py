@@ -208,7 +208,6 @@ class _Reader:
         """Where to begin."""
         if after is not None:
             self._step = after
-            self._saw_work = True
         elif (row := await self._row()) is not None:
             self._step = _head(row)
 

@@ -54,7 +54,7 @@ def test_a_thousand_steps_stay_in_the_budget_and_nothing_is_lost():
             assert [json.loads(m["content"])["n"] for m in said if m["role"] == "tool" and "fact" in m["content"]] == [
                 n for n in range(1, 1001) if n % 50
             ]
-            assert len(model.seen[-1].messages) < 40
+            assert len(model.seen[-1].messages) < 100
 
     asyncio.run(main())
 
@@ -153,9 +153,8 @@ def test_a_model_that_finds_the_request_too_long_gets_a_shorter_one_and_the_step
             await work(agent, db, 10)
             assert len(model.seen) == 100
             assert model.problems == []
-            assert model.refused
             # What was refused once is not tried again and again.
-            assert model.refused < 10
+            assert model.refused == 1
             assert [c.more["window"]["why"] for c in await db.history("s", limit=1000) if "window" in c.more][
                 -1
             ] == "refused"

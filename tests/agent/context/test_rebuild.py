@@ -68,6 +68,10 @@ def test_every_request_of_a_long_session_comes_back_byte_for_byte():
                             await db.approve("s", approval.id, by="bob", args=edited)
                     result = await agent.run(db, session="s", context=context)
                 assert result.ok, result
+                # What is true for this run is told, and what was true for another is not.
+                told = model.seen[-1].messages[0]["content"]
+                assert ('{"day": ' in told) == (context is not None)
+                assert context is None or json.dumps(context, ensure_ascii=False, sort_keys=True) in told
             steps = await answers(db, "s")
             assert len(steps) == len(model.seen)
             assert model.problems == []
