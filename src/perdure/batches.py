@@ -81,6 +81,7 @@ class Batches(Approvals):
     def _carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
         """Take a call as far as it goes now; answers where it stands. What it waits for is no error here."""
         try:
+            yield from self._resend()
             if not fresh and not tool.read and record["status"] in OPEN:
                 yield from self._reconsider(tool, record)
             yield from self._go_on(tool, plain(record["args"]), record, fresh=fresh)

@@ -39,6 +39,11 @@ class Effects(Caching):
 
     _calls = 0
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._not_made: set[str] = set()
+        """Effects written as started, to the best of our knowledge, and never made: the write's answer was lost."""
+
     def _call_flow(self, fn: Callable[..., Any] | Tool, /, *args: Any, **kwargs: Any) -> Flow[Any]:
         """Call a tool, journalled: a crash at any moment neither repeats nor forgets it.
 
@@ -46,6 +51,8 @@ class Effects(Caching):
         said that it did not, ``ApprovalNeeded`` when a person must agree first.
         """
         self._usable()
+        # What is known here may not be durable yet: the answer to its commit was lost.
+        yield from self._resend()
         tool = as_tool(fn)
         bound = tool.bind(args, kwargs)
         digest = call_digest(tool.name, tool.version, bound)
@@ -231,7 +238,8 @@ class Effects(Caching):
     def _go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, *, fresh: bool = False) -> Flow[Any]:
         """Take a recorded call from where it stands to its outcome; a ``fresh`` one was written as started just now."""
         tries = 0
-        if fresh and record["status"] == "started":
+        if record["status"] == "started" and (fresh or record["id"] in self._not_made):
+            self._not_made.discard(record["id"])
             tries += 1
             yield from self._make(tool, bound, record)
         while True:
@@ -272,10 +280,13 @@ class Effects(Caching):
             # Marked inside the commit: one of a sibling that is written first must not call it started.
             yield from self._write(Kind.STARTED, x=x, status=Status.RUNNING, edit=lambda: self._mark_started(record))
         except BaseException:
-            # It was not made, and this process knows: should the commit have landed all the same, the next
-            # call on this handle finds it planned, while another process rightly finds it in doubt.
+            # It was not made, and this process knows, while another one that finds it started is rightly in doubt.
             if not self._closed and self._stale is None and record["attempt"] > tried:
-                self._unmark_started(record)
+                if self._pending is not None and "approval" not in record:
+                    self._not_made.add(record["id"])
+                else:
+                    # Not on its way to the store; or what somebody agreed to must be looked at again first.
+                    self._unmark_started(record)
             raise
         faults.point("call.after_started")
         yield from self._make(tool, bound, record)

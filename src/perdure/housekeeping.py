@@ -74,8 +74,10 @@ class Heartbeat:
             _warn("leases could not be renewed: %s", e)
             return
         for lease, ok in zip(leases, kept, strict=True):
-            if not ok:
-                self.remove(lease)
+            with self._lock:
+                # One that was given back meanwhile is not lost.
+                gone = not ok and self._leases.pop(lease.token, None) is not None
+            if gone:
                 self.lost.add(lease.token)
                 _warn("the lease of session %r was lost: its handle can no longer write", lease.session)
 

@@ -19,6 +19,8 @@ from perdure.values import Wire
 
 MAX_MESSAGE = 1024 * 1024
 """The most bytes one posted input may have."""
+LOOK = 100
+"""How far into an inbox is looked at least."""
 
 
 WAKE, CRON = "wake", "cron"
@@ -131,12 +133,14 @@ class Inbox(SessionCore):
             recorded = self._replay.took()
             if recorded is not None:
                 return recorded
+        # What a commit on its way takes still lies there, and would be given twice.
+        yield from self._resend()
         waiting = yield from self._look_into(limit)
         new: list[Message] = []
         for entry in waiting.ready[:limit]:
             message = open_entry(self.kernel, entry)
             if entry.kind in (WAKE, CRON):
-                message = yield from self._woken(entry, message, waiting.ahead)
+                message = yield from self._woken(entry, message)
             new.append(message)
         self._taking.extend(new)
         # What was taken back goes with them, and is told to nobody.
@@ -145,7 +149,8 @@ class Inbox(SessionCore):
 
     def _look_into(self, limit: int = 1) -> Flow[Waiting]:
         """What waits in the inbox by now; enough of it to find so many messages."""
-        size = limit + len(self._taking)
+        # A cancellation may stand behind what was posted before it.
+        size = max(limit, LOOK) + len(self._taking)
         while True:
             entries: list[InboxEntry] = yield Do(self.kernel.store.inbox, (self.id, size))
             found = sort_out(entries, {e.key for e in self._taking}, self.kernel.clock.wall())
@@ -158,19 +163,19 @@ class Inbox(SessionCore):
             self._cancelled = open_entry(self.kernel, found.cancels[0])
         return found
 
-    def _woken(self, entry: InboxEntry, message: Message, ahead: list[InboxEntry]) -> Flow[Message]:
+    def _woken(self, entry: InboxEntry, message: Message) -> Flow[Message]:
         """What is told at that time; where it repeats, the next time is posted before this one can be taken."""
         body = message.body
         if body["due"] != entry.at:
             raise Corrupted(f"session {self.id!r}, inbox entry {entry.key!r:.60}", "it is not due when it says")
         name = entry.key.split(":", 2)[2]
-        if "cron" in body and not any(e.kind == CRON and e.key.split(":", 2)[2] == name for e in ahead):
+        if "cron" in body:
+            # Posted again after a kill it is the same one, until its own time has come.
             asked = {"cron": body["cron"], "zone": body["zone"], "message": body["message"]}
             again = wake_entry(self.kernel, self.id, name, **asked, again=True)
             answers: list[Any] = yield Do(self.kernel.store.post, ([again],))
             if isinstance(answers[0], PerdureError):
                 raise answers[0]
-            ahead.append(again)
             self._until = again.at if self._until is None else min(self._until, again.at)
         faults.point("wake.after_repost")
         said = body["message"]
@@ -190,6 +195,7 @@ class Inbox(SessionCore):
 
     def _take_special(self, kind: str, key: str) -> Flow[Message | None]:
         """The waiting decision or outcome of that key, to be taken by the next commit."""
+        yield from self._resend()
         entries: list[InboxEntry] = yield Do(self.kernel.store.inbox, (self.id, 1, key))
         if not entries or entries[0].kind != kind or any(e.key == key for e in self._taking):
             return None

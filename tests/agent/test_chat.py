@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Command
 
-pytest_plugins = ("tests.cli.conftest",)
 PATIENCE = 60.0
 
 APP = """

@@ -202,6 +202,74 @@ def test_a_tool_that_was_started_stays_open_and_is_settled_as_it_declares(
     assert sorted(entered) == ["again", "again", "once"]
 
 
+def test_half_a_turn_is_thrown_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The model has answered, and what its call rests on is being looked up: nothing of that was committed."""
+    monkeypatch.setattr(watching, "POLL", 0.02)
+    looking = asyncio.Event()
+
+    async def never(amount: int) -> int:
+        looking.set()
+        await asyncio.sleep(3600)
+        return amount
+
+    @tool(approve=True, facts=never)
+    def buy(amount: int) -> str:
+        return "bought"
+
+    def script(request: Request) -> Any:
+        roles = [m["role"] for m in request.messages]
+        return calls(("buy", {"amount": 1})) if roles == ["user"] else f"{roles}"
+
+    agent = Agent("a", model=ScriptedModel(script), tools=[buy])
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            task = asyncio.create_task(agent.run(db, session="s", message="buy"))
+            await looking.wait()
+            await db.cancel("s")
+            assert (await task).status == "cancelled"
+            assert list((await db.read("s")).messages) == []
+            assert (await agent.run(db, session="s", message="no")).text == "['user', 'user']"
+
+    play(work())
+
+
+def test_a_cancellation_that_came_too_late_stops_nothing_that_was_said_after_it(tmp_path: Path):
+    agent = Agent("a", model=ScriptedModel(lambda r: f"you said {said(r)}"))
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            await agent.run(db, session="s", message="hello")
+            await db.cancel("s")
+            end = await agent.run(db, session="s", message="still there?")
+            assert (end.status, end.text) == ("done", "you said still there?")
+            await db.cancel("new")
+            assert (await agent.run(db, session="new")).status == "cancelled"
+
+    play(work())
+
+
+def test_a_deadline_ends_a_tool_that_is_waited_for(tmp_path: Path):
+    entered: list[int] = []
+
+    @tool(if_unsure="retry")
+    async def slow(ctx: perdure.Context) -> str:
+        entered.append(1)
+        if len(entered) == 1:
+            await asyncio.sleep(3600)
+        return "done"
+
+    agent = Agent("a", model=ScriptedModel(by_turn(calls(("slow", {})), said)), tools=[slow])
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            assert (await agent.run(db, session="s", message="go", deadline=0.2)).status == "deadline"
+            assert (await agent.run(db, session="s")).text == "done"
+
+    play(work())
+    assert len(entered) == 2
+
+
 def test_a_deadline_ends_a_model_call_and_the_next_run_goes_on(tmp_path: Path):
     slow = True
 

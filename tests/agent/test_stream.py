@@ -1,5 +1,7 @@
 """Streaming: deltas are provisional until committed or retracted, in this process and in others."""
 
+# pyright: reportPrivateUsage=false
+# A reader is looked at step by step.
 from __future__ import annotations
 
 import asyncio
@@ -212,11 +214,35 @@ def test_a_way_that_hangs_slows_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         free.set()
 
 
-async def _seen(url: str, ready: asyncio.Event, events: list[Event]) -> None:
+async def _seen(url: str, ready: asyncio.Event, events: list[Event], retracted: asyncio.Event) -> None:
     async with perdure.open_async(url) as db:
         ready.set()
         async for event in follow(db, "s", poll=0.02):
             events.append(event)
+            if event.kind == "retracted":
+                retracted.set()
+
+
+def test_what_was_seen_of_another_attempt_is_retracted_by_the_commit(tmp_path: Path):
+    """The worker that commits tells nothing on the way."""
+    agent = Agent("a", model=ScriptedModel(lambda _: "Here I am"))
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            reader = live._Reader(db, "s")
+            await reader.begin(None)
+            async with db.session("s") as s:
+                piece = {"w": s.fence, "s": 1, "a": 1, "o": 0, "t": "I thi"}
+                way = live_of(db.kernel)
+                assert way is not None
+                way.say("s", seal_piece(db.kernel, "s", [piece]))
+                assert [e.kind for e in await reader.look()] == ["delta"]
+            await agent.run(db, session="s", message="go")
+            events = await reader.look()
+            assert [e.kind for e in events] == ["retracted", "committed", "ended"]
+            assert events[1].data["text"] == "Here I am"
+
+    play(work())
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "redis"])
@@ -226,12 +252,17 @@ def test_a_reader_elsewhere_sees_what_was_committed_when_the_worker_is_killed_in
     async def work() -> list[Event]:
         ready = asyncio.Event()
         events: list[Event] = []
-        reading = asyncio.create_task(_seen(url, ready, events))
+        retracted = asyncio.Event()
+        reading = asyncio.create_task(_seen(url, ready, events, retracted))
         await ready.wait()
         for attempt, die_after in (("first", 20), ("second", 25), ("third", -1)):
             worker = start(tmp_path, scene="talk", url=url, attempt=attempt, die_after=die_after)
             out, _ = await asyncio.to_thread(worker.communicate)
             assert worker.returncode == (-signal.SIGKILL if die_after >= 0 else 0), out
+            if die_after >= 0:
+                # Nobody has taken over yet, and the reader knows all the same.
+                await asyncio.wait_for(retracted.wait(), 60)
+                retracted.clear()
         await asyncio.wait_for(reading, 60)
         return events
 

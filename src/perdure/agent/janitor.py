@@ -82,7 +82,9 @@ class Cleaning:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._counted = 0
+        self._request: Request | None = None
+        """What is about to be sent, or was."""
+        self._size: int | None = None
         self._stuck = -1
         """The turn in which nothing could be cut."""
         self._refusals = 0
@@ -105,11 +107,11 @@ class Cleaning:
     def due(self, request: Request) -> str:
         """Why the window must be cut before this request is sent; "" when it need not."""
         book = self._loop.book
-        self._counted = count_request(request, self._window.count)
+        self._request, self._size = request, None
         if self._stuck == book["turn"]:
             return ""
         limit = self._limit()
-        if limit is not None and self._counted * self._rate() > limit:
+        if limit is not None and self._counted() * self._rate() > limit:
             return FULL
         every = self._janitor.every if self._janitor is not None else None
         held = book.get("window") or {}
@@ -122,7 +124,10 @@ class Cleaning:
         """Learn from what the provider counted; the answer's commit takes it."""
         self._refusals = 0
         scale = self._scale()
-        if (seen := corrected(scale, self._counted, answer.usage.input)) != scale:
+        if self._limit() is None:
+            # Nothing is counted where nothing is known of any limit.
+            return
+        if (seen := corrected(scale, self._counted(), answer.usage.input)) != scale:
             self._held()["scale"] = seen
 
     async def refused(self) -> bool:
@@ -137,7 +142,7 @@ class Cleaning:
 
         What was taken from the inbox goes back there: it is taken by the commit that answers it.
         """
-        loop, sent = self._loop, self._counted
+        loop, sent = self._loop, self._counted()
         self._waiting = len(loop.s._taking)
         await loop.afresh()
         limit = self._limit()
@@ -234,6 +239,12 @@ class Cleaning:
         return False
 
     # -- what is known --------------------------------------------------------------------------------------------
+
+    def _counted(self) -> int:
+        """How long the request is, as we count."""
+        if self._size is None:
+            self._size = count_request(self._request, self._window.count) if self._request is not None else 0
+        return self._size
 
     def _held(self) -> Any:
         return self._loop.book.setdefault("window", {})

@@ -57,7 +57,9 @@ async def _stopped_before(loop: Loop) -> RunResult | None:
     s = loop.s
     waiting = await drive(s.bridge, s._look_into())
     if s._cancelled is not None:
-        return await cancelled(loop)
+        stopped = await cancelled(loop)
+        # What was said after that is answered.
+        return None if (await drive(s.bridge, s._look_into())).ready else stopped
     if s.status == Status.CANCELLED and not waiting.ready:
         return loop.result(ended.CANCELLED, "it was cancelled: give it a new message to go on")
     return None

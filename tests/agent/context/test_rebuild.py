@@ -142,3 +142,28 @@ def test_a_session_that_was_killed_again_and_again_gives_its_requests_back(tmp_p
                 assert json.dumps(again, ensure_ascii=False) == sent[request_digest(again)]
 
     asyncio.run(main())
+
+
+def test_every_answer_names_what_it_depends_on():
+    async def more(**options: Any) -> dict[str, Any]:
+        version = options.pop("tool_version", "1")
+        agent = Agent(
+            "a", model=CheckingModel(lambda n, r: "yes"), tools=[tool(version=version, read=True)(look.fn)],
+            params={"temperature": 0.3, "top_p": 0.9, "seed": 11, "max_tokens": 50}, **options,
+        )  # fmt: skip
+        async with opened() as db:
+            await agent.run(db, session="s", message="hi")
+            assert request_digest(rebuild(db, "s", 1)) == (await db.history("s"))[0].more["model"]["request"]
+            return (await db.history("s"))[0].more
+
+    async def main() -> None:
+        base, other, newer = await more(), await more(instructions="Be kind."), await more(tool_version="2")
+        model = base["model"]
+        assert (model["name"], model["version"]) == ("checking", "checking-1")
+        assert (model["temperature"], model["top_p"], model["seed"]) == (0.3, 0.9, 11)
+        assert other["model"]["prompt"] != model["prompt"]
+        assert other["tools"] == base["tools"] != newer["tools"]
+        assert newer["model"]["prompt"] == model["prompt"]
+        assert base["usage"]["output"] == 10
+
+    asyncio.run(main())

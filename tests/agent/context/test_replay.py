@@ -12,6 +12,7 @@ from perdure.agent.agent import Agent
 from perdure.agent.janitor import Janitor
 from perdure.agent.models import Request
 from perdure.agent.models.scripted import ScriptedModel, calls
+from perdure.agent.rebuild import rebuild
 from perdure.agent.replaying import replay
 from perdure.agent.rerun import rerun
 from perdure.agent.window import Window
@@ -20,6 +21,8 @@ from tests.agent.context.checker import CheckingModel
 from tests.agent.context.scene import act, answers, look, opened, script, worker
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from perdure.bridge import AsyncDatabase
 
 ledger: list[str] = []
@@ -297,5 +300,26 @@ def test_tools_are_never_entered_in_a_replay():
             finally:
                 act.fn = original
             assert made == []
+
+    asyncio.run(main())
+
+
+def test_a_session_that_lost_its_beginning_cannot_be_replayed_and_says_so(tmp_path: Path):
+    agent = worker(CheckingModel(script))
+
+    async def main() -> None:
+        async with opened(f"sqlite:///{tmp_path}/agents.db") as db:
+            for i in range(3):
+                await agent.run(db, session="s", message=f"task {i}")
+            await db.compact("s")
+            assert (await replay(db, "s")).identical
+            steps = await answers(db, "s")
+            kept = rebuild(db, "s", steps[-1])
+            await db.prune("s", keep_last=5)
+            with pytest.raises(InvalidInput, match="pruned"):
+                await replay(db, "s", agent=agent)
+            # What is left still gives its requests back, and can be run on from.
+            assert rebuild(db, "s", steps[-1]) == kept
+            assert (await rerun(db, shop([]), "s", at=steps[-1], max_turns=1)).branch
 
     asyncio.run(main())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
-import tempfile
+import textwrap
 import time
 from collections import Counter
 from pathlib import Path
@@ -36,7 +37,7 @@ MUST_BE_NONE: dict[str, Callable[[Verdict], int]] = {
 def summary(campaign: Campaign) -> Iterator[str]:
     """What a campaign has seen, for people."""
     every = campaign.verdicts
-    yield f"{campaign.store}: {campaign.kills} kills in {len(every)} sessions"
+    yield f"{campaign.store}: {campaign.kills} kills in {len(every)} sessions, {campaign.drops} connections dropped"
     yield f"  {'sessions finished':40}{sum(v.finished for v in every)} of {len(every)}"
     for what, count in MUST_BE_NONE.items():
         yield f"  {what:40}{sum(count(v) for v in every)}"
@@ -49,7 +50,8 @@ def summary(campaign: Campaign) -> Iterator[str]:
     yield f"  {'a person had to find out':40}{people}"
     killed = Counter({p: n for p, n in campaign.points.items() if p.startswith(BOUNDARIES)})
     inside = sum(campaign.points.values()) - sum(killed.values())
-    yield "  killed at: " + ", ".join(f"{p} {n}" for p, n in sorted(killed.items())) + f", inside the store {inside}"
+    where = ", ".join(f"{p} {n}" for p, n in sorted(killed.items())) + f", inside the store {inside}"
+    yield from textwrap.wrap(f"killed at: {where}", 108, initial_indent="  ", subsequent_indent="    ")
 
 
 def is_fine(campaign: Campaign) -> bool:
@@ -72,7 +74,8 @@ def main() -> int:
     fine = True
     try:
         for store in args.store or STORES:
-            with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
+            folder = scratch_folder()
+            try:
                 campaign = kill_agents(store, Path(folder), args.seed, args.kills)
                 lines += [*summary(campaign), ""]
                 print("\n".join(summary(campaign)), "\n", flush=True)
@@ -81,6 +84,8 @@ def main() -> int:
                 for problem in campaign.told_wrong():
                     print(f"  {problem}")
                 fine = fine and is_fine(campaign)
+            finally:
+                shutil.rmtree(folder)
     finally:
         shared.end()
     lines.append(f"{'ok' if fine else 'FAILED'} in {time.monotonic() - began:.0f} s, seed {args.seed}")

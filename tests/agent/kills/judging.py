@@ -75,8 +75,8 @@ def judge(scene: str, session: str, log: list[dict[str, Any]], books: dict[str, 
 def _entered_twice(entered: list[dict[str, Any]], said: list[dict[str, Any]]) -> list[str]:
     """Effects of tools that ask, made more often than once and once more per person who said so."""
     made = Counter(e["effect"] for e in entered if e["tool"].endswith("ask"))
-    # A decision is written down before it is made durable: killed in between, it is taken twice and counts once.
-    allowed = Counter(e["effect"] for e in said if e["said"] == "retry")
+    # A decision is written down before it is made durable: killed in between, it is taken again, and counts once.
+    allowed = Counter(effect for effect, _ in {(e["effect"], e["attempt"]) for e in said if e["said"] == "retry"})
     return [effect for effect, times in made.items() if times > 1 + allowed[effect]]
 
 

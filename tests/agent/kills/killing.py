@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import perdure
 from tests.agent.kills.judging import Verdict, judge, wrong_answers
-from tests.agent.kills.scenes import SCENES, Log, order_of
+from tests.agent.kills.log import Log
+from tests.agent.kills.scenes import SCENES, order_of, orders
 from tests.crash.zygote import Zygote
 from tests.places import url_of
 from tests.shop.client import open_shop
@@ -61,6 +62,8 @@ class Campaign:
         self._scenes = scenes
         self._count = 0
         self.kills = 0
+        self.drops = 0
+        """Charges that the shop makes and then drops the connection, kill or not."""
         self.points: Counter[str] = Counter()
         self.verdicts: list[Verdict] = []
 
@@ -73,7 +76,9 @@ class Campaign:
         log = Log(str(self._folder / f"{name}.log"))
         log.note("begins", scene=scene)
         if drops:
-            self._shop.drop(*(order_of(name, n) for n in (1, 4)))
+            dropped = {order_of(name, n) for n in (1, 4)} & orders(scene, name).keys()
+            self._shop.drop(*dropped)
+            self.drops += len(dropped)
         job = {"session": name, "scene": scene, "url": self._url, "shop": self._shop.port, "log": log.path}
         job["sabotage"] = self._sabotage
         for died, (point, hit) in enumerate(kills):

@@ -19,7 +19,8 @@ from perdure.agent import outcome as ended
 from perdure.effects import Effects
 from perdure.opening import open_async
 from perdure.stores import postgres, sqlite
-from tests.agent.kills.scenes import Log, agent
+from tests.agent.kills.log import Log
+from tests.agent.kills.scenes import agent
 from tests.crash.zygote import BROKE, PATIENCE, count_points, die_at, serve
 from tests.shop.client import Shop
 from tests.shop.server import receipt
@@ -82,7 +83,7 @@ class Life:
             for doubt in result.in_doubt:
                 known = self.shop.order(doubt.args["order"])
                 said = "done" if known["charges"] else "retry"
-                self.log.note("person", effect=doubt.effect, tool=doubt.tool, said=said)
+                self.log.note("person", effect=doubt.effect, attempt=doubt.attempt, said=said)
                 if known["charges"]:
                     await s.resolve(doubt.effect, done=receipt(doubt.args["order"]), by="ana")
                 else:

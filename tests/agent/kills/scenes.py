@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from perdure import faults
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from perdure.context import Context
+    from tests.agent.kills.log import Log
     from tests.shop.client import Shop
 
 POLICIES = ("retry", "reconcile", "ask", "report")
@@ -23,27 +22,6 @@ SCENES = ("read", *POLICIES, "mixed", "approved")
 UNATTENDED = ("read", "retry", "reconcile")
 """Scenes in which no person may ever be needed."""
 LAST_WORDS = "Everything is paid."
-
-
-class Log:
-    """What happened, in a file that survives any process: one line each, appended in one piece."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def note(self, what: str, **more: Any) -> None:
-        """Write one thing down."""
-        line = json.dumps({"what": what, **more}).encode() + b"\n"
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(file, line)
-        finally:
-            os.close(file)
-
-    def read(self) -> list[dict[str, Any]]:
-        """Everything that was written down."""
-        with open(self.path, encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
 
 
 def order_of(session: str, n: int) -> str:

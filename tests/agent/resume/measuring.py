@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import perdure
-from tests.agent.kills.scenes import Log
+from tests.agent.kills.log import Log
 from tests.agent.resume.talks import turns_of
 from tests.crash.zygote import Zygote
 from tests.places import url_of
@@ -159,7 +159,7 @@ class Bench:
         }
 
     def _cold(self, job: dict[str, Any]) -> None:
-        command = [sys.executable, "-m", "tests.agent.resume.life", json.dumps({**job, "began": time.time()})]
+        command = [sys.executable, "-m", "tests.agent.resume.talking", json.dumps({**job, "began": time.time()})]
         subprocess.run(command, check=True, timeout=120)
 
     def _same(self, seed: int) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.agent.models import Answer, Delta, Request
-    from tests.agent.kills.scenes import Log
+    from tests.agent.kills.log import Log
 
 SHORTEST, LONGEST = 15, 30
 WORDS = [
