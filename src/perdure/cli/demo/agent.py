@@ -15,8 +15,8 @@ from perdure import faults
 from perdure.cli.demo.bank import Bank
 
 if TYPE_CHECKING:
+    from perdure.context import Context
     from perdure.session import Session
-    from perdure.tools import Context
 
 SESSION, RUN = "orders", "today"
 IN_LOOKUP, BEFORE_CHARGE, AFTER_CHARGE = "inside the lookup", "before the bank hears of it", "charged, not recorded"
