@@ -174,7 +174,8 @@ class Histories(Comparing):
     def commit(self, writer: int, todo: list[Edit], way: str, note: str, take: bool) -> None:
         s, hand = self.held(writer)
         self.touched = hand.session
-        if take:
+        # Taking settles a commit whose fate is open first; here that is left to the commit below.
+        if take and s._pending is None:
             given = [(m.key, m.body) for m in s.take()]
             assert exact(given) == exact(self.model.take(hand))
         before = exact(hand.state)

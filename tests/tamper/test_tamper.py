@@ -51,7 +51,7 @@ def outcomes_of(original: Original, names: list[str], folder: Path, count: int) 
 @pytest.mark.parametrize("store", [("sqlite", "msgpack"), ("file", "msgpack")], ids=lambda store: store[0])
 def test_the_suite_sees_it_when_digests_cover_nothing(store: tuple[str, str], folder: Path):
     names = ["commit forged", "rows swapped" if store[0] == "sqlite" else "fields swapped"]
-    with mock.patch("perdure.codec.digest", return_value=bytes(32)):
+    with mock.patch("perdure.codec._digest", return_value=bytes(32)):
         original = build(*store, folder / "original", seed=1)
         assert OTHER in outcomes_of(original, names, folder, 40)
 
