@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from perdure.errors import InvalidInput, MissingExtra
 from perdure.tools import seconds
@@ -44,6 +43,8 @@ def next_after(cron: str, zone: str, after: int) -> int:
         from cronsim import CronSim, CronSimError
     except ImportError:
         raise MissingExtra("cronsim", "agent") from None
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
     try:
         start = datetime.fromtimestamp(after / 1000, ZoneInfo(zone))
     except (ZoneInfoNotFoundError, ValueError, OSError):

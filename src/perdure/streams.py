@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import tempfile
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.errors import InvalidInput, LimitExceeded, Misuse
@@ -51,6 +50,8 @@ class BlobFlows:
     def _put_awaited(self, source: Any) -> Flow[BlobRef]:
         """Pieces that have to be awaited wait in a temporary file until all are there."""
         pieces = aiter(source)
+        import tempfile
+
         with tempfile.SpooledTemporaryFile(max_size=CHUNK) as spool:
             while (piece := (yield Invoke(_await_next, (pieces,)))) is not None:
                 yield Do(spool.write, (_checked(piece),))

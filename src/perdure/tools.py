@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import functools
 import hashlib
 import inspect
-import queue
 import re
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, overload
 
@@ -214,12 +210,18 @@ def in_time(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
     if limit is None:
         return fn
     if inspect.iscoroutinefunction(fn):
+        import asyncio
 
         async def awaited(**kwargs: Any) -> Any:
             async with asyncio.timeout(limit):
                 return await fn(**kwargs)
 
         return awaited
+
+    # Few tools have a limit, and whoever only opens a database shall not wait for these.
+    import contextvars
+    import queue
+    import threading
 
     def blocking(**kwargs: Any) -> Any:
         ended: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
