@@ -153,9 +153,12 @@ def test_pieces_go_through_every_store_and_are_forgotten(tmp_path: Path, kind: s
         here.say("s", b"c")
         pieces, cursor = there.hear("s", cursor)
         assert pieces == [b"c"]
-        here.hush("s")
-        here.say("s", b"new")
-        assert there.hear("s", cursor)[0] == [b"new"]
+        for _ in range(20):
+            # Said within the same millisecond or not, it is new to who has heard what was before.
+            here.hush("s")
+            here.say("s", b"new")
+            pieces, cursor = there.hear("s", cursor)
+            assert pieces == [b"new"]
         here.hush("s")
         here.hush("s")
         for _ in range(300):

@@ -10,6 +10,9 @@ from perdure.stores._live import MOST, STALE
 if TYPE_CHECKING:
     from perdure.stores._redis_desk import Desk
 
+_QUIET = 60
+"""Seconds that the place is remembered after the last word."""
+
 
 class RedisLive:
     """Implements :class:`perdure.protocols.Live` with a stream, capped, and a name that tells one from the next."""
@@ -39,6 +42,12 @@ class RedisLive:
         return pieces, bytes(found[-1][0]).decode() if found else after
 
     def hush(self, session: str) -> None:
-        """Forget what was said."""
+        """Forget what was said.
+
+        The stream is emptied, not deleted: a new one would count from the clock again, and what is said within the
+        same millisecond would stand before the place that readers have reached.
+        """
         self._bytes.pop(session, None)
-        self._desk.link.one(pack(b"DEL", self._key(session)), writes=True)
+        key, link = self._key(session), self._desk.link
+        link.one(pack(b"XTRIM", key, b"MAXLEN", b"0"), writes=True)
+        link.one(pack(b"EXPIRE", key, b"%d" % _QUIET), writes=True)
