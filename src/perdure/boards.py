@@ -98,6 +98,9 @@ class Filter(NamedTuple):
     sessions: tuple[str, ...] | None = None
 
 
+EVERY = Filter()
+
+
 class Board(Protocol):
     """Who does what. Every method is one transaction, and may be called from any thread."""
 
@@ -121,7 +124,8 @@ class Board(Protocol):
 
         What was due by ``now`` is queued first. Owners in turns: each owner's sessions are numbered from the place the
         queue has reached, so that one with ten thousand of them does not stand before one with a single one. What is
-        parked or paused, or belongs to an agent that is held, is left. An owner with ``per_owner`` sessions at work gets no more.
+        parked or paused, or belongs to an agent that is held, is left. An owner with ``per_owner`` sessions at work
+        gets no more.
         """
         ...
 
@@ -156,7 +160,7 @@ class Board(Protocol):
         """
         ...
 
-    def works(self, which: Filter = Filter(), *, after: str | None = None, limit: int = 100) -> list[Work]:
+    def works(self, which: Filter = EVERY, *, after: str | None = None, limit: int = 100) -> list[Work]:
         """Sessions on the board in order of id, after an id."""
         ...
 
