@@ -71,7 +71,7 @@ test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" tests
 
 .PHONY: demo
-demo: $(STAMP) ## see an agent survive a crash
+demo: $(STAMP) ## a night of 847 conversations while their workers are killed
 	$(BIN)/perdure demo
 
 .PHONY: bench
@@ -100,7 +100,7 @@ model: $(STAMP) ## long run: random histories against the model
 tamper: $(STAMP) ## long run: change stored bytes
 	$(BIN)/python -m tests.tamper.campaign
 
-.PHONY: effects messages resume
+.PHONY: effects messages resume client janitor
 effects: $(STAMP) ## long run: kill agents at every boundary of their loop
 	$(BIN)/python -m tests.agent.kills.campaign --report
 
@@ -109,6 +109,19 @@ messages: $(STAMP) ## long run: two messages at the same instant
 
 resume: $(STAMP) ## long run: resume against restart
 	$(BIN)/python -m tests.agent.resume.campaign --report
+
+client: $(STAMP) ## long run: a model server that breaks, kills, readers elsewhere
+	$(BIN)/python -m tests.agent.client.campaign --report
+
+janitor: $(STAMP) ## long run: a session of a thousand answers
+	$(BIN)/python -m tests.agent.context.campaign --report
+
+.PHONY: scale throughput
+scale: $(STAMP) ## long run: 50,000 sessions on workers that are killed
+	$(BIN)/python -m tests.fleet.scale.campaign --report
+
+throughput: $(STAMP) ## long run: steps per second of a fleet
+	$(BIN)/python -m tests.fleet.throughput.campaign --report
 
 .PHONY: peers
 peers: $(PEERS)/.installed ## install the systems that benchmarks compare with

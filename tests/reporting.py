@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+
+def conclude(report: Path | None, lines: list[str], fine: bool, began: float, seed: int | None = None) -> int:
+    """Say how a long run that began then has ended, and put it into its report if it was fine; the exit code."""
+    with_seed = "" if seed is None else f", seed {seed}"
+    lines.append(f"{'ok' if fine else 'FAILED'} in {time.monotonic() - began:.0f} s{with_seed}")
+    print(lines[-1])
+    if report is not None and fine:
+        write_last_run(report, lines)
+    return 0 if fine else 1
 
 
 def write_last_run(report: Path, lines: Sequence[str]) -> None:

@@ -139,6 +139,81 @@ def cli() -> str:
     return "\n".join(out)
 
 
+def http() -> str:
+    """Every path of the HTTP API, the shapes of bodies and answers, and the types of problems."""
+    from perdure.server.openapi import document
+    from perdure.server.problems import TITLES, TYPE, catalogue
+    from perdure.server.table import TABLE
+
+    made = document(TABLE)
+    out: list[str] = []
+    for tag in made["tags"]:
+        out.append(f"## {tag['name'].capitalize()}\n\n{tag['description']}.\n")
+        for path, methods in made["paths"].items():
+            out += [_path(m.upper(), path, o) for m, o in methods.items() if tag["name"] in o["tags"]]
+    out.append("## Shapes\n")
+    shapes = made["components"]["schemas"]
+    out += [f"### `{name}`\n\n{_shape(shape)}\n" for name, shape in sorted(shapes.items())]
+    out.append("## Problems\n\n| type | status | title |\n|---|---|---|")
+    out += [f"| `{kind}` | {status} | {title} |" for kind, status, title in catalogue()]
+    out += [f"| `{TYPE}{name}` | | {title} |" for name, title in TITLES.items()]
+    return "\n".join(out) + "\n"
+
+
+def _path(method: str, path: str, operation: dict[str, Any]) -> str:
+    lines = [f"### `{method} {path}`\n", operation["summary"]]
+    if "description" in operation:
+        lines.append(_plain(operation["description"]))
+    shown = [p for p in operation["parameters"] if p["in"] != "path"]
+    lines += [""] if shown else []
+    for p in shown:
+        must = ", required" if p["required"] else ""
+        lines.append(f"- `{p['name']}` ({_kind(p['schema'])}{must}){_about(p)}")
+    if "requestBody" in operation:
+        lines.append("\nBody: " + _kind(operation["requestBody"]["content"]["application/json"]["schema"]))
+    for status, answer in operation["responses"].items():
+        ((media, content),) = answer["content"].items()
+        if media != "application/problem+json":
+            lines.append(f"\nAnswer {status}: {_kind(content['schema']) if 'json' in media else media}")
+    failing = [s for s, a in operation["responses"].items() if "application/problem+json" in a["content"]]
+    lines.append(f"\nProblems: {', '.join(failing)}\n")
+    return "\n".join(lines)
+
+
+def _shape(shape: dict[str, Any]) -> str:
+    about = _plain(" ".join(shape.get("description", "").split()))
+    required = shape.get("required", ())
+    rows = [
+        f"- `{name}` ({_kind(one)}{', required' if name in required else ''}){_about(one)}"
+        for name, one in shape.get("properties", {}).items()
+    ]
+    return "\n".join([about, "", *rows])
+
+
+def _about(schema: dict[str, Any]) -> str:
+    return f": {schema['description']}" if "description" in schema else ""
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """A schema in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[`{name}`](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(_kind(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return " or ".join("null" if v is None else f"`{v}`" for v in schema["enum"])
+    kind = schema.get("type", "any JSON")
+    if kind == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {_kind(schema['additionalProperties'])}"
+    bounds = [schema.get(name) for name in ("minimum", "maximum")]
+    limits = f" {bounds[0]} to {bounds[1]}" if None not in bounds and bounds[1] != 1 << 53 else ""
+    default = f", default `{schema['default']}`" if schema.get("default") not in (None, "") else ""
+    return f"{kind}{limits}{default}"
+
+
 @dataclasses.dataclass
 class Part:
     """A generated part of one file."""
@@ -156,7 +231,7 @@ class Part:
         return f"{before}{begin}\n\n{globals()[self.name]()}\n{END}{rest.partition(END)[2]}"
 
 
-PARTS = [Part("api.md", "api"), Part("errors.md", "errors"), Part("cli.md", "cli")]
+PARTS = [Part("api.md", "api"), Part("errors.md", "errors"), Part("cli.md", "cli"), Part("http.md", "http")]
 
 
 def stale() -> list[str]:

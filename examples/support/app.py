@@ -2,7 +2,8 @@
 
     python app.py "Where is ORD-2024-8847?"
     python app.py "I want my money back"          it still knows which order
-    perdure chat app.py                           the same conversation in the terminal; kill it, and type it again
+    perdure chat app.py                           a conversation in the terminal; kill it, and type it again
+    perdure log session-2024-bf-847               what happened in the one above, step by step
 
 Without HOLYSHEEP_API_KEY a scripted model answers, with no network; with it, the real one.
 """

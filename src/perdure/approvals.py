@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perdure import telemetry
 from perdure.effects import Effects
 from perdure.errors import ApprovalNeeded, InvalidInput
 from perdure.flow import Do, Flow, Invoke
@@ -106,6 +107,7 @@ class Approvals(Effects):
         """Take the decision on a request if there is one; ``ApprovalNeeded`` while it is open."""
         message = yield from self._take_special("decision", f"decision:{request['id']}")
         decided: dict[str, Any] = {}
+        was = request["status"]
         if message is not None and request["status"] == "pending":
             decided = message.body
             request.update(by=decided["by"], reason=decided["reason"], decided=decided["at"])
@@ -114,6 +116,8 @@ class Approvals(Effects):
             request["status"] = "expired"
         if request["status"] == "pending":
             raise ApprovalNeeded(_words(request), Approval(**plain(request)))
+        if was == "pending":
+            telemetry.decided(request, self.kernel.clock.wall())
         return decided
 
     def _withdraw(self, record: TrackedDict, why: str) -> Flow[bool]:
@@ -125,6 +129,7 @@ class Approvals(Effects):
         if decided:
             return False
         request.update(status="withdrawn", reason=why, decided=self.kernel.clock.wall())
+        telemetry.decided(request, request["decided"])
         record.pop("question", None)
         yield from self._finish(record, "failed", None, f"the request for approval was withdrawn: {why}")
         return True
@@ -180,6 +185,7 @@ class Approvals(Effects):
         )  # fmt: skip
         self._book.setdefault("approvals", {})[id] = approval._asdict()
         record["approval"] = id
+        telemetry.asked(tool.name)
         return approval
 
 

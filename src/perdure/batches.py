@@ -65,9 +65,10 @@ class Batches(Approvals):
             facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
             because = f"the same was done on another branch (effect {asks})" if asks else ""
             self._request(tool, bound, record, facts, because)
-        else:
+        elif tool.limit is None:
             record["status"] = "started"
             record["attempt"] = 1
+        # One that must wait for a place is only planned: whoever dies before it has one has not started it.
         return record
 
     def _elsewhere_again(self, digest: str) -> Flow[tuple[tuple[str, Any] | None, str]]:

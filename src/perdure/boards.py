@@ -33,7 +33,7 @@ class Work(NamedTuple):
     tries: int = 0
     """Claims, this one included, since it last got any further."""
     step: int = 0
-    """How far it was when it was last put down."""
+    """How far it had come when it was last taken over from a dead worker; see :meth:`Board.got`."""
     parked: str = ""
     """Why no worker takes it any more; "" when they do."""
     paused: bool = False
@@ -54,13 +54,17 @@ class Rest(NamedTuple):
 
     session: str
     step: int
-    """How far it got: further than last time, and ``tries`` starts anew."""
+    """How far it had come when it was claimed."""
     again: bool = False
     """Whether there is more to do at once: it was put down in mid-run."""
     due: int | None = None
     """When to look at it again although nobody posts anything: a timer, a result to be asked for, a retry."""
     failed: bool = False
-    """Whether this claim counts among the ``tries``: it got nowhere."""
+    """Whether this claim goes on counting among the ``tries``; otherwise they start anew."""
+    uncounted: bool = False
+    """Whether this claim does not count at all: it was put down before anything was done with it."""
+    shun: str = ""
+    """The version that cannot go on with it: workers of that version do not claim it before others have."""
     park: str = ""
     """Why nobody should try again; "" when somebody should."""
 
@@ -119,13 +123,14 @@ class Board(Protocol):
         now: int,
         *,
         per_owner: int | None = None,
+        version: str = "",
     ) -> list[Work]:
         """Take up to ``count`` queued sessions of these agents: higher priority first, then owners in turns.
 
         What was due by ``now`` is queued first. Owners in turns: each owner's sessions are numbered from the place the
         queue has reached, so that one with ten thousand of them does not stand before one with a single one. What is
-        parked or paused, or belongs to an agent that is held, is left. An owner with ``per_owner`` sessions at work
-        gets no more.
+        parked or paused, belongs to an agent that is held, or shuns this ``version``, is left. An owner with
+        ``per_owner`` sessions at work gets no more.
         """
         ...
 
@@ -137,7 +142,7 @@ class Board(Protocol):
         ...
 
     def got(self, worker: str, session: str, step: int) -> int:
-        """Say how far a claimed session has come; how many tries it has had there, this one included."""
+        """Say how far a claimed session has come, as a number that grows; its tries there, this one included."""
         ...
 
     def beat(self, row: WorkerRow) -> str:
@@ -153,10 +158,11 @@ class Board(Protocol):
         ...
 
     def adopt(self, limit: int = 1000) -> int:
-        """Put sessions on the board that have something to do and are not there; how many.
+        """Queue sessions that have something to do while nobody knows: neither queued nor at work; how many.
 
-        Those are sessions that name an agent and have a waiting entry in their inbox that is no timer of later, or
-        stand at ``running`` while nobody holds their lease.
+        Those are sessions that name an agent and stand at ``running`` while nobody holds their lease, and sessions
+        that name an agent, are not on the board at all, and have a waiting entry in their inbox that is no timer of
+        later. Parked and paused ones are left.
         """
         ...
 

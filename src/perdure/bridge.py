@@ -261,6 +261,8 @@ class AsyncDatabase(DatabaseFlows):
     diff = awaited(DatabaseFlows._diff_flow)
     look = awaited(DatabaseFlows._look_flow)
     sessions = awaited(DatabaseFlows._sessions_flow)
+    counts = awaited(DatabaseFlows._counts_flow)
+    create = awaited(DatabaseFlows._create_flow)
     changes = awaited(DatabaseFlows._changes_flow)
     post = awaited(DatabaseFlows._post_flow)
     post_outcome = awaited(DatabaseFlows._post_outcome_flow)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PREFIX = "perdure:cache:"
 """Begins the ids of these sessions."""
+MOST = 200
+"""Results that a session keeps for itself; those whose time is over soonest give way."""
 
 
 def cache_id(owner: str, digest: str) -> str:
@@ -39,12 +41,25 @@ class Caching(Inbox):
         """What a read returned lately, in this session or in another one of the same owner."""
         if tool.cache is None:
             return None
+        now = self.kernel.clock.wall()
         hit: Any = self._book.get("cache", {}).get(digest)
-        if hit is None and tool.cache_scope == "shared":
+        if (hit is None or hit["until"] <= now) and tool.cache_scope == "shared":
             hit = yield Do(self._shared, (digest,))
-        if hit is None or hit["until"] <= self.kernel.clock.wall():
+        if hit is None or hit["until"] <= now:
             return None
         return "cache", plain(hit["result"])
+
+    def _keep(self, digest: str, result: Any, seconds: float) -> None:
+        """Keep a result in the session's own book, and no more of them than are of use; the next commit takes it."""
+        now = self.kernel.clock.wall()
+        cache: Any = self._book.setdefault("cache", {})
+        over = [(hit["until"], key) for key, hit in cache.items() if key != digest]
+        over.sort()
+        for i, (until, key) in enumerate(over):
+            if until > now and len(over) - i < MOST:
+                break
+            del cache[key]
+        cache[digest] = {"result": result, "until": now + int(seconds * 1000)}
 
     def _shared(self, digest: str) -> dict[str, Any] | None:
         try:

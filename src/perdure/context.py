@@ -70,7 +70,7 @@ class Context:
         """The answer of a person to a question; until there is one, the call is put aside and the process may go.
 
         Once answered, the tool is run again from its beginning, and each question that was answered returns its
-        answer: so ask before anything is done. ``schema`` is a JSON schema that the answer should fit.
+        answer: so ask before anything is done. ``schema`` is a JSON schema that the answer must fit.
         """
         if self._asked < len(self._answers):
             self._asked += 1

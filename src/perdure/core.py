@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import threading
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from perdure import codec, faults
+from perdure import codec, faults, telemetry
 from perdure.checkpoint import Checkpoint, StateView
 from perdure.document import Document
 from perdure.errors import (
@@ -81,6 +82,8 @@ class SessionCore(StateView):
         """What the pending commit was asked for with: the same asked again is the same commit."""
         self._taking: list[Any] = []
         self._loose = 0
+        self._agent = ""
+        """Who works on the session, as far as the store was told."""
         self._replay: Replay | None = None
         self._run: str | None = None
         self._elsewhere: Any = None
@@ -168,8 +171,10 @@ class SessionCore(StateView):
         try:
             row = yield Do(look, (self.kernel, self.id))
         except NotFound:
+            self._agent = ""
             self._adopt(Loaded(genesis(), None, 0))
             return
+        self._agent = row.agent
         loaded: Loaded = yield Do(load_head, (self.kernel, row, self.branch))
         self._adopt(loaded)
 
@@ -284,6 +289,7 @@ class SessionCore(StateView):
             for ref, held in blobs.items():
                 yield Do(self.kernel.keep, (ref, held))
         faults.point("commit.before_write")
+        began = perf_counter() if telemetry.sinks else 0.0
         answer: Landed | PerdureError = yield Write(item)
         faults.point("commit.after_write")
         if isinstance(answer, PerdureError):
@@ -296,6 +302,10 @@ class SessionCore(StateView):
             raise answer
         self._pending = None
         self._point = point
+        if item.agent:
+            self._agent = item.agent
+        if began:
+            telemetry.committed(self.id, item, perf_counter() - began, self.kernel.store.url)
         if self._on_point is not None:
             self._on_point(point)
         self._loose += 1
@@ -333,6 +343,8 @@ class SessionCore(StateView):
         body, blobs = encode(ops, extra, self.kernel.form)
         if self._run is not None:
             x.setdefault("run", self._run)
+        if self._settings.agent != self._agent and self._settings.agent:
+            x["agent"] = self._settings.agent
         if blobs:
             x["blobs"] = sorted(blobs)
         if len(body.data) > MAX_COMMIT:

@@ -8,8 +8,10 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self
 
-from perdure import faults
+from perdure import faults, telemetry
+from perdure.answers import misfit
 from perdure.approvals import decision
+from perdure.catalogue import CatalogueFlows
 from perdure.checkpoint import Checkpoint, Reading
 from perdure.codec import JSON, MSGPACK
 from perdure.compaction import PACK_MIN, PACK_ROWS
@@ -54,7 +56,7 @@ EFFECTS = ("reuse", "dry", "live")
 At = int | str | None
 
 
-class DatabaseFlows(Upkeep, BlobFlows, WakeFlows):
+class DatabaseFlows(CatalogueFlows, Upkeep, BlobFlows, WakeFlows):
     """All flows of a database. :class:`Database` and :class:`perdure.bridge.AsyncDatabase` are made from these."""
 
     def __init__(
@@ -136,15 +138,20 @@ class DatabaseFlows(Upkeep, BlobFlows, WakeFlows):
             granted = yield Do(self.kernel.store.acquire, (session, new_holder(), self._lease_ttl))
             assert granted is not None
             self._heartbeat.add(granted)
+        origin = Origin("created")
         try:
             origin, granted = yield from self._expire(session, granted)
             s = yield from self._hydrate(session, owner, branch, ttl, wanted, granted, effects, reopen, origin)
             if not create and s._point is None:
                 # It went between the look and the lease.
                 yield Do(self._living, (session,))
+            if granted is not None and s._point is not None:
+                telemetry.resumed(s.status)
             return s
-        except BaseException:
+        except BaseException as e:
             if granted is not None:
+                if origin.kind == "resumed":
+                    telemetry.not_resumed(e)
                 self._heartbeat.remove(granted)
                 yield Do(self.kernel.store.release, (granted,))
             raise
@@ -307,17 +314,6 @@ class DatabaseFlows(Upkeep, BlobFlows, WakeFlows):
         self._usable()
         return (yield Do(look, (self.kernel, check_session(session))))
 
-    def _sessions_flow(
-        self, *, owner: str | None = None, status: str | None = None, after: str | None = None, limit: int = 100
-    ) -> Flow[list[SessionRow]]:
-        """Sessions in order of id; ``after`` continues from an id."""
-        self._usable()
-
-        def listed() -> list[SessionRow]:
-            return self.kernel.store.sessions(owner=owner, status=status, after=after, limit=limit)
-
-        return (yield Do(listed))
-
     def _changes_flow(self, after: str | None = None, limit: int = 1000) -> Flow[ChangePage]:
         """Commits after a cursor: at least once, in order within a session."""
         self._usable()
@@ -374,6 +370,8 @@ class DatabaseFlows(Upkeep, BlobFlows, WakeFlows):
         if approved and bool(request.get("question")) != ("answer" in more):
             how = "answer it with db.answer(...)" if request.get("question") else "decide with db.approve or db.reject"
             raise ApprovalError(f"approval {approval} is {'a question' if request.get('question') else 'none'}: {how}")
+        if "answer" in more and (wrong := misfit(more["answer"], request.get("schema"))):
+            raise ApprovalError(f"that does not answer {approval}: {wrong}")
         body = decision(approved, by, reason, now, **more)
         try:
             # Answered with "not new" it is this very one, whose first answer was lost: every other one differs.
@@ -407,6 +405,8 @@ class Database(DatabaseFlows):
     diff = sync(DatabaseFlows._diff_flow)
     look = sync(DatabaseFlows._look_flow)
     sessions = sync(DatabaseFlows._sessions_flow)
+    counts = sync(DatabaseFlows._counts_flow)
+    create = sync(DatabaseFlows._create_flow)
     changes = sync(DatabaseFlows._changes_flow)
     post = sync(DatabaseFlows._post_flow)
     post_outcome = sync(DatabaseFlows._post_outcome_flow)

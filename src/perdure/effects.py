@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from perdure import faults
+from perdure import faults, telemetry
 from perdure.caching import Caching
 from perdure.context import Asking, Context
 from perdure.elsewhere import Elsewhere, find_elsewhere
@@ -69,6 +69,8 @@ class Effects(Caching):
             record = yield from self._begin(tool, bound, digest, slot)
         elif record["status"] in ("planned", "started", "in_doubt"):
             yield from self._reconsider(tool, record)
+        elif record["status"] != "waiting":
+            telemetry.replayed(tool.name, "journal")
         return (yield from self._go_on(tool, bound, record))
 
     def _resolve_flow(
@@ -132,11 +134,13 @@ class Effects(Caching):
     def _read(self, tool: Tool, bound: dict[str, Any], digest: str) -> Flow[Any]:
         """A read runs whenever asked, unless a recorded answer is still fresh."""
         if (hit := (yield from self._cached(tool, digest))) is not None:
+            telemetry.replayed(tool.name, "cache")
             return hit[1]
-        result = yield Invoke(in_time(tool.fn, tool.timeout), (), self._arguments(tool, bound, None))
+        with telemetry.execute_tool(tool.name, self.id, bound, {}) as span:
+            result = yield Invoke(in_time(tool.fn, tool.timeout), (), self._arguments(tool, bound, None))
+            span.returned(result)
         if tool.cache is not None and self._replay is None:
-            until = self.kernel.clock.wall() + int(tool.cache * 1000)
-            self._book.setdefault("cache", {})[digest] = {"result": result, "until": until}
+            self._keep(digest, result, tool.cache)
             # A cached read is one somebody pays for: it is durable before anyone sees it.
             yield from self._write(Kind.DONE, x={"tool": tool.name})
             if tool.cache_scope == "shared":
@@ -302,7 +306,9 @@ class Effects(Caching):
     def _make(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
         """Make a call that is written down as started, and write its outcome down."""
         try:
-            result = yield Invoke(in_time(tool.fn, tool.timeout), (), self._arguments(tool, bound, record))
+            with telemetry.execute_tool(tool.name, self.id, bound, record, (Asking,)) as span:
+                result = yield Invoke(in_time(tool.fn, tool.timeout), (), self._arguments(tool, bound, record))
+                span.returned(result)
         except Asking as e:
             yield from self._ask_person(tool, bound, record, e)
         except NotDone as e:
@@ -314,6 +320,7 @@ class Effects(Caching):
                 return
             record["status"] = "in_doubt"
             record["error"] = type(e).__name__
+            telemetry.doubted(tool.name)
             x = {"effect": record["id"], "tool": tool.name, "error": type(e).__name__}
             yield from self._write(Kind.IN_DOUBT, x=x)
         else:
@@ -359,6 +366,8 @@ class Effects(Caching):
     def _finish(self, record: TrackedDict, status: str, result: Any, error: str | None) -> Flow[None]:
         """Make an outcome durable."""
         self._settle_record(record, status, result, error)
+        if self._may_wait is not None and self._may_wait(record):
+            return
         x: dict[str, Any] = {"effect": record["id"], "tool": record["tool"]}
         if status != "done":
             x["error"] = error
@@ -370,6 +379,8 @@ class Effects(Caching):
     def _settle_record(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
         """Put an outcome into the journal; the next commit makes it durable."""
         record["status"] = status
+        if "reused" in record:
+            telemetry.replayed(record["tool"], "cache" if record["reused"] == "cache" else "branch")
         if status == "done":
             # It happened: that must be recorded even though what it returned cannot be.
             if problem := refusal(result):
@@ -383,10 +394,15 @@ class Effects(Caching):
     _on_outcome: Callable[[TrackedDict], None] | None = None
     """Told of every outcome right before the commit that makes it durable, which also takes what it edits."""
 
+    _may_wait: Callable[[TrackedDict], bool] | None = None
+    """Says of an outcome that it need not be durable before the next commit, whatever that is: of a read, at most."""
+
     def _unsure(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
         """An effect was started and its outcome is unknown: True when it may be made (again)."""
         if tool.read:
             return True
+        if record["status"] == "started":
+            telemetry.doubted(tool.name)
         if (yield from self._posted(record)):
             return False
         policy = tool.if_unsure

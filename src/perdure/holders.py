@@ -7,6 +7,7 @@ next process need not wait for the lease to run out. Anything less than certain 
 
 from __future__ import annotations
 
+import functools
 import os
 
 from perdure.clock import boot_id
@@ -14,9 +15,14 @@ from perdure.clock import boot_id
 
 def new_holder() -> str:
     """A fresh name for one handle of this process."""
-    pid = os.getpid()
+    return f"{_process(os.getpid())}/{os.urandom(4).hex()}"
+
+
+@functools.lru_cache(maxsize=1)
+def _process(pid: int) -> str:
+    """This process: what every one of its names begins with. A child of a fork has another id, and another name."""
     host = os.uname().nodename.replace("/", "_")
-    return f"{host}/{pid}/{_started(pid)}/{boot_id()}/{_namespace()}/{os.urandom(4).hex()}"
+    return f"{host}/{pid}/{_started(pid)}/{boot_id()}/{_namespace()}"
 
 
 def describe(holder: str) -> str:

@@ -12,6 +12,8 @@ from perdure.errors import PerdureError
 from perdure.hydrate import load
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perdure.kernel import Kernel
     from perdure.model import Lease
 
@@ -43,11 +45,18 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self.lost: set[int] = set()
         """Tokens that turned out to be no longer ours."""
+        self._tell: Callable[[str, Lease | None], None] | None = None
+
+    def listen(self, tell: Callable[[str, Lease | None], None]) -> None:
+        """Have somebody told of leases that come ("+") and go ("-"), and of every beat (".")."""
+        self._tell = tell
 
     def add(self, lease: Lease) -> None:
         """Keep a lease alive from now on."""
         with self._lock:
             self._leases[lease.token] = lease
+            if self._tell is not None:
+                self._tell("+", lease)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._beat, name="perdure-heartbeat", daemon=True)
                 self._thread.start()
@@ -56,9 +65,13 @@ class Heartbeat:
         """Let a lease go."""
         with self._lock:
             self._leases.pop(lease.token, None)
+            if self._tell is not None:
+                self._tell("-", lease)
 
     def _beat(self) -> None:
         while not self._stop.wait(self._ttl / 3000):
+            if self._tell is not None:
+                self._tell(".", None)
             self.renew()
 
     def renew(self) -> None:

@@ -60,7 +60,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
 
     ``x`` holds what only some checkpoints have: ``from`` (line, step and digest of the parent,
     where a line starts), ``leaves`` (the tip a rewind left), ``with`` (the other side of a merge),
-    ``run``, ``effect``, ``tool``, ``error``, ``takes``, ``blobs``, ``note``, ``tools``, ``model``, ``usage``.
+    ``run``, ``effect``, ``tool``, ``error``, ``agent``, ``takes``, ``blobs``, ``note``, ``tools``, ``model``,
+    ``usage``.
     """
 
     v: int
@@ -124,6 +125,15 @@ class SessionRow(NamedTuple):
     """Entries waiting in the inbox."""
     lines: int = 0
     """The number of the next line to be started."""
+    agent: str = ""
+    """Who works on it, as the newest commit that named an agent says."""
+    error: str = ""
+    """The error class of the newest checkpoint; "" when it has none."""
+
+    @property
+    def cursor(self) -> str:
+        """Where a list that shows the newest first goes on after this session."""
+        return f"{self.updated}:{self.id}"
 
 
 class Row(NamedTuple):
@@ -169,6 +179,8 @@ class Append(NamedTuple):
     run: str = ""
     effect: str = ""
     approval: str = ""
+    agent: str = ""
+    """Whom the session belongs to from now on; "" leaves that as it is."""
 
 
 class Landed(NamedTuple):

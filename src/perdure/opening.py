@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from perdure import telemetry
 from perdure.clock import SystemClock
 from perdure.errors import InvalidInput
 from perdure.keys import Keys, find_keys
@@ -104,6 +105,7 @@ def _kernel(
         msg = f"codec is one of {', '.join(FORMS)}, not {codec!r:.40}"
         raise InvalidInput(msg)
     check_name(schema, "schema version")
+    telemetry.enable_from_environment()
     ring = find_keys(keys)
     time = clock or SystemClock()
     store = open_store(url, clock=time, **options)

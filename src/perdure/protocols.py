@@ -123,11 +123,27 @@ class Store(Protocol):
         *,
         owner: str | None = None,
         status: str | None = None,
+        agent: str | None = None,
+        error: str | None = None,
+        search: str | None = None,
+        since: int | None = None,
+        before: int | None = None,
         expired_at: int | None = None,
+        newest: bool = False,
         after: str | None = None,
         limit: int = 100,
     ) -> list[SessionRow]:
-        """Sessions in order of id, after an id; ``expired_at`` keeps those whose TTL had run out by then."""
+        """Sessions in order of id, after an id, tombstones left out.
+
+        ``search`` is a part of the id or of the owner, as it is written; ``since`` and ``before`` bound the time of
+        the last commit (the first is included, the second is not); ``expired_at`` keeps those whose TTL had run out
+        by then. With ``newest`` those that were written last come first, those of the same millisecond in order of
+        id, and ``after`` is the ``cursor`` of the last row seen.
+        """
+        ...
+
+    def counts(self) -> list[tuple[str, str, str, int]]:
+        """How many sessions there are by status, agent and error, tombstones left out."""
         ...
 
     def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:

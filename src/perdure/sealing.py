@@ -29,6 +29,8 @@ class Settings:
         self.ttl = ttl
         self.schema = schema
         self.effects = effects
+        self.agent = ""
+        """Who works through this handle; "" when it is no agent."""
         self.validate: Callable[[TrackedDict, list[Any]], None] | None = None
 
 
@@ -119,5 +121,5 @@ def seal_commit(
 
 def _projected(x: dict[str, Any]) -> tuple[Any, ...]:
     """What stores are told of an envelope's rarer parts, in the order of :class:`Append`."""
-    named = (str(x.get(name, "")) for name in ("tool", "error", "run", "effect", "approval"))
+    named = (str(x.get(name, "")) for name in ("tool", "error", "run", "effect", "approval", "agent"))
     return tuple(x.get("takes", ())), tuple(x.get("blobs", ())), *named

@@ -80,6 +80,7 @@ class Tool:
         key: str | None = None,
         timeout: str | float | None = None,
         poll: Callable[..., Any] | None = None,
+        limit: int | None = None,
     ) -> None:
         if isinstance(if_unsure, str) and if_unsure not in POLICIES:
             msg = f"if_unsure is one of {', '.join(POLICIES)} or a function that finds out, not {if_unsure!r:.40}"
@@ -102,6 +103,10 @@ class Tool:
         self.key = key
         self.timeout = None if timeout is None else seconds(timeout)
         self.poll = poll
+        if limit is not None and limit < 1:
+            msg = f"limit is how many calls may be made at once, 1 or more, not {limit}"
+            raise InvalidInput(msg)
+        self.limit = limit
         self._signature = inspect.signature(fn)
         self.wants_context = "ctx" in self._signature.parameters
         functools.update_wrapper(self, fn)
@@ -160,6 +165,7 @@ def tool(
     version: str = "1",
     timeout: str | float | None = None,
     poll: Callable[..., Any] | None = None,
+    limit: int | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     """Declare a tool.
@@ -169,7 +175,7 @@ def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     when a call was started and its outcome is unknown: ``"retry"`` with the same effect id (while the provider's key is
     valid, ``key_valid_for``), a function that asks the outside world, ``"ask"`` a human (the default), or ``"report"``
     it as unknown. ``timeout`` ends a call whose outcome is then unknown; ``poll(handle)`` looks after what returned
-    :class:`Later`.
+    :class:`Later`. ``limit`` is how many calls of it agents make at once, over all workers of a fleet.
 
     >>> @tool(read=True)
     ... def add(a: int, b: int = 1) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, SupportsIndex, cast, overload
 
 from perdure.delta import APPEND, DEL, SET, SPLICE, Op
 from perdure.errors import LimitExceeded, Misuse, ReadOnly
-from perdure.values import MAX_DEPTH, TREE, BlobRef
+from perdure.values import MAX_DEPTH, TREE, UNREAD, BlobRef, copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,12 +46,15 @@ def own(value: Any, doc: Document, up: TrackedDict | TrackedList, depth: int = 0
 
 
 def _too_deep() -> Never:
-    msg = f"a value is nested more than {MAX_DEPTH} deep, or contains itself: flatten it"
-    raise LimitExceeded(msg)
+    raise LimitExceeded(f"a value is nested more than {MAX_DEPTH} deep, or contains itself: flatten it")
 
 
 def plain(value: Any) -> Any:
     """An ordinary copy of a tracked value, every blob in it read."""
+    if isinstance(value, TrackedDict):
+        return {k: v if type(v) is str else _below(value, k, v) for k, v in dict.items(value)}
+    if isinstance(value, TrackedList):
+        return [v if type(v) is str else _below(value, i, v) for i, v in enumerate(list.__iter__(value))]
     if isinstance(value, BlobRef):
         value = value.resolve()
     if isinstance(value, dict):
@@ -59,6 +62,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(v) for v in cast("list[Any]", value)]
     return value
+
+
+def _below(node: Any, at: Any, value: Any) -> Any:
+    """A copy of a part: what nobody has looked at yet is not wrapped for it, unless a blob is read, and kept."""
+    if isinstance(value, _Node):
+        return plain(value)
+    copy = copied(value)
+    return plain(node[at]) if copy is UNREAD else copy
 
 
 class _Node:

@@ -308,3 +308,32 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, BlobRef) or isinstance(b, BlobRef):
         return a == b
     return type(a) is type(b) and a == b
+
+
+class _Blob(Exception):
+    """There is a blob in it."""
+
+
+UNREAD: Any = object()
+"""In place of a copy, where a blob would have to be read for it."""
+
+
+def copied(raw: Any) -> Any:
+    """A copy of a value as it was decoded; :data:`UNREAD` when there is a blob in it."""
+    try:
+        return _copied(raw)
+    except _Blob:
+        return UNREAD
+
+
+def _copied(raw: Any) -> Any:
+    t: Any = type(raw)
+    if t is dict:
+        found: dict[str, Any] = raw
+        return {k: v if type(v) is str else _copied(v) for k, v in found.items()}
+    if t is list:
+        items: list[Any] = raw
+        return [v if type(v) is str else _copied(v) for v in items]
+    if t is BlobRef:
+        raise _Blob
+    return raw

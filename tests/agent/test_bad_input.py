@@ -85,6 +85,14 @@ def test_a_model_that_says_nothing_has_ended(tmp_path: Path):
     assert (end.result.status, end.result.text) == ("done", "")
 
 
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_an_answer_that_was_cut_short_says_so(tmp_path: Path, finish: str):
+    half = Answer({"role": "assistant", "content": "It is"}, finish=finish)
+    end = ask(tmp_path, [half], [])
+    assert (end.result.status, end.result.text) == ("done", "It is")
+    assert f"(finish reason {finish})" in end.result.notes[0]
+
+
 def test_a_model_that_loops_for_ever_is_stopped_by_its_turns(tmp_path: Path):
     def again(request: Request) -> Any:
         return calls(("add", {"a": 1, "b": len(request.messages)}))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 import perdure
-from perdure import tool
+from perdure import caching, tool
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.caching import PREFIX, cache_id
+from perdure.cli.app import run
 from perdure.errors import InvalidInput
 from tests.agent.working import by_turn, play
 from tests.clock import FakeClock
@@ -97,3 +99,65 @@ def test_agents_share_them_too(tmp_path: Path):
 def test_a_scope_is_one_of_two_words():
     with pytest.raises(InvalidInput, match="session, shared"):
         tool(read=True, cache=5, cache_scope="world")(search.fn)
+
+
+def test_a_session_keeps_no_results_whose_time_is_over_and_no_more_than_are_of_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    url, clock = url_of("sqlite", tmp_path), FakeClock()
+    monkeypatch.setattr(caching, "MOST", 5)
+
+    @tool(read=True, cache="1h")
+    def find(n: int) -> int:
+        """Find something."""
+        asked.append(str(n))
+        return n
+
+    script = by_turn(calls(*(("find", {"n": n}) for n in range(100, 108))), "done")
+    agent = Agent("a", model=ScriptedModel(script), tools=[find])
+    with perdure.open(url, clock=clock) as db, db.session("s") as s:
+        for n in range(8):
+            clock.advance(1000)
+            s.call(find, n)
+        assert sorted(hit["result"] for hit in s._book["cache"].values()) == [3, 4, 5, 6, 7]
+        s.call(find, 7)
+        s.call(find, 0)
+        assert asked == [*map(str, range(8)), "0"]
+        clock.advance(3_600_000)
+        s.call(find, 50)
+        assert [hit["result"] for hit in s._book["cache"].values()] == [50]
+
+    async def work() -> list[int]:
+        async with perdure.open_async(url, clock=clock) as db:
+            assert (await agent.run(db, session="s", message="go")).ok
+            async with db.session("s") as s:
+                return sorted(hit["result"] for hit in s._book["cache"].values())
+
+    # Of an agent's calls, too: all eight were found, and the last five are kept.
+    assert len(play(work())) == 5
+    assert len(asked) == 18
+
+
+def test_they_are_no_sessions_to_whoever_lists_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    url, clock = url_of("sqlite", tmp_path), FakeClock()
+    for n in range(6):
+        call(url, clock, f"s{n}", "ana", f"City {n}")
+
+    def listed(*options: str) -> tuple[list[str], str | None]:
+        assert run(["ls", "--store", url, "--json", *options]) == 0
+        told = json.loads(capsys.readouterr().out)
+        return [row["id"] for row in told["sessions"]], told["next"]
+
+    everyone = [f"s{n}" for n in range(6)]
+    assert listed() == (everyone, None)
+    assert sum(id.startswith(PREFIX) for id in listed("--all")[0]) == 6
+    for newest in ((), ("--newest",)):
+        found: list[str] = []
+        after: tuple[str, ...] = ()
+        while True:
+            page, more = listed("--limit", "2", *newest, *after)
+            found += page
+            if more is None:
+                break
+            after = ("--after", more)
+        assert sorted(found) == everyone

@@ -45,7 +45,7 @@ def book(seat: str) -> str:
 
 @tool
 def ask_back(ctx) -> str:
-    return "a size " + str(ctx.ask("Which size?")) + " shoe"
+    return "a size " + str(ctx.ask("Which size?", {"type": "integer", "maximum": 50})) + " shoe"
 
 def script(request):
     last = request.messages[-1]
@@ -216,7 +216,10 @@ def test_an_approval_that_was_left_open_is_asked_again_by_the_same_command(folde
 
 
 def test_a_question_of_a_tool_is_answered_in_the_chat(folder: Path) -> None:
-    assert "It says: a size 43 shoe" in piped(folder, "app", said="shoe\n43\n").stdout
+    said = piped(folder, "app", said="shoe\nlarge\n430\n43\n").stdout
+    assert "The answer is integer, not 'large'." in said
+    assert "The answer is at most 50." in said
+    assert "It says: a size 43 shoe" in said
 
 
 def test_an_interrupt_stops_it_and_the_same_command_goes_on(

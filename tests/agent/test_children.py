@@ -306,3 +306,25 @@ def test_dying_right_after_a_handover_goes_on_with_the_other_agent(tmp_path: Pat
         faults.hook = None
     end = play(once())
     assert (end.text[:11], end.notes) == ("I do bills.", ())
+
+
+def test_two_agents_can_hand_a_conversation_to_each_other(tmp_path: Path):
+    def front_says(request: Request) -> Any:
+        return calls(("hand_to_billing", {})) if "bill" in last(request) else f"front: {last(request)}"
+
+    def billing_says(request: Request) -> Any:
+        return calls(("hand_to_front", {})) if "thanks" in last(request) else f"billing: {last(request)}"
+
+    billing = Agent("billing", model=ScriptedModel(billing_says), tools=[handoff("front")])
+    front = Agent("front", model=ScriptedModel(front_says), tools=[handoff(billing)])
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            texts = [(await front.run(db, session="s", message=m)).text for m in ("my bill", "ok", "thanks", "bye")]
+            said = "has the conversation from here on."
+            assert texts == [f"billing: billing {said}", "billing: ok", f"front: front {said}", "front: bye"]
+            # Whoever knows only one of them cannot give it to the other.
+            lost = await billing.run(db, session="t", message="thanks")
+            assert (lost.status, "'front'" in lost.reason) == ("incompatible", True)
+
+    play(work())

@@ -1,1 +1,1 @@
-"""The command line, its demo and the documentation."""
+"""The command line and the documentation."""

@@ -27,6 +27,7 @@ def test_ls_as_json_has_the_documented_shape(command: Command, trip: Path):
     first = answer["sessions"][0]
     assert list(first) == [
         "id", "owner", "status", "created", "updated", "expires", "step", "branches", "inbox", "writer",
+        "agent", "error",
     ]  # fmt: skip
     assert (first["id"], first["step"], first["inbox"], first["writer"]) == ("trip", 3, 1, None)
     assert first["branches"]["cheaper"]["step"] == 4
@@ -40,6 +41,40 @@ def test_ls_filters_and_pages(command: Command, trip: Path):
     assert page["next"] == "trip"
     assert [s["id"] for s in command("ls", "--after", "trip", "--json").json["sessions"]] == ["visit"]
     assert "perdure ls --after trip" in command("ls", "--limit", "1").out
+
+
+def test_ls_shows_agents_and_chooses_by_them(command: Command, trip: Path):
+    assert "AGENT" not in command("ls").out
+    with perdure.open(str(trip)) as db:
+        db.create("call-1", agent="support", owner="cleo")
+        db.create("call-2", agent="billing", owner="dan%")
+    lines = command("ls").out.splitlines()
+    assert lines[0].split()[:4] == ["SESSION", "OWNER", "AGENT", "STATUS"]
+    assert lines[1].split()[:4] == ["call-1", "cleo", "support", "idle"]
+    assert lines[3].split()[:4] == ["trip", "ana", "-", "idle"]
+
+    def ids(*options: str) -> list[str]:
+        return [s["id"] for s in command("ls", "--json", *options).json["sessions"]]
+
+    assert ids("--agent", "support") == ["call-1"]
+    assert ids("--error", "") == ["call-1", "call-2", "trip", "visit"]
+    assert command("ls", "--error", "ModelError").out == "no session matches\n"
+    assert ids("--search", "n%") == ["call-2"]
+    assert ids("--search", "call") == ["call-1", "call-2"]
+    (first,) = command("ls", "--json", "--agent", "support").json["sessions"]
+    assert (first["agent"], first["error"]) == ("support", "")
+
+
+def test_ls_shows_the_newest_first_page_by_page(command: Command, trip: Path):
+    everything = command("ls", "--newest", "--json").json["sessions"]
+    assert [s["updated"] for s in everything] == sorted((s["updated"] for s in everything), reverse=True)
+    page = command("ls", "--newest", "--limit", "1", "--json").json
+    assert page["next"] == f"{everything[0]['updated']}:{everything[0]['id']}"
+    rest = command("ls", "--newest", "--after", page["next"], "--json").json["sessions"]
+    assert [s["id"] for s in rest] == [s["id"] for s in everything[1:]]
+    assert f"perdure ls --newest --after {page['next']}" in command("ls", "--newest", "--limit", "1").out
+    refused = command("ls", "--newest", "--after", "trip")
+    assert (refused.code, "cursor" in refused.err) == (2, True)
 
 
 def test_an_unknown_status_is_wrong_usage(command: Command, trip: Path):

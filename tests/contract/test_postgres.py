@@ -14,6 +14,7 @@ from perdure.errors import Conflict, CursorExpired, InvalidInput, LeaseLost, Sto
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
 from perdure.pg.text import packed, unpacked
 from perdure.stores import _pg_write, open_store
+from perdure.stores._pg_open import VERSION
 from perdure.stores.postgres import PostgresStore
 from tests.contract.test_changes import follow
 from tests.contract.writing import commit, entry, land, post, write
@@ -76,7 +77,7 @@ def test_ten_processes_may_open_an_empty_schema_at_once(url: str):
 
 
 def test_tables_of_a_newer_version_are_refused(store: PostgresStore, url: str, admin: Any):
-    admin.execute("update perdure_meta set version = 2")
+    admin.execute("update perdure_meta set version = %s", (VERSION + 1,))
     with pytest.raises(UnsupportedFormat, match="upgrade this process"):
         PostgresStore(url)
 

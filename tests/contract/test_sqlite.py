@@ -20,7 +20,7 @@ from perdure.errors import (
     UnsupportedFormat,
 )
 from perdure.stores._sqlite_cursor import cursor_of
-from perdure.stores._sqlite_open import _use_log
+from perdure.stores._sqlite_open import VERSION, _use_log
 from perdure.stores.sqlite import SqliteStore
 from tests.contract.writing import commit, land, write
 
@@ -107,7 +107,7 @@ def test_making_a_file_waits_for_somebody_who_is_making_it(path: Path):
 
 def test_a_file_of_a_newer_format_is_refused(path: Path, store: SqliteStore):
     store.close()
-    alter(path, "update meta set value = 2 where key = 'schema'")
+    alter(path, "update meta set value = ? where key = 'schema'", VERSION + 1)
     with pytest.raises(UnsupportedFormat, match="upgrade"):
         SqliteStore(path)
 

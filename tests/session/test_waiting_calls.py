@@ -114,6 +114,8 @@ def test_a_tool_asks_a_person_and_is_run_again_with_the_answer(open_db: Open, cl
     assert (request.question, request.schema) == ("Window or aisle?", {"enum": ["window", "aisle"]})
     with pytest.raises(ApprovalError, match="answer"):
         db.approve("s", request.id, by="ana")
+    with pytest.raises(ApprovalError, match="one of 'window', 'aisle'"):
+        db.answer("s", request.id, "isle", by="ana")
     clock.advance(2 * 24 * 3600 * 1000)
     db.answer("s", request.id, "aisle", by="ana")
     with pytest.raises(ApprovalError):

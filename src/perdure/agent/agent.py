@@ -9,11 +9,12 @@ import hashlib
 import json
 import os
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from perdure.agent.calls import QUEUE, WITHDRAW
+from perdure.agent.calls import ANSWER, QUEUE, STEP, WITHDRAW
+from perdure.agent.children import release
 from perdure.agent.janitor import Janitor
 from perdure.agent.limits import Limits
 from perdure.agent.loop import Loop
@@ -52,6 +53,7 @@ class Agent:
     ``response_format``, unless ``params`` has another one or None); ``until`` a marker or predicate without which it
     goes on.
     ``window`` says how much of a long conversation is sent, ``janitor`` who summarises the rest (False: nobody).
+    ``checkpoints`` says when its work becomes durable: every "step", or reads only with the next "answer".
     ``on_message`` says what becomes of an open request for approval when the user says something meanwhile: "queue",
     the message is answered afterwards, or "withdraw", the request is taken back. ``notify``, a URL or a function, is
     told when a run waits for a person or has failed.
@@ -74,6 +76,7 @@ class Agent:
         max_turns: int = 50,
         window: Window | None = None,
         janitor: Janitor | bool = True,
+        checkpoints: str = STEP,
         on_message: str = QUEUE,
         notify: Notify | None = None,
     ) -> None:
@@ -93,6 +96,9 @@ class Agent:
         if on_message not in (QUEUE, WITHDRAW):
             raise InvalidInput(f"on_message is one of {QUEUE}, {WITHDRAW}, not {on_message!r:.40}")
         self.on_message = on_message
+        if checkpoints not in (STEP, ANSWER):
+            raise InvalidInput(f"checkpoints is one of {STEP}, {ANSWER}, not {checkpoints!r:.40}")
+        self.checkpoints = checkpoints
         self.notify = check_notify(notify)
         self.tools: dict[str, Tool] = {}
         self._specs: dict[str, ToolSpec] = {}
@@ -120,22 +126,26 @@ class Agent:
         max_tokens: int | None = None,
         max_cost: float | None = None,
         deadline: float | None = None,
+        ttl: int | Literal["default"] | None = "default",
         on_event: Callable[[Event], None] | None = None,
         live: bool = False,
         agents: Sequence[Agent] = (),
         parent: dict[str, str] | None = None,
+        stop: asyncio.Event | None = None,
     ) -> RunResult:
         """Start or resume a session and work until it is done or must wait. Call it again to go on.
 
         ``message`` is put into the session's inbox first, durably; with ``key`` it is put there only once, however
-        often this is called. ``context`` is told to the model and is fresh with every run. With ``live``
+        often this is called. ``context`` is told to the model and is fresh with every run. ``ttl`` is how many seconds
+        the session lives after its last commit (None: for ever), as for ``db.session``. With ``live``
         whoever reads along from another process gets answers while they are made. ``agents`` are others that
         may have the conversation, beside those it can be handed to from here; ``parent`` is set by :meth:`as_tool`.
+        Once ``stop`` is set the run is put down after its current step, as "stopped": run it again to go on.
         """
-        async with _opened(db, self.close) as open_db:
+        async with _opened(db, lambda: release(self, *agents)) as open_db:
             if message is not None:
                 await open_db.post(session, packed(message), key=key or os.urandom(12).hex())
-            async with open_db.session(session, owner=owner, branch=branch, effects=effects) as s:
+            async with open_db.session(session, owner=owner, branch=branch, ttl=ttl, effects=effects) as s:
                 limits = Limits(
                     open_db.kernel.clock,
                     max_turns=self.max_turns if max_turns is None else max_turns,
@@ -143,7 +153,7 @@ class Agent:
                     max_cost=max_cost,
                     deadline=deadline,
                 )
-                more: dict[str, Any] = {"db": open_db, "agents": agents, "parent": parent, "live": live}
+                more: dict[str, Any] = {"db": open_db, "agents": agents, "parent": parent, "live": live, "stop": stop}
                 return await Loop(self, s, limits, context=context, tell=on_event, **more).go()
 
     def run_sync(self, db: str | None, **options: Any) -> RunResult:
@@ -151,10 +161,8 @@ class Agent:
         return asyncio.run(self.run(db, **options))
 
     async def close(self) -> None:
-        """Release the connections to models; a later run makes new ones."""
-        await self.model.close()
-        if self.janitor is not None and self.janitor.model is not None:
-            await self.janitor.model.close()
+        """Release the connections to its models and those of agents it can reach; a later run makes new ones."""
+        await release(self)
 
     async def stream(self, db: AsyncDatabase | str | None, **options: Any) -> AsyncGenerator[Event]:
         """Run, and give what happens as it happens; the last event is ``result`` and carries the result of the run."""
@@ -224,8 +232,10 @@ class Agent:
         schema = {"name": "output", "schema": msgspec.json.schema(self.output)}
         return {**self.params, "response_format": {"type": "json_schema", "json_schema": schema}}
 
-    def about(self, answer: Answer, request: Request, *, use: str = "") -> dict[str, Any]:
-        """What a checkpoint records of the model."""
+    def about(
+        self, answer: Answer, request: Request, *, use: str = "", asked: ChatModel | None = None
+    ) -> dict[str, Any]:
+        """What a checkpoint records of the model that was ``asked``: the agent's own, unless another is named."""
         prompt = hashlib.sha256(self.instructions.encode()).hexdigest()[:16]
         model: dict[str, Any] = {"name": request.model, "version": answer.model, "prompt": prompt}
         model |= {"finish": answer.finish, "id": answer.id, "fingerprint": answer.fingerprint}
@@ -233,7 +243,7 @@ class Agent:
         model |= {k: v for k, v in self.params.items() if k in ("temperature", "top_p", "seed")}
         if use:
             model["use"] = use
-        usage = {**answer.usage._asdict(), "cost": self.price(answer).cost}
+        usage = {**answer.usage._asdict(), "cost": self.price(answer, asked=asked).cost}
         return {"model": model, "usage": usage, "tools": self.fingerprint()}
 
     def fingerprint(self) -> str:
@@ -241,20 +251,21 @@ class Agent:
         specs = [[t.version, self._specs[n].as_json()] for n, t in sorted(self.tools.items())]
         return hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()[:16]
 
-    def price(self, answer: Answer, notes: list[str] | None = None) -> Spent:
+    def price(self, answer: Answer, notes: list[str] | None = None, *, asked: ChatModel | None = None) -> Spent:
         """What an answer cost. A model that is paid for at a price nobody told us costs 0, which is noted once."""
-        usage, price = answer.usage, self._price(answer.model)
-        if price is None and notes is not None and hasattr(self.model, "price"):
-            said = f"the price of {self.model.name} is not known: its cost counts as 0; pass prices= to count it"
+        model = asked or self.model
+        usage, price = answer.usage, self._price(model, answer.model)
+        if price is None and notes is not None and hasattr(model, "price"):
+            said = f"the price of {model.name} is not known: its cost counts as 0; pass prices= to count it"
             if said not in notes:
                 notes.append(said)
         return Spent(usage.input, usage.output, usage.cached, 0.0 if price is None else round(price.of(usage), 12))
 
-    def _price(self, version: str) -> Price | None:
-        own = price_of("", self.model.name, self.prices) or price_of("", version, self.prices)
+    def _price(self, model: ChatModel, version: str) -> Price | None:
+        own = price_of("", model.name, self.prices) or price_of("", version, self.prices)
         if own is not None:
             return own
-        known: Callable[[str], Price | None] | None = getattr(self.model, "price", None)
+        known: Callable[[str], Price | None] | None = getattr(model, "price", None)
         return known(version) if known is not None else None
 
     def is_done(self, answer: Answer, s: AsyncSession) -> bool:

@@ -8,8 +8,10 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from perdure import telemetry
 from perdure.agent.children import Handoff
 from perdure.agent.large import shown
+from perdure.agent.places import place_for
 from perdure.batches import OPEN, Call
 from perdure.bridge import drive
 from perdure.errors import InvalidInput
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 WITHDRAW, QUEUE = "withdraw", "queue"
 """What becomes of a request for approval when the user says something meanwhile: it is taken back, or goes first."""
+STEP, ANSWER = "step", "answer"
+"""When an agent's work is made durable: after every call too, or reads only together with the next answer."""
 SLOTS = "a:"
 """Begins the journal's places of an agent's calls: a:<turn>:<number>."""
 
@@ -38,13 +42,15 @@ class Calls:
         """Places of calls that this process wrote as started and has not made yet."""
         self.started: list[str] = []
         """Effects that the commit under way writes as started."""
+        self.unwritten = False
+        """Whether outcomes of this answer's calls may be waiting for a commit."""
 
     async def begin(self, answer: Answer) -> None:
         """Check the calls of an answer and put them into the journal; its commit makes them durable."""
         loop = self._loop
         s, turn = loop.s, loop.book["turn"]
         s._retire(SLOTS)
-        self.started = []
+        self.started, self.unwritten = [], False
         listed: list[dict[str, Any]] = []
         calls: list[Call] = []
         for i, asked in enumerate(answer.calls):
@@ -111,6 +117,7 @@ class Calls:
             request = s._book.get("approvals", {}).get(record.get("approval", ""))
             if request is not None and request["status"] == "pending":
                 request.update(status="withdrawn", reason=why, decided=s.kernel.clock.wall())
+                telemetry.decided(request, request["decided"])
             s._settle_record(record, "failed", None, why)
         return left
 
@@ -121,11 +128,19 @@ class Calls:
         self._fresh.discard(slot)
         tool: Tool = self._loop.tool(record["tool"])
         self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
-        status = await drive(s.bridge, s._carry_on(tool, record, fresh=fresh))
+        async with place_for(s, tool, record["id"]):
+            status = await drive(s.bridge, s._carry_on(tool, record, fresh=fresh))
         shared = tool.read and tool.cache is not None and tool.cache_scope == "shared"
         if shared and status == "done" and "problem" not in record:
             await drive(s.bridge, s._keep_shared(tool, record["digest"], plain(record["result"])))
         self._loop.tell("outcome", tool=record["tool"], effect=record["id"], status=status)
+
+    def may_wait(self, record: TrackedDict) -> bool:
+        """Whether an outcome may be lost with the process: of a read that can simply run again, if that is wished."""
+        tool = self._loop.tool(record["tool"])
+        waits = self._loop.agent.checkpoints == ANSWER and tool.read and tool.cache is None
+        self.unwritten = self.unwritten or waits
+        return waits
 
     # -- answering ------------------------------------------------------------------------------------------------
 
@@ -133,9 +148,7 @@ class Calls:
         """An outcome is about to be written: when it is the last one, the model's messages go with it."""
         tool = self._loop.agent.tools.get(record["tool"])
         if tool is not None and tool.read and tool.cache is not None and record["status"] == "done":
-            until = self._loop.s.kernel.clock.wall() + int(tool.cache * 1000)
-            cache = self._loop.s._book.setdefault("cache", {})
-            cache[record["digest"]] = {"result": plain(record["result"]), "until": until}
+            self._loop.s._keep(record["digest"], plain(record["result"]), tool.cache)
         self._answer_if_settled()
 
     def _answer_if_settled(self) -> None:
@@ -152,7 +165,7 @@ class Calls:
             loop.s.messages.append({"role": "tool", "tool_call_id": entry["id"], "content": said})
             tool = loop.agent.tools.get(entry["name"])
             if isinstance(tool, Handoff) and record is not None and record["status"] == "done":
-                loop.book["who"] = tool.target.name
+                loop.book["who"] = tool.to
         loop.book["calls"] = []
 
 

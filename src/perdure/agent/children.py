@@ -15,6 +15,7 @@ from perdure.context import Context
 from perdure.errors import Busy, InvalidInput, Misuse, NotFound
 from perdure.kernel import BOOK
 from perdure.model import Status
+from perdure.names import check_name
 from perdure.tools import Done, Later, NotDone, Tool
 from perdure.tracked import plain
 
@@ -83,8 +84,10 @@ class AgentTool(Tool):
         # A process that died with the child in its hands holds it for a while.
         for left in range(int(db._lease_ttl * 1.2 / 1000 / _AGAIN), -1, -1):
             try:
+                # It lives as long as who waits for it, unless it was told otherwise.
+                options: dict[str, Any] = {"ttl": loop.s._settings.ttl, **self._options}
                 return await self.agent.run(
-                    db, session=session, message=task, key=effect, owner=loop.s.owner, parent=parent, **self._options
+                    db, session=session, message=task, key=effect, owner=loop.s.owner, parent=parent, **options
                 )
             except Busy:
                 if not left or task is None:
@@ -126,20 +129,25 @@ def _here() -> Loop:
 class Handoff(Tool):
     """A tool that gives the conversation to another agent."""
 
-    def __init__(self, target: Agent, name: str, description: str) -> None:
-        self.target = target
+    def __init__(self, target: Agent | str, name: str, description: str) -> None:
+        self.target = None if isinstance(target, str) else target
+        self.to = target if isinstance(target, str) else target.name
 
         def hand_over(reason: str = "") -> str:
-            return f"{target.name} has the conversation from here on."
+            return f"{self.to} has the conversation from here on."
 
         hand_over.__doc__ = f"{description}\n\nArgs:\n    reason: why, in a few words\n"
         super().__init__(hand_over, name=name, read=True)
 
 
-def handoff(agent: Agent, *, name: str | None = None, description: str | None = None) -> Tool:
-    """A tool by which an agent gives its conversation to another one, which goes on with it from then on."""
-    said = description or f"Give the conversation to {agent.name}, who goes on with it."
-    return Handoff(agent, name or f"hand_to_{agent.name}", said)
+def handoff(agent: Agent | str, *, name: str | None = None, description: str | None = None) -> Tool:
+    """A tool by which an agent gives its conversation to another one, which goes on with it from then on.
+
+    An agent that does not exist yet is named: so that two can give it to each other.
+    """
+    to = check_name(agent, "agent") if isinstance(agent, str) else agent.name
+    said = description or f"Give the conversation to {to}, who goes on with it."
+    return Handoff(agent, name or f"hand_to_{to}", said)
 
 
 def registry(agent: Agent, others: Any = ()) -> dict[str, Agent]:
@@ -149,8 +157,29 @@ def registry(agent: Agent, others: Any = ()) -> dict[str, Agent]:
     while todo:
         one = todo.pop()
         if known.setdefault(one.name, one) is one:
-            todo += [t.target for t in one.tools.values() if isinstance(t, Handoff) and t.target.name not in known]
+            todo += [other for other in _handed_to(one) if other.name not in known]
     return known
+
+
+def _handed_to(agent: Agent) -> list[Agent]:
+    """Whom an agent can hand its conversation to, as far as it holds them itself."""
+    return [t.target for t in agent.tools.values() if isinstance(t, Handoff) and t.target is not None]
+
+
+async def release(*agents: Agent) -> None:
+    """Close the connections of agents, of all that work for them, and of all that may get their conversations."""
+    seen: list[Agent] = []
+    todo = list(agents)
+    while todo:
+        one = todo.pop()
+        if one in seen:
+            continue
+        seen.append(one)
+        todo += _handed_to(one)
+        todo += [t.agent for t in one.tools.values() if isinstance(t, AgentTool)]
+        await one.model.close()
+        if one.janitor is not None and one.janitor.model is not None:
+            await one.janitor.model.close()
 
 
 def open_children(loop: Loop) -> list[tuple[dict[str, Any], str]]:

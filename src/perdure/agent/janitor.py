@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure import faults
+from perdure import faults, telemetry
 from perdure.agent.models import text_of
 from perdure.agent.rebuild import note_made
 from perdure.agent.summaries import Plain, piece_of, shortened, summary_request
@@ -209,13 +209,17 @@ class Cleaning:
         """
         loop = self._loop
         model = janitor.model or loop.agent.model
-        piece = PIECE if limit is None else max(LEAST_PIECE, min(PIECE, int(limit * 0.4 / self._rate())))
+        # Notes are plain text: a provider that counts little of calls and results may count all of that.
+        rate = max(self._rate(), MARGIN)
+        piece = PIECE if limit is None else max(LEAST_PIECE, min(PIECE, int(limit * 0.4 / rate)))
         while (told := self._held().get("told", 0)) < wanted.start:
             messages = Plain(loop.s.messages)
             upto = piece_of(messages, told, wanted.start, piece)
             request = summary_request(janitor.as_json(), model.name, loop.s.summary, messages, (told, upto, piece))
             try:
-                answer = await model.answer(request)
+                with telemetry.chat(loop.agent.name, loop.s.id, request) as span:
+                    answer = await model.answer(request)
+                    span.answered(answer)
                 text = text_of(answer.message).strip()
                 if not text:
                     raise ModelError(f"{model.name} wrote an empty summary")
@@ -229,8 +233,8 @@ class Cleaning:
             self._held()["told"] = upto
             if upto == wanted.start:
                 self._move(wanted)
-            loop.spend(answer)
-            x = loop.agent.about(answer, request, use="summary")
+            loop.spend(answer, model)
+            x = loop.agent.about(answer, request, use="summary", asked=model)
             await self._commit(x, why, told=upto, since=told, piece=piece)
         return True
 

@@ -12,11 +12,12 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent.schema import ToolSpec
+from perdure.agent.schema import own_spec
 from perdure.errors import InvalidInput
 from perdure.tools import Tool
 
 if TYPE_CHECKING:
+    from perdure.agent.schema import ToolSpec
     from perdure.core import SessionCore
 
 LARGE_OVER = 16 * 1024
@@ -96,7 +97,7 @@ def reader(s: SessionCore) -> ToolSpec:
             raise InvalidInput(f"there is no large result {ref!r:.60}: there are {known:.400}")
         return _found(text, search) if search else _piece(text, offset, limit)
 
-    return ToolSpec(Tool(read_result, read=True))
+    return own_spec(Tool(read_result, read=True))
 
 
 def _piece(text: str, offset: int, limit: int) -> dict[str, Any]:

@@ -89,6 +89,7 @@ class Speaker:
         self._kernel = db.kernel
         self._live = live_of(db.kernel)
         self._session = session.id
+        self._branch = session.branch
         self._worker = session.fence or 0
         self._begun = False
         self._waiting: list[dict[str, Any]] = []
@@ -106,7 +107,8 @@ class Speaker:
             self._add(event.data)
         elif event.kind in ("committed", "retracted"):
             self.flush()
-            self._do(lambda live=self._live: live.hush(self._session))
+            if self._begun:
+                self._do(lambda live=self._live: live.hush(self._session))
 
     def _add(self, data: dict[str, Any]) -> None:
         if not self._begun and self._live is not None:
@@ -118,7 +120,7 @@ class Speaker:
             last["t"] += data["text"]
         else:
             piece = {"w": self._worker, "s": data["step"], "a": data["attempt"], "o": data["offset"], "t": data["text"]}
-            self._waiting.append(piece)
+            self._waiting.append(piece if self._branch == MAIN else {**piece, "b": self._branch})
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(BATCH, self.flush)
 
@@ -257,7 +259,7 @@ class _Reader:
 
     def _piece(self, piece: dict[str, Any]) -> list[Event]:
         """A piece of the answer that is on its way."""
-        if piece["s"] <= self._step or piece["w"] < self._worker:
+        if piece["s"] <= self._step or piece["w"] < self._worker or piece.get("b", MAIN) != MAIN:
             return []
         self._saw_work = True
         self._worker = piece["w"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure import faults
+from perdure import faults, logs, telemetry
 from perdure.agent import notify
 from perdure.agent import outcome as ended
 from perdure.agent.calls import Calls
@@ -37,10 +37,11 @@ from perdure.tracked import plain
 from perdure.values import refusal
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     from perdure.agent.agent import Agent
-    from perdure.agent.models import Request
+    from perdure.agent.models import ChatModel, Request
     from perdure.agent.schema import ToolSpec
     from perdure.bridge import AsyncDatabase, AsyncSession
     from perdure.tools import Tool
@@ -65,9 +66,11 @@ class Loop:
         agents: Sequence[Agent] = (),
         parent: dict[str, str] | None = None,
         live: bool = False,
+        stop: asyncio.Event | None = None,
     ) -> None:
         self.agent = agent
         self.s = session
+        session._settings.agent = agent.name
         self.limits = limits
         self.context = context
         self.db = db
@@ -75,6 +78,8 @@ class Loop:
         """Who may have the conversation, by name."""
         self.parent = parent
         """Whose call this run works on, when it is in the hands of its parent."""
+        self.stopping = stop
+        """Set when the process is to end."""
         self.notes: list[str] = []
         self.deaf = False
         """Whether the inbox is left alone: what is posted there is meant for another line."""
@@ -89,7 +94,7 @@ class Loop:
             self.own[READER] = reader(session)
         self.cleaning = Cleaning(self)
         self.calls = Calls(self)
-        session._on_outcome = self.calls.outcome
+        session._on_outcome, session._may_wait = self.calls.outcome, self.calls.may_wait
 
     # -- the book -------------------------------------------------------------------------------------------------
 
@@ -133,6 +138,20 @@ class Loop:
 
     async def go(self) -> RunResult:
         """Work until nothing is left to do, or something must be waited for."""
+        s, name = self.s, self.agent.name
+        head = s._point.envelope.id if s._point is not None else None
+        told = telemetry.invoke_agent(name, s.id, s.branch, head)
+        with logs.about(session=s.id, agent=name, step=lambda: s.step), told as span:
+            try:
+                result = await self._go()
+            except Exception:
+                telemetry.ended(name, telemetry.FAILED)
+                raise
+            telemetry.ended(name, result.status)
+            span.ended(result, s._point.envelope.id if s._point is not None else None)
+        return result
+
+    async def _go(self) -> RunResult:
         before = self.s.step
         if self.parent is not None and self.book.get("parent") is None:
             self.book["parent"] = self.parent
@@ -162,14 +181,18 @@ class Loop:
             known = ", ".join(sorted(self.agents))
             return f"agent {name!r} has the conversation, and only {known} are known here: pass it in agents="
         self.agent = self.agents[name]
+        self.s._settings.agent = name
         return ""
 
     async def round(self) -> RunResult | None:
         """Go round once; None when there is more to do."""
         if waits := await self.calls.settle():
             return None if await self.calls.withdraw() else await self._rest(waits)
+        if self.stopping is not None and self.stopping.is_set():
+            # Nothing is open: whoever goes on finds the session as it stands.
+            return await self._put_down(ended.STOPPED, "it was put down between two steps: run it again to go on")
         if reason := self._switch():
-            return self.result(ended.INCOMPATIBLE, reason)
+            return await self._put_down(ended.INCOMPATIBLE, reason)
         fresh = await self._take()
         if self.s._cancelled is not None:
             return await cancelled(self)
@@ -208,13 +231,13 @@ class Loop:
     def _begin_run(self) -> None:
         self.book["run"] = {"turns": 0, "spent": list(Spent()), "began": self.s.kernel.clock.wall()}
 
-    def spend(self, answer: Answer) -> None:
-        """Count what an answer cost, for this run and for the session."""
+    def spend(self, answer: Answer, asked: ChatModel | None = None) -> None:
+        """Count what an answer cost, for this run and for the session; ``asked`` is who gave it, if not the agent's."""
         book = self.book
         if book["run"] is None:
             self._begin_run()
         run = book["run"]
-        spent = self.agent.price(answer, self.notes)
+        spent = self.agent.price(answer, self.notes, asked=asked)
         run["spent"] = list(Spent(*run["spent"]).plus(spent))
         book["total"] = list(Spent(*book.get("total", ())).plus(spent))
         self.limits.note(run)
@@ -249,6 +272,8 @@ class Loop:
 
     def _close_turn(self, answer: Answer) -> None:
         """The model called nothing: it is done, unless the agent's own measure says otherwise."""
+        if said := _CUT_SHORT.get(answer.finish):
+            self.note(f"{said} (finish reason {answer.finish})")
         if not self.agent.is_done(answer, self.s):
             self.s.messages.append({"role": "user", "content": self.agent.nudge})
         elif wrong := self.agent.misfit(text_of(answer.message)):
@@ -272,7 +297,10 @@ class Loop:
 
         self._attempt += 1
         try:
-            return await self.agent.model.answer(request, piece if self._tell or self._speaker else None)
+            with telemetry.chat(self.agent.name, self.s.id, request) as span:
+                answer = await self.agent.model.answer(request, piece if self._tell or self._speaker else None)
+                span.answered(answer)
+            return answer
         except BaseException:
             self.tell("retracted", step=step, attempt=self._attempt)
             raise
@@ -297,10 +325,16 @@ class Loop:
     async def _rest(self, waits: str) -> RunResult:
         """Something must be waited for: the process may go."""
         s = self.s
-        if s.status != waits:
+        if s.status != waits or self.calls.unwritten:
             await drive(s.bridge, s._write(Kind.COMMIT, status=waits))
         self.tell("waiting", status=waits)
         return self.result(waits)
+
+    async def _put_down(self, status: str, reason: str) -> RunResult:
+        """End without a word; reads that were not written down yet will run again."""
+        if self.s.changed:
+            await self.afresh()
+        return self.result(status, reason)
 
     async def _idle(self) -> RunResult:
         """Nothing is left to do: the session rests, or sleeps until it is to be woken."""
@@ -348,6 +382,10 @@ class Loop:
         ]
 
 
+_CUT_SHORT = {
+    "length": "the last answer was cut off at the model's limit: raise max_tokens of its params, or ask it to go on",
+    "content_filter": "the provider held back some or all of the last answer",
+}
 _STANDING = {
     ended.FAILED: Status.FAILED,
     ended.MAX_TURNS: Status.PAUSED,

@@ -19,6 +19,8 @@ DEADLINE = "deadline"
 CANCELLED = "cancelled"
 INCOMPATIBLE = "incompatible"
 FAILED = "failed"
+STOPPED = "stopped"
+"""Put down between two steps because its process is to end; another one goes on."""
 
 
 class Doubt(NamedTuple):

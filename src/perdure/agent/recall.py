@@ -7,13 +7,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent.models import text_of
-from perdure.agent.schema import ToolSpec
+from perdure.agent.schema import own_spec
+from perdure.agent.summaries import with_calls
 from perdure.tools import Tool
 from perdure.tracked import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from perdure.agent.schema import ToolSpec
 
 NAME = "recall"
 MOST = 20
@@ -35,7 +37,7 @@ def recall_spec(hidden: Callable[[], tuple[Any, range, list[int]]]) -> ToolSpec:
         messages, span, kept = hidden()
         return search(messages, [i for i in span if i not in kept], query, min(max(limit, 1), MOST))
 
-    return ToolSpec(Tool(recall, name=NAME, read=True))
+    return own_spec(Tool(recall, name=NAME, read=True))
 
 
 def search(messages: Any, among: list[int], query: str, limit: int) -> list[dict[str, Any]]:
@@ -48,7 +50,7 @@ def search(messages: Any, among: list[int], query: str, limit: int) -> list[dict
     wanted = _words(query)
     found: list[tuple[int, int, str]] = []
     for i in among:
-        text = _said(plain(messages[i]))
+        text = with_calls(plain(messages[i])).strip()
         if hits := len(wanted & _words(text)):
             found.append((hits, i, text))
     best = sorted(found, reverse=True)[:limit]
@@ -56,14 +58,6 @@ def search(messages: Any, among: list[int], query: str, limit: int) -> list[dict
         {"message": i, "role": messages[i].get("role"), "text": text[:LONGEST]}
         for _, i, text in sorted(best, key=lambda f: f[1])
     ]
-
-
-def _said(message: dict[str, Any]) -> str:
-    text = text_of(message)
-    for call in message.get("tool_calls") or ():
-        asked = call.get("function") or {}
-        text += f"\n{asked.get('name')}({asked.get('arguments')})"
-    return text.strip()
 
 
 def _words(text: str) -> set[str]:

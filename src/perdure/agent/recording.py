@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.large import RESULTS
-from perdure.agent.models import Answer, Request, ToolCall, Usage
+from perdure.agent.models import Answer, Request
+from perdure.agent.models.recorded import answer_of
 from perdure.agent.rebuild import AGENT, build, is_answer, janitors_request
 from perdure.agent.summaries import Plain
 from perdure.delta import APPEND, apply
@@ -157,19 +158,6 @@ def _cleaned(env: Envelope, root: Any, book: Any, before: str) -> Cleaned:
     request = janitors_request(env.x, made, before, Plain(root[STATE]["messages"]))
     said = {"role": "assistant", "content": plain(root[STATE]["summary"])}
     return Cleaned(env.step, made, env.x["window"], request, answer_of(env.x, said), window)
-
-
-def answer_of(x: dict[str, Any], message: dict[str, Any]) -> Answer:
-    """An answer from its message and what its checkpoint says of it."""
-    about, usage = x["model"], x.get("usage", {})
-    calls = tuple(
-        ToolCall(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or ()
-    )
-    counted = Usage(**{k: v for k, v in usage.items() if k in Usage._fields})
-    return Answer(
-        message, calls, about.get("finish", ""), counted, about.get("version", ""), about.get("id", ""),
-        about.get("fingerprint", ""),
-    )  # fmt: skip
 
 
 def _tell_outcomes(turn: Turn | None, messages: Any, end: int) -> None:

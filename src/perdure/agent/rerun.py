@@ -80,6 +80,15 @@ def _start(kernel: Kernel, session: str, at: int, branch: str) -> _Start:
     return _Start(max(env.step - 1, 1), env.step == 1, said, context)
 
 
+def before_answer(kernel: Kernel, session: str, at: int, branch: str = MAIN) -> tuple[int, list[dict[str, Any]]]:
+    """The step that a branch before an answer starts from, and the messages that the answer had taken from the inbox.
+
+    Of a step that holds no answer it is that step itself. Blocks while it reads.
+    """
+    start = _start(kernel, session, at, branch)
+    return start.step, [as_message(body) for body in start.said]
+
+
 def _extra(kernel: Kernel, loaded: Loaded) -> dict[str, Any]:
     """What a checkpoint carries beside its change."""
     assert loaded.point is not None

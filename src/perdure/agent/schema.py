@@ -41,6 +41,13 @@ class ToolSpec:
         except TypeError as e:
             raise InvalidInput(f"tool {tool.name}: {e}: declare its parameters with JSON types") from None
 
+    def of(self, tool: Tool) -> ToolSpec:
+        """The same for another tool of the same signature."""
+        other = ToolSpec.__new__(ToolSpec)
+        other.__dict__.update(self.__dict__)
+        other.tool = tool
+        return other
+
     def as_json(self) -> dict[str, Any]:
         """The form in which a request carries it."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
@@ -62,6 +69,16 @@ class ToolSpec:
         except msgspec.ValidationError as e:
             raise InvalidInput(f"the arguments of {self.name} do not fit: {e}") from None
         return msgspec.to_builtins(value)
+
+
+_OWN: dict[str, ToolSpec] = {}
+
+
+def own_spec(tool: Tool) -> ToolSpec:
+    """The spec of one of the runtime's own tools, which every run makes anew: what models are told is made once."""
+    if tool.name not in _OWN:
+        _OWN[tool.name] = ToolSpec(tool)
+    return _OWN[tool.name].of(tool)
 
 
 def _hints(fn: Any) -> dict[str, Any]:

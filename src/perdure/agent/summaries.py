@@ -54,14 +54,20 @@ def summary_request(
 
 def rendered(i: int, message: dict[str, Any], piece: int) -> str:
     """A message as the janitor reads it; a long one without its middle."""
-    text = text_of(message)
-    for call in message.get("tool_calls") or ():
-        asked = call.get("function") or {}
-        text += f"\n-> {asked.get('name')}({asked.get('arguments')})"
+    text = with_calls(message, "-> ")
     most = piece * BYTES_PER_TOKEN // 2
     if len(text) > most:
         text = f"{text[: most // 2]} [...] {text[-most // 2 :]}"
     return f"[{i}] {message.get('role')}: {text}"
+
+
+def with_calls(message: dict[str, Any], mark: str = "") -> str:
+    """What a message says, and the calls that it makes, each on a line of its own after a mark."""
+    text = text_of(message)
+    for call in message.get("tool_calls") or ():
+        asked = call.get("function") or {}
+        text += f"\n{mark}{asked.get('name')}({asked.get('arguments')})"
+    return text
 
 
 def shortened(text: str, most: int) -> str:

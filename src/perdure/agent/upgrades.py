@@ -33,14 +33,18 @@ if TYPE_CHECKING:
 
 _arguments: dict[str, Migrations] = {}
 _results: dict[tuple[str, str, str], Change] = {}
+_renamed: dict[str, tuple[str, str]] = {}
+"""By the old name of a tool: from which version on it has another one, and which."""
 
 
-def tool_migration(tool: str, old: str, new: str, *, results: Change | None = None) -> Callable[[Change], Change]:
+def tool_migration(
+    tool: str, old: str, new: str, *, results: Change | None = None, renamed: str | None = None
+) -> Callable[[Change], Change]:
     """Declare how the arguments of open calls of a tool go from one version of it to the next.
 
     The function may change the arguments it is given or return new ones; ``results`` does the same for results that
-    are recorded and that the model has not been told yet. Steps are chained. A call that waits for an approval is asked
-    for again, since what was to be approved has changed.
+    are recorded and that the model has not been told yet. With ``renamed`` the tool has that name from the new version
+    on. Steps are chained. A call that waits for an approval is asked for again: what was to be approved has changed.
 
     >>> @tool_migration("refund_in_docs", "1", "2")
     ... def in_cents(arguments):
@@ -51,19 +55,30 @@ def tool_migration(tool: str, old: str, new: str, *, results: Change | None = No
         _arguments.setdefault(tool, Migrations()).add(old, new)(fn)
         if results is not None:
             _results[tool, old, new] = results
+        if renamed is not None:
+            _renamed[tool] = (new, renamed)
         return fn
 
     return register
+
+
+class Way(NamedTuple):
+    """How a call of a tool as it was becomes one of a tool that the agent has."""
+
+    tool: str
+    version: str
+    steps: list[tuple[str, str, str]]
+    """Migrations to go through: of which tool, from which version to which."""
 
 
 class Moved(NamedTuple):
     """What becomes of a recorded call."""
 
     slot: str
+    way: Way
     args: dict[str, Any] | None
     """New arguments of an open call; None for one that has its outcome."""
     result: Any = None
-    version: str = ""
 
 
 class Plan(NamedTuple):
@@ -111,43 +126,57 @@ def compare(loop: Loop, old: dict[str, Any], new: dict[str, Any]) -> Plan:
 def _look_at(loop: Loop, slot: str, record: dict[str, Any], versions: dict[str, str], plan: Plan) -> None:
     name, is_open = record["tool"], record["status"] in OPEN
     what = f"{name} (effect {record['id']}) is {'waiting' if record['status'] == 'planned' else record['status']}"
-    if name not in loop.agent.tools and name not in loop.own:
-        if is_open:
-            plan.problems.append(f"{what}, and the agent has no tool {name} any more")
-        return
-    before, now = versions.get(name, loop.tool(name).version), loop.tool(name).version
-    route = [now] if before == now else _arguments[name].path(before, now) if name in _arguments else None
-    if route is None:
+    to, before = name, versions.get(name, "")
+    steps: list[tuple[str, str, str]] = []
+    while to not in loop.agent.tools and to not in loop.own:
+        at, known_as = _renamed.get(to, ("", ""))
+        if not known_as or (more := _steps(to, before, at)) is None:
+            if is_open:
+                plan.problems.append(f"{what}, and the agent has no tool {to} any more")
+            return
+        steps += more
+        to, before = known_as, at
+    now = loop.tool(to).version
+    if (more := _steps(to, before or now, now)) is None:
         if is_open:
             plan.problems.append(f"{what} by version {before} of the tool, and no migration leads to version {now}")
         return
+    way = Way(to, now, steps + more)
     try:
-        moved = _moved(slot, record, name, route)
+        moved = _moved(slot, record, way)
         if moved.args is not None:
-            loop.spec(name).checked(plain(moved.args))
+            loop.spec(to).checked(plain(moved.args))
     except Exception as e:
         # What a declared migration raises is told, not thrown: the session is as it was.
         words = str(e) if isinstance(e, InvalidInput) else f"a migration raised {type(e).__name__}: {e}"
         plan.problems.append(f"{what}: {words}")
         return
-    if before != now:
-        plan.notes.append(f"the call {record['id']} of {name} was brought from version {before} to {now}")
+    if way.steps:
+        said = f"the call {record['id']} of {name} was brought from version {way.steps[0][1]} to {now}"
+        plan.notes.append(said + (f" of {to}" if to != name else ""))
         plan.moved.append(moved)
 
 
-def _moved(slot: str, record: dict[str, Any], name: str, route: list[str]) -> Moved:
-    steps = list(itertools.pairwise(route))
+def _steps(tool: str, old: str, new: str) -> list[tuple[str, str, str]] | None:
+    """The declared steps from one version of a tool to another; None when they do not lead there."""
+    if old == new:
+        return []
+    route = _arguments[tool].path(old, new) if tool in _arguments else None
+    return None if route is None else [(tool, a, b) for a, b in itertools.pairwise(route)]
+
+
+def _moved(slot: str, record: dict[str, Any], way: Way) -> Moved:
     if record["status"] in OPEN:
         args = record["args"]
-        if steps:
-            args = _arguments[name].upgrade(plain(args), route[0], route[-1], f"a call of {name}")
-        return Moved(slot, args, version=route[-1])
+        for tool, old, new in way.steps:
+            args = _arguments[tool].upgrade(plain(args), old, new, f"a call of {tool}")
+        return Moved(slot, way, args)
     result = record.get("result")
-    for a, b in steps:
-        if record["status"] == "done" and (change := _results.get((name, a, b))) is not None:
+    for step in way.steps:
+        if record["status"] == "done" and (change := _results.get(step)) is not None:
             answer = change(result)
             result = result if answer is None else answer
-    return Moved(slot, None, result, route[-1])
+    return Moved(slot, way, None, result)
 
 
 async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
@@ -159,7 +188,8 @@ async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
             if record["status"] == "done":
                 record["result"] = moved.result
             continue
-        record["digest"] = call_digest(record["tool"], moved.version, moved.args)
+        record["tool"] = moved.way.tool
+        record["digest"] = call_digest(moved.way.tool, moved.way.version, moved.args)
         record["args"] = moved.args
         request = s._book.get("approvals", {}).get(record.get("approval", ""))
         if request is not None and request["status"] in ("pending", "approved"):

@@ -14,13 +14,16 @@ from perdure.cli import (
     copying,
     deciding,
     doctor,
+    fleet,
     looking,
     past,
     querying,
     replaying,
+    serving,
     starting,
     trying,
     upkeep,
+    working,
 )
 from perdure.cli.text import safe
 from perdure.errors import Conflict, InvalidInput, LeaseError, Misuse, PerdureError, StoreError
@@ -57,7 +60,10 @@ def program(
     """Durable state for AI agents: look at sessions, their past and their integrity."""
 
 
-for group in (looking, past, deciding, checking, doctor, upkeep, copying, querying, replaying, starting, trying):
+for group in (
+    looking, past, deciding, checking, doctor, upkeep, copying, querying, replaying, starting, working, fleet,
+    serving, trying,
+):  # fmt: skip
     group.register(app)
 
 

@@ -34,6 +34,25 @@ def load_agent(text: str) -> Agent:
     return found
 
 
+def load_agents(text: str) -> list[Agent]:
+    """Every agent in ``app.py`` or ``app``, also in lists and by other names; with ``app:name`` that one alone."""
+    from perdure.agent.agent import Agent
+
+    place, name = _parts(text)
+    if name:
+        return [load_agent(text)]
+    module = _from_file(place) if place.endswith(".py") else _from_module(place)
+    found: dict[str, Agent] = {}
+    for value in vars(module).values():
+        several: Any = value if isinstance(value, (list, tuple)) else (value,)
+        for agent in (a for a in several if isinstance(a, Agent)):
+            if found.setdefault(agent.name, agent) is not agent:
+                raise InvalidInput(f"{place} has two agents called {agent.name!r}: give one another name")
+    if not found:
+        raise InvalidInput(f"{place} has no agent in it: make one with perdure.Agent(...)")
+    return list(found.values())
+
+
 def _parts(text: str) -> tuple[str, str]:
     """What to load, and the name in it ("" for the usual one).
 

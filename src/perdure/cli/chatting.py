@@ -128,11 +128,7 @@ class Chat:
     def _approve(self, db: AsyncDatabase, approval: Approval, by: str) -> bool:
         screen = self._screen
         if approval.question:
-            value = screen.ask(f"? {cut(approval.question, WIDE)} ")
-            if not value:
-                return self._left()
-            self._wait(db.answer(self._session, approval.id, _json_or_text(value), by=by))
-            return True
+            return self._answer(db, approval, by)
         facts = f" ({_shown(approval.facts)})" if approval.facts is not None else ""
         why = f", because {approval.because}" if approval.because else ""
         screen.line(f"May I? {approval.tool} {_shown(approval.args)}{facts}{why}", "yellow")
@@ -155,6 +151,18 @@ class Chat:
                     return self._left()
                 case _:
                     pass
+
+    def _answer(self, db: AsyncDatabase, approval: Approval, by: str) -> bool:
+        from perdure.answers import misfit
+
+        while value := self._screen.ask(f"? {cut(approval.question, WIDE)} "):
+            # Where text is wanted, what was typed is text, even if it looks like a number.
+            given = value if approval.schema and not misfit(value, approval.schema) else _json_or_text(value)
+            if not (wrong := misfit(given, approval.schema)):
+                self._wait(db.answer(self._session, approval.id, given, by=by))
+                return True
+            self._screen.line(f"{wrong[:1].upper()}{wrong[1:]}.", "red")
+        return self._left()
 
     def _resolve(self, db: AsyncDatabase, doubt: Doubt, by: str) -> bool:
         screen = self._screen

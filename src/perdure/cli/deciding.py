@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing
+from perdure.cli.selecting import DryRun, Selected, Selection, act, pick
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -138,18 +139,27 @@ def resolve(
 
 
 def cancel(
-    session: Session,
+    sessions: Annotated[list[str] | None, typer.Argument(metavar="[SESSION]...", help="Which; or use options.")] = None,
     store: Store = None,
     blobs: BlobsAt = None,
     by: By = None,
     reason: Reason = "",
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="All sessions of this agent.")] = None,
+    owner: Annotated[str | None, typer.Option(metavar="NAME", help="All sessions of this owner.")] = None,
+    status: Annotated[str | None, typer.Option(metavar="STATUS", help="All sessions with this status.")] = None,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop an agent: it ends as soon as it notices, and goes on only with a new message."""
+    """Stop agents: they end as soon as they notice, and go on only with a new message."""
     with open_existing(store, blobs) as db:
-        db.look(session)
-        db.cancel(session, by=by or _user(), reason=reason)
-    _tell(as_json, session, "", "cancelled")
+        who = by or _user()
+
+        def stop(batch: list[Selected]) -> int:
+            for chosen in batch:
+                db.cancel(chosen.session, by=who, reason=reason)
+            return len(batch)
+
+        act(pick(db, Selection(sessions, agent, owner, status)), "cancel", stop, dry_run=dry_run, as_json=as_json)
 
 
 def _list(db: Database, session: str, branch: str, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing
 
 if TYPE_CHECKING:
     from perdure.cli.places import Opened
+    from perdure.database import Database
     from perdure.model import SessionRow
 
 MAIN = "main"
@@ -29,11 +30,22 @@ def ls(
         str | None, typer.Option(metavar="STATUS", help="Only sessions with this status, such as in_doubt.")
     ] = None,
     owner: Annotated[str | None, typer.Option(metavar="NAME", help="Only sessions of this owner.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only sessions of this agent.")] = None,
+    error: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="Only sessions that stand at this error, such as ModelError.")
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only sessions with this in their id or owner.")
+    ] = None,
+    newest: Annotated[bool, typer.Option("--newest", help="Those that were written last come first.")] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many at most.")] = 100,
-    after: Annotated[str | None, typer.Option(metavar="SESSION", help="Go on after this session id.")] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="SESSION", help="Go on after this session id; with --newest, this cursor.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Results that sessions share, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List sessions in order of id, with what waits in their inboxes."""
+    """List sessions in order of id, or the newest first, with what waits in their inboxes."""
     from perdure.cli.output import print_json
     from perdure.errors import InvalidInput
     from perdure.model import Status
@@ -42,14 +54,33 @@ def ls(
         raise InvalidInput(f"there is no status {status[:40]!r}: it is one of {', '.join(Status)}")
     with open_existing(store, blobs) as db:
         # One more than wanted tells whether there is more.
-        rows = db.sessions(owner=owner, status=status, after=after, limit=limit + 1)
+        rows = _listed(
+            db, everything, limit + 1, after,
+            owner=owner, status=status, agent=agent, error=error, search=search, newest=newest,
+        )  # fmt: skip
         now = db.kernel.clock.wall()
-    following = rows[limit - 1].id if len(rows) > limit else None
-    rows = rows[:limit]
+    more, rows = len(rows) > limit, rows[:limit]
+    following = None if not more else rows[-1].cursor if newest else rows[-1].id
     if as_json:
         print_json({"sessions": [row_json(row) for row in rows], "next": following})
     else:
-        _print_rows(rows, now, following, filtered=bool(status or owner or after))
+        chosen = any(value is not None for value in (status, owner, agent, error, search, after))
+        go_on = None if following is None else f"{'--newest ' if newest else ''}--after {following}"
+        _print_rows(rows, now, go_on, filtered=chosen)
+
+
+def _listed(db: Database, everything: bool, most: int, after: str | None, **chosen: Any) -> list[SessionRow]:
+    """So many sessions; results that are shared between sessions are kept in such, too, and are not what is meant."""
+    from perdure.caching import PREFIX
+
+    found: list[SessionRow] = []
+    while len(found) < most:
+        page = db.sessions(after=after, limit=most, **chosen)
+        found += [row for row in page if everything or not row.id.startswith(PREFIX)]
+        if len(page) < most:
+            break
+        after = page[-1].cursor if chosen["newest"] else page[-1].id
+    return found[:most]
 
 
 def row_json(row: SessionRow) -> dict[str, Any]:
@@ -65,6 +96,8 @@ def row_json(row: SessionRow) -> dict[str, Any]:
         "branches": {h.branch: {"step": h.step, "id": h.id.hex()} for h in row.heads},
         "inbox": row.pending,
         "writer": row.lease.holder or None,
+        "agent": row.agent,
+        "error": row.error,
     }
 
 
@@ -73,7 +106,7 @@ def _step(row: SessionRow) -> int | None:
     return heads.get(MAIN, max(heads.values(), default=None))
 
 
-def _print_rows(rows: list[SessionRow], now: int, following: str | None, *, filtered: bool) -> None:
+def _print_rows(rows: list[SessionRow], now: int, go_on: str | None, *, filtered: bool) -> None:
     from perdure.cli.output import Out
     from perdure.cli.text import ago, cut
     from perdure.holders import describe
@@ -83,12 +116,14 @@ def _print_rows(rows: list[SessionRow], now: int, following: str | None, *, filt
         out.line("no session matches" if filtered else "no sessions yet")
         return
     table: list[list[str]] = []
+    agents = any(row.agent for row in rows)
     for row in rows:
         branches = sum(not h.branch.startswith("tags/") for h in row.heads)
         table.append(
             [
                 cut(row.id, 60),
                 cut(row.owner, 30) or "-",
+                *([cut(row.agent, 30) or "-"] if agents else []),
                 cut(row.status, 20),
                 str(_step(row) or "-"),
                 str(branches),
@@ -98,10 +133,11 @@ def _print_rows(rows: list[SessionRow], now: int, following: str | None, *, filt
                 cut(describe(row.lease.holder), 40) if row.lease.holder else "-",
             ]
         )
-    header = ("SESSION", "OWNER", "STATUS", "STEP", "BRANCHES", "INBOX", "UPDATED", "EXPIRES", "WRITER")
+    named = ("AGENT",) if agents else ()
+    header = ("SESSION", "OWNER", *named, "STATUS", "STEP", "BRANCHES", "INBOX", "UPDATED", "EXPIRES", "WRITER")
     out.table(header, table, [_STYLES.get(row.status, "") for row in rows])
-    if following is not None:
-        out.line(f"there are more: perdure ls --after {cut(following, 200)}", "dim")
+    if go_on is not None:
+        out.line(f"there are more: perdure ls {cut(go_on, 200)}", "dim")
 
 
 def show(

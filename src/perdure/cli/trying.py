@@ -18,19 +18,39 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    kills: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="How often the agent is killed.")] = 6,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Chooses the moments; random if not given.", show_default=False)
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Play it there: sqlite:///night.db, postgresql://... Default: an SQLite file, removed afterwards.",
+            show_default=False,
+        ),
     ] = None,
-    keep: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Leave the databases in this new folder.", show_default=False)
-    ] = None,
+    sessions: Annotated[int, typer.Option(metavar="N", min=1, max=9999, help="Conversations.")] = 847,
+    kills: Annotated[int, typer.Option(metavar="N", min=0, max=1000, help="Workers that are killed in mid-step.")] = 40,
+    seed: Annotated[int, typer.Option(metavar="N", help="Chooses conversations, moments and victims.")] = 847,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Worker processes.")] = 4,
+    factor: Annotated[
+        float, typer.Option(metavar="X", min=0.01, max=100, help="The model takes 300 ms and more, times this.")
+    ] = 1.0,
     as_json: AsJson = False,
+    no_live: Annotated[bool, typer.Option("--no-live", help="Lines on stderr instead of a live picture.")] = False,
 ) -> None:
-    """Kill an agent with SIGKILL at the worst moments: nothing is lost or paid twice."""
-    from perdure.cli.demo.play import play
+    """Black Friday, 2:47 in the morning: kill the workers of 847 conversations; nothing is lost or paid twice."""
+    from perdure.demo.run import Wish, play
 
-    if not play(kills=kills, seed=seed, keep=keep, as_json=as_json):
+    report = play(Wish(store, sessions, kills, seed, workers, factor), live=not no_live)
+    if as_json:
+        from perdure.cli.output import print_json
+
+        print_json(report)
+    else:
+        from rich.console import Console
+
+        from perdure.demo.report import show
+
+        show(report, Console(highlight=False))
+    if not report["ok"]:
         raise typer.Exit(1)
 
 

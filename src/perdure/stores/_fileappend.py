@@ -88,6 +88,7 @@ class Draft:
             item.error,
             item.envelope,
             item.payload,
+            item.agent,
         )
 
     def _not_waiting(self, keys: Sequence[str]) -> str | None:
@@ -229,6 +230,8 @@ def restore(file: SessionFile, dump: Dump) -> None:
         index.ordinal + len(dump.rows),
         index.trimmed,
         max([index.posted, *(post.seq for post in posts)]),
+        row.agent,
+        row.error,
     )
     try:
         commits = list(_restored(dump, index.ordinal))

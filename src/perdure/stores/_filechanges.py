@@ -85,3 +85,9 @@ def _parse(text: str) -> tuple[str, dict[bytes, tuple[int, int]]]:
         return _decoder.decode(unpacker.decompress(raw, _LONGEST))
     except (ValueError, binascii.Error, zlib.error, msgspec.MsgspecError) as error:
         raise InvalidInput("this is not a cursor: pass one that changes() gave, or None for the beginning") from error
+
+
+def at_the_end(text: str) -> str:
+    """The cursor of a scan that has just begun, moved to where that scan ends."""
+    epoch, positions = _parse(text)
+    return str(Cursor(epoch, {name: (max(ordinal, scan), 0) for name, (ordinal, scan) in positions.items()}))

@@ -108,6 +108,8 @@ class SessionIndex:
         """Bytes at the start of the log that were synced before it got its name: no part of a torn tail."""
         self.owner = ""
         self.status = Status.IDLE.value
+        self.agent = ""
+        self.error = ""
         self.created = 0
         self.updated = 0
         self.expires: int | None = None
@@ -182,6 +184,7 @@ class SessionIndex:
         self.ordinal = max(self.ordinal, record.ordinal)
         self.live += place.size
         self.owner, self.status, self.updated = record.owner, record.status, record.wall
+        self.agent, self.error = record.agent or self.agent, record.error
         self.expires = None if record.ttl is None else record.wall + record.ttl * 1000
         for key in record.takes:
             self._take(key, record.id)
@@ -238,6 +241,7 @@ class SessionIndex:
 
     def _state(self, record: State, place: Place) -> None:
         self.owner, self.status = record.owner, record.status
+        self.agent, self.error = record.agent, record.error
         self.created, self.updated, self.expires = record.created, record.updated, record.expires
         self.heads = {head.branch: head for head in record.heads}
         self.reason, self.token, self.next_line = record.reason, record.token, record.lines
@@ -259,6 +263,8 @@ class SessionIndex:
             self.ordinal,
             self.trimmed,
             self.posted,
+            self.agent,
+            self.error,
         )
 
     def wasteful(self, end: int) -> bool:
@@ -280,6 +286,8 @@ class SessionIndex:
             self.reason,
             len(self.waiting),
             self.next_line,
+            self.agent,
+            self.error,
         )
 
     def find(self, line: int, step: int) -> tuple[bytes, bytes] | None:

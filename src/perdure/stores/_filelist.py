@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.model import Change, ChangePage, SessionRow, Usage
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from perdure.stores._filehandle import FileHandle
+    from perdure.stores._listing import Asked, Count
 
 GLANCES = 100_000
 """Sessions of which a few words are kept, so that listing them again need not read their logs."""
@@ -24,6 +26,9 @@ class Glance(NamedTuple):
     session: str
     owner: str
     status: str
+    agent: str
+    error: str
+    updated: int
     expires: int | None
     reason: str
     reach: Reach
@@ -37,37 +42,22 @@ class Listing:
         self._handle = handle
         self._glances: dict[str, Glance] = {}
 
-    def sessions(
-        self,
-        look: Callable[[str], SessionRow | None],
-        *,
-        owner: str | None,
-        status: str | None,
-        expired_at: int | None,
-        after: str | None,
-        limit: int,
-    ) -> list[SessionRow]:
-        """Sessions in order of id, tombstones left out; each is looked at anew before it is shown."""
-
-        def wanted(found: SessionRow | Glance) -> bool:
-            return (
-                not found.reason
-                and owner in {None, found.owner}
-                and status in {None, found.status}
-                and (expired_at is None or (found.expires is not None and found.expires <= expired_at))
-            )
-
-        ids = [
-            glance.session for _, glance in self._all() if wanted(glance) and (after is None or glance.session > after)
-        ]
+    def sessions(self, look: Callable[[str], SessionRow | None], asked: Asked) -> list[SessionRow]:
+        """Sessions in the order that is asked for; each is looked at anew before it is shown."""
+        found = [glance for _, glance in self._all() if asked.keeps(glance.session, glance)]
         rows: list[SessionRow] = []
-        for session in sorted(ids):
-            if len(rows) >= limit:
+        for glance in sorted(found, key=lambda g: asked.key(g.session, g.updated)):
+            if len(rows) >= asked.limit:
                 break
-            row = look(session)
-            if row is not None and wanted(row):
+            row = look(glance.session)
+            if row is not None and asked.keeps(row.id, row):
                 rows.append(row)
-        return rows
+        return sorted(rows, key=lambda row: asked.key(row.id, row.updated))
+
+    def counts(self) -> list[Count]:
+        """How many sessions there are by status, agent and error."""
+        living = Counter((g.status, g.agent, g.error) for _, g in self._all() if not g.reason)
+        return [(*what, number) for what, number in sorted(living.items())]
 
     def changes(self, after: str | None, limit: int, epoch: str) -> ChangePage:
         """Commits after a cursor, session by session."""
@@ -137,6 +127,9 @@ class Listing:
                 index.session,
                 index.owner,
                 index.status,
+                index.agent,
+                index.error,
+                index.updated,
                 index.expires,
                 index.reason,
                 Reach(index.ordinal, index.trimmed),

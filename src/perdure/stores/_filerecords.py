@@ -52,6 +52,7 @@ class Commit(msgspec.Struct, array_like=True, frozen=True, gc=False):
     error: str
     envelope: bytes
     payload: bytes
+    agent: str = ""
 
 
 class Rewritten(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -90,6 +91,8 @@ class State(msgspec.Struct, array_like=True, frozen=True, gc=False):
     ordinal: int
     trimmed: int
     posts: int
+    agent: str = ""
+    error: str = ""
 
 
 Record = Birth | Commit | Rewritten | Posted | State

@@ -35,6 +35,8 @@ class Session:
     updated: int
     owner: str = ""
     status: str = Status.IDLE.value
+    agent: str = ""
+    error: str = ""
     expires: int | None = None
     reason: str = ""
     lines: int = 0

@@ -15,9 +15,10 @@ from perdure.pg.place import quoted
 if TYPE_CHECKING:
     from perdure.pg.link import Connection
 
-VERSION = 1
+VERSION = 2
 OLDEST_SERVER = 140000
-PARTS = ("", "_append", "_write", "_read", "_views")
+PARTS = {1: ("", "_append", "_write", "_read", "_views"), 2: ("",)}
+"""The scripts of each version, which lead there from the one before it."""
 LOCK = 0x5045524455524500
 """Of the transactions that make or change tables: one at a time in a whole database."""
 
@@ -66,6 +67,8 @@ def open_schema(connection: Connection, wanted: str, url: str, *, create: bool) 
         raise UnsupportedFormat(
             f"{url}: the tables have version {found} and this Perdure knows up to {VERSION}: upgrade this process"
         )
+    if found < VERSION:
+        _upgrade(connection, schema)
     id, epoch, timeline = settle(connection, schema)
     return Opened(schema, id, epoch, timeline, _promise(sync, fsync))
 
@@ -111,11 +114,6 @@ def _here(connection: Connection) -> tuple[str, int]:
 
 
 def _create(connection: Connection, schema: str) -> None:
-    from importlib import resources
-
-    folder = resources.files("perdure.stores") / "sql"
-    scripts = [(folder / f"postgres_v{VERSION}{part}.sql").read_text("utf-8") for part in PARTS]
-    script = "\n".join(scripts).replace("$schema", schema)
     cluster, timeline = _here(connection)
     with connection.transaction():
         connection.ask("select pg_advisory_xact_lock(%s)", (LOCK,))
@@ -125,12 +123,40 @@ def _create(connection: Connection, schema: str) -> None:
         ((made,),) = connection.ask("select to_regnamespace(%s) is not null", (schema,))
         if not made:
             connection.ask(f"create schema {schema}")
-        # Many statements in one go: the plain protocol, which takes no values.
-        connection.run(script)
+        connection.run(_script(1, schema))
         connection.ask(
-            f"insert into {schema}.perdure_meta (version, id, epoch, cluster, timeline) values (%s, %s, %s, %s, %s)",
-            (VERSION, os.urandom(16).hex(), new_epoch(), cluster, timeline),
+            f"insert into {schema}.perdure_meta (version, id, epoch, cluster, timeline) values (1, %s, %s, %s, %s)",
+            (os.urandom(16).hex(), new_epoch(), cluster, timeline),
         )
+        _step_up(connection, schema, 1)
+
+
+def _upgrade(connection: Connection, schema: str) -> None:
+    """Bring older tables up to date; processes that have them open go on when it is done."""
+    # Going through all sessions, or waiting for another process that does, takes as long as it takes.
+    limit, connection.limit = connection.limit, None
+    try:
+        with connection.transaction():
+            connection.ask("select pg_advisory_xact_lock(%s)", (LOCK,))
+            ((found,),) = connection.ask(f"select version from {schema}.perdure_meta")
+            _step_up(connection, schema, found)
+    finally:
+        connection.limit = limit
+
+
+def _step_up(connection: Connection, schema: str, found: int) -> None:
+    for version in range(found + 1, VERSION + 1):
+        # Many statements in one go: the plain protocol, which takes no values.
+        connection.run(_script(version, schema))
+
+
+def _script(version: int, schema: str) -> str:
+    """What makes a version out of the one before it."""
+    from importlib import resources
+
+    folder = resources.files("perdure.stores") / "sql"
+    parts = [(folder / f"postgres_v{version}{part}.sql").read_text("utf-8") for part in PARTS[version]]
+    return "\n".join(parts).replace("$schema", schema)
 
 
 def _promise(sync: str, fsync: str) -> Promise:

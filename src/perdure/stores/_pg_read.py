@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from perdure.pg.link import Connection
     from perdure.pg.servertime import Time
+    from perdure.stores._listing import Asked, Count
 
 _ROW = "line, step, id, digest, envelope, payload"
 _SHOWN = "branch, kind, status, at, tool, error, takes, blobs, starts, run, effect, approval"
@@ -43,7 +44,7 @@ class Reader:
         self._time = time
         self._session = (
             "select s.id, s.owner, s.status, s.created, s.updated, s.expires, s.reason, s.lines, s.holder, s.token,"
-            " s.until - now.mono, now.wall, s.line, s.step, s.head,"
+            " s.until - now.mono, now.wall, s.line, s.step, s.head, s.agent, s.error,"
             f" (select count(*) from {schema}.perdure_inbox i where i.no = s.no and i.taken is null),"
             " (select jsonb_agg(jsonb_build_array(b.name, b.line, b.step, encode(b.head, 'hex')))"
             f"  from {schema}.perdure_branch b where b.no = s.no)"
@@ -58,27 +59,20 @@ class Reader:
         found = connection.ask(f"{self._session} where s.id = %s", (*self._time.now(), packed(session)))
         return _session_row(found[0]) if found else None
 
-    def sessions(
-        self,
-        connection: Connection,
-        *,
-        owner: str | None,
-        status: str | None,
-        expired_at: int | None,
-        after: str | None,
-        limit: int,
-    ) -> list[SessionRow]:
-        """Sessions in order of id, tombstones left out."""
-        wanted = {
-            "s.owner = %s": None if owner is None else packed(owner),
-            "s.status = %s": None if status is None else packed(status),
-            "s.expires <= %s": expired_at,
-            "s.id > %s": None if after is None else packed(after),
-        }
-        given = {test: value for test, value in wanted.items() if value is not None}
-        sql = " and ".join([f"{self._session} where s.reason = ''", *given])
-        found = connection.ask(f"{sql} order by s.id limit %s", (*self._time.now(), *given.values(), limit))
+    def sessions(self, connection: Connection, asked: Asked) -> list[SessionRow]:
+        """Sessions in the order that is asked for, tombstones left out."""
+        tests, values, order = asked.sql("s.", "%s", "strpos", packed)
+        sql = " and ".join([f"{self._session} where s.reason = ''", *tests])
+        found = connection.ask(f"{sql} order by {order} limit %s", (*self._time.now(), *values, asked.limit))
         return [_session_row(values) for values in found]
+
+    def counts(self, connection: Connection) -> list[Count]:
+        """How many sessions there are by status, agent and error."""
+        found = connection.ask(
+            f"select status, agent, error, count(*) from {self._schema}.perdure_session where reason = ''"
+            ' group by 1, 2, 3 order by status collate "C", agent collate "C", error collate "C"'
+        )
+        return [(unpacked(status), unpacked(agent), unpacked(error), number) for status, agent, error, number in found]
 
     # -- rows --------------------------------------------------------------------------------------
 
@@ -215,13 +209,14 @@ def lease_info(holder: str, token: int, left: int, wall: int) -> LeaseInfo:
 
 def _session_row(values: tuple[Any, ...]) -> SessionRow:
     id, owner, status, created, updated, expires, reason, lines, holder, token, left, wall, *more = values
-    line, step, head, pending, branches = more
+    line, step, head, agent, error, pending, branches = more
     heads = [Head(unpacked(name), at, n, bytes.fromhex(tip)) for name, at, n, tip in branches or ()]
     if head is not None:
         heads.append(Head(MAIN, line, step, head))
     return SessionRow(
         unpacked(id), unpacked(owner), unpacked(status), created, updated, expires,
         lease_info(holder, token, left, wall), tuple(sorted(heads)), unpacked(reason), pending, lines,
+        unpacked(agent), unpacked(error),
     )  # fmt: skip
 
 

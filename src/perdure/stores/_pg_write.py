@@ -45,9 +45,9 @@ class Writer:
         self._schema = schema
         self._time = time
         self.timeline = timeline
-        numbers = ", ".join(f"${n}" for n in range(1, 28))
+        numbers = ", ".join(f"${n}" for n in range(1, 29))
         self._one = f"select * from {schema}.perdure_append_one({numbers})"
-        self._many = f"select * from {schema}.perdure_append(%s{', %s' * 26})"
+        self._many = f"select * from {schema}.perdure_append(%s{', %s' * 27})"
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -90,15 +90,18 @@ class Writer:
         """Insert inbox entries, each once."""
         if not entries:
             return []
-        rows = [(packed(e.session), packed(e.key), packed(e.kind), e.at, e.digest, e.body) for e in entries]
+        # In the order of sessions: two that post to several must not wait for each other.
+        placed = sorted(enumerate(entries), key=lambda pair: pair[1].session)
+        rows = [(packed(e.session), packed(e.key), packed(e.kind), e.at, e.digest, e.body) for _, e in placed]
         columns = list(map(list, zip(*rows, strict=True)))
         sql = f"select code from {self._schema}.perdure_post(%s{', %s' * 7})"
         found = connection.ask(sql, (self.timeline, self._time.now()[0], *columns))
         if found[0][0] == "p":
             raise Promoted
+        codes = {place: code for (place, _), (code,) in zip(placed, found, strict=True)}
         return [
-            verdicts.other_post(entry.session, entry.key) if code == "other" else code == "new"
-            for entry, (code,) in zip(entries, found, strict=True)
+            verdicts.other_post(entry.session, entry.key) if codes[place] == "other" else codes[place] == "new"
+            for place, entry in enumerate(entries)
         ]
 
     # -- leases ------------------------------------------------------------------------------------
@@ -225,12 +228,12 @@ class Writer:
             connection.ask(
                 f"update {schema}.perdure_session set owner = %s, status = %s, created = %s, updated = %s,"
                 " expires = %s, reason = %s, lines = %s, line = %s, step = %s, head = %s, rows = %s, bytes = %s,"
-                " pos = pg_current_xact_id(), claim = %s,"
+                " agent = %s, error = %s, pos = pg_current_xact_id(), claim = %s,"
                 " token = case when holder = '' then greatest(token, %s) else token end where no = %s",
                 (
                     packed(row.owner), packed(row.status), row.created, row.updated, row.expires,
                     packed(row.reason), row.lines, *(main[1:] if main else (None, None, None)),
-                    len(dump.rows), size, claim, row.lease.token, no,
+                    len(dump.rows), size, packed(row.agent), packed(row.error), claim, row.lease.token, no,
                 ),
             )  # fmt: skip
             # Tokens of the other store may still be about: ours go on behind them.
@@ -275,6 +278,7 @@ def _values(item: Append) -> list[Any]:
         _json(tuple(map(packed, item.blobs))) if item.blobs else None,
         packed(item.tool) or None, packed(item.error) or None,
         packed(item.run) or None, packed(item.effect) or None, packed(item.approval) or None,
+        packed(item.agent) or None,
     ]  # fmt: skip
 
 

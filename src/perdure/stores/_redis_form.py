@@ -202,6 +202,8 @@ class Session:
             self.text(b"reason"),
             self._pending,
             self.whole(b"lines"),
+            self.text(b"agent"),
+            self.text(b"error"),
         )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.model import Bundle, Change, ChangePage, Dump, SessionRow, Usage
 from perdure.redislink import pack
 from perdure.stores import _redis_scripts as scripts
 from perdure.stores import _verdicts as verdicts
 from perdure.stores._cursor import resume
+from perdure.stores._listing import Asked
 from perdure.stores._redis_desk import utf8
 from perdure.stores._redis_form import WHOLE
 
@@ -16,10 +19,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from perdure.model import Artifact, InboxEntry, Row
+    from perdure.stores._listing import Count
     from perdure.stores._redis_desk import Desk
 
 PAGE = 500
 """Sessions asked about in one go at most."""
+LISTED = 1000
+"""Sessions of which one script says a few words."""
+EVERY = Asked(limit=LISTED)
+
+
+class Glance(NamedTuple):
+    """What listings choose by, apart from when a session expires."""
+
+    id: str
+    owner: str
+    status: str
+    agent: str
+    error: str
+    updated: int
+    expires: None = None
+    reason: str = ""
 
 
 class Reader:
@@ -43,50 +63,60 @@ class Reader:
         session = self._desk.form.session(*values)
         return session.shown(self._desk.lease(about, session))
 
-    def sessions(
-        self, *, owner: str | None, status: str | None, expired_at: int | None, after: str | None, limit: int
-    ) -> list[SessionRow]:
-        """Sessions in order of id, tombstones left out."""
-        ids: list[bytes] = []
-        if expired_at is not None:
-            ids = self._expired(owner, status, expired_at, after, limit)
-        else:
-            where = b"-" if after is None else b"(" + utf8(after)
-            index = b"%b:ids" % self._desk.prefix
-            if owner is not None:
-                index = b"%b:owner:%b" % (self._desk.prefix, utf8(owner))
-            elif status is not None:
-                index = b"%b:status:%b" % (self._desk.prefix, utf8(status))
-            while where and len(ids) < limit:
-                where, found = self._desk.ask(
-                    scripts.LIST, None, index, where, b"%d" % (limit - len(ids)), _wanted(owner), _wanted(status), b""
-                )
-                ids += found
-        if not ids:
-            self._desk.link.check()
+    def sessions(self, asked: Asked) -> list[SessionRow]:
+        """Sessions in the order that is asked for, tombstones left out; each is looked at anew before it is shown."""
         rows: list[SessionRow] = []
-        for start in range(0, len(ids), PAGE):
-            rows += self._looked(ids[start : start + PAGE])
-        return rows
+        chosen = self._expired(asked) if asked.expired_at is not None else self._chosen(asked)
+        while len(rows) < asked.limit and (ids := list(islice(chosen, min(PAGE, asked.limit - len(rows))))):
+            rows += [row for row in self._looked(ids) if asked.keeps(row.id, row)]
+        if not rows:
+            self._desk.link.check()
+        return sorted(rows, key=lambda row: asked.key(row.id, row.updated))
 
-    def _expired(
-        self, owner: str | None, status: str | None, expired_at: int, after: str | None, limit: int
-    ) -> list[bytes]:
-        """Ids of sessions that had expired by then; the index holds times that are never too late."""
-        index, first = b"%b:expiry" % self._desk.prefix, b"" if after is None else utf8(after)
-        due = self._desk.link.one(pack(b"ZRANGEBYSCORE", index, b"-inf", b"%d" % min(expired_at, WHOLE)))
-        ids: list[bytes] = []
-        candidates = sorted(id for id in due if id > first)
-        for start in range(0, len(candidates), PAGE):
-            for row in self._looked(candidates[start : start + PAGE]):
-                if (
-                    row.expires is not None and row.expires <= expired_at
-                    and owner in (None, row.owner) and status in (None, row.status)
-                ):  # fmt: skip
-                    ids.append(row.id.encode())
-            if len(ids) >= limit:
-                break
-        return ids[:limit]
+    def _chosen(self, asked: Asked) -> Iterator[bytes]:
+        """Ids of sessions that were as asked for when they were listed, in order."""
+        first = b"-" if asked.after is None or asked.newest else b"(" + utf8(asked.after)
+        found = (one for one in self._listed(first, asked) if asked.keeps(one.id, one))
+        if asked.newest:
+            found = iter(sorted(found, key=lambda one: asked.key(one.id, one.updated)))
+        return (utf8(one.id) for one in found)
+
+    def _listed(self, first: bytes, asked: Asked) -> Iterator[Glance]:
+        """What listings choose by, of the sessions of the index that has the fewest of them."""
+        index = b"%b:ids" % self._desk.prefix
+        if asked.owner is not None:
+            index = b"%b:owner:%b" % (self._desk.prefix, utf8(asked.owner))
+        elif asked.status is not None:
+            index = b"%b:status:%b" % (self._desk.prefix, utf8(asked.status))
+        count = LISTED if asked.newest else max(1, min(asked.limit, LISTED))
+        while first:
+            first, *found = self._desk.ask(scripts.LIST, None, index, first, b"%d" % count)
+            count = LISTED
+            for values in found:
+                yield self._glance(*values)
+
+    def _glance(self, id: bytes, *values: bytes | None) -> Glance:
+        try:
+            owner, status, agent, error = ((value or b"").decode() for value in values[:4])
+            return Glance(id.decode(), owner, status, agent, error, int(values[4] or b"0"))
+        except ValueError:
+            raise self._desk.form.damaged(f"session {id!r:.80}") from None
+
+    def _expired(self, asked: Asked) -> Iterator[bytes]:
+        """Ids of sessions that may have expired by then; the index holds times that are never too late."""
+        assert asked.expired_at is not None
+        index, first = b"%b:expiry" % self._desk.prefix, utf8(asked.after or "") if not asked.newest else b""
+        due = self._desk.link.one(pack(b"ZRANGEBYSCORE", index, b"-inf", b"%d" % min(asked.expired_at, WHOLE)))
+        ids = sorted(id for id in due if id > first)
+        if not asked.newest:
+            return iter(ids)
+        rows = [row for start in range(0, len(ids), PAGE) for row in self._looked(ids[start : start + PAGE])]
+        return (utf8(row.id) for row in sorted(rows, key=lambda row: asked.key(row.id, row.updated)))
+
+    def counts(self) -> list[Count]:
+        """How many sessions there are by status, agent and error."""
+        living = Counter((one.status, one.agent, one.error) for one in self._listed(b"-", EVERY))
+        return [(*what, number) for what, number in sorted(living.items())]
 
     # -- rows --------------------------------------------------------------------------------------
 

@@ -79,6 +79,8 @@ def _about(dump: Dump, totals: dict[str, int]) -> bytes:
             "expires": "" if row.expires is None else str(row.expires),
             "reason": row.reason,
             "lines": str(row.lines),
+            "agent": row.agent,
+            "error": row.error,
             "token": str(row.lease.token),
             "long": str(max((a.hi - a.lo + 1 for a in dump.artifacts if a.kind == PACK), default=0)),
             "bytes": totals["bytes"],

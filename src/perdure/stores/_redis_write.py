@@ -158,6 +158,8 @@ class Writer:
             names_value(item.blobs) if item.blobs else b"",
             desk.kept,
             freed,
+            item.agent.encode(),
+            item.error.encode(),
             *[key.encode() for key in item.takes],
         )
 

@@ -14,6 +14,7 @@ from perdure.errors import ForkedProcess, HandleClosed, PerdureError, Poisoned, 
 from perdure.stores._sqlite_cursor import cursor_of, value_of
 from perdure.stores._sqlite_errors import translate
 from perdure.stores._sqlite_open import make_file, prepare
+from perdure.stores._sqlite_waiting import wait_for_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -51,6 +52,11 @@ class SqliteFile:
         self._idle: list[apsw.Connection] = []
         self._pooled = False
         """Whether reading connections were opened beside the writing one."""
+        self._synchronous = synchronous
+        self._unsynced = False
+        """Whether the writing connection may be set to write without waiting for the disk."""
+        self._watch_lock = threading.Lock()
+        self._watcher: apsw.Connection | None = None
         make_file(path)
         try:
             self._writer = self._connect()
@@ -117,10 +123,13 @@ class SqliteFile:
                 raise
             raise known from error
 
-    def write(self, what: str, work: Callable[[Cursor], T], commits: Sequence[Append] = ()) -> T:
+    def write(
+        self, what: str, work: Callable[[Cursor], T], commits: Sequence[Append] = (), *, synced: bool = True
+    ) -> T:
         """Do some work in a writing transaction: durable when this returns, undone when the work raises.
 
-        ``what`` names the crash points; ``commits`` are those to name when the outcome is unknown.
+        ``what`` names the crash points; ``commits`` are those to name when the outcome is unknown. What is not
+        ``synced`` survives the end of the process, and a loss of power once something that is was written after it.
         """
         with self._lock:
             self.check()
@@ -130,6 +139,8 @@ class SqliteFile:
             try:
                 if self._writer.in_transaction:  # an interrupt hit between a begin and its work
                     cursor.execute("rollback")
+                if synced is self._unsynced:
+                    self._wait_for_disk(synced)
                 cursor.execute("begin immediate")
             except apsw.Error as error:
                 raise self._known(error, commits) from error
@@ -154,6 +165,12 @@ class SqliteFile:
             if watched:
                 faults.point(f"sqlite.{what}.after_commit")
             return result
+
+    def _wait_for_disk(self, on: bool) -> None:
+        """Set whether the end of a transaction waits for the disk. An interrupt leaves the cautious belief."""
+        self._unsynced = True
+        self._cursor.execute(f"pragma synchronous = {self._synchronous if on else 'normal'}")
+        self._unsynced = not on
 
     def _known(self, error: BaseException, commits: Sequence[Append], *, committing: bool = False) -> BaseException:
         """The error to raise; remembers when the handle may not be used again."""
@@ -202,7 +219,19 @@ class SqliteFile:
             except apsw.Error as error:
                 raise self._known(error, ()) from error
             finally:
-                self._writer.set_busy_timeout(self._busy_ms)
+                wait_for_others(self._writer, self._busy_ms)
+
+    def changed(self) -> int:
+        """A number that differs once anybody has changed anything, this handle included. Waits for nobody."""
+        with self._watch_lock:
+            self.check()
+            try:
+                # SQLite tells a connection what others did, so this one does nothing itself.
+                if self._watcher is None:
+                    self._watcher = self._connect()
+                return value_of(cursor_of(self._watcher), "pragma data_version")
+            except apsw.Error as error:
+                raise translate(error, self.path) or error from error
 
     def size(self) -> int:
         """Bytes of the main file and its log."""
@@ -233,10 +262,11 @@ class SqliteFile:
         with suppress(PerdureError):
             self._writer.set_busy_timeout(0)
             self.write("shrink", lambda cursor: _vacuum(cursor, last=True))
-        with self._lock, self._pool_lock:
+        with self._lock, self._pool_lock, self._watch_lock:
             self._closed = True
             idle, self._idle = self._idle, []
-            for connection in (*idle, self._writer):
+            watchers = [] if self._watcher is None else [self._watcher]
+            for connection in (*idle, *watchers, self._writer):
                 connection.close()
 
     # -- connections -------------------------------------------------------------------------------
@@ -262,7 +292,7 @@ class SqliteFile:
 
     def _connect(self) -> apsw.Connection:
         connection = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
-        connection.set_busy_timeout(self._busy_ms)
+        wait_for_others(connection, self._busy_ms)
         return connection
 
 

@@ -16,7 +16,7 @@ from perdure.stores._sqlite_cursor import value_of
 if TYPE_CHECKING:
     from perdure.stores._sqlite_cursor import Cursor
 
-VERSION = 1
+VERSION = 2
 APPLICATION = 0x50524452
 """Stands in the file's header ("PRDR"): tells our databases from others."""
 
@@ -63,6 +63,8 @@ def prepare(cursor: Cursor, path: str, *, synchronous: str, patience: float) -> 
         raise UnsupportedFormat(
             f"{path} has format {found} and this Perdure knows up to {VERSION}: upgrade this process"
         )
+    if found < VERSION:
+        _upgrade(cursor)
 
 
 def _look(cursor: Cursor, path: str) -> bool:
@@ -120,11 +122,8 @@ def _use_log(cursor: Cursor, path: str, patience: float) -> None:
 
 
 def _create(cursor: Cursor, path: str) -> None:
-    from importlib import resources
-
-    script = (resources.files("perdure.stores") / "sql" / f"sqlite_v{VERSION}.sql").read_text("utf-8")
     values = {
-        "schema": VERSION,
+        "schema": 1,
         "id": os.urandom(16).hex(),
         "epoch": os.urandom(8).hex(),
         "token": 0,
@@ -133,10 +132,30 @@ def _create(cursor: Cursor, path: str) -> None:
     # When this fails the connection is closed, which undoes it.
     cursor.execute("begin immediate")
     if _is_fresh(cursor, path):  # nobody else was first
-        cursor.execute(script)
+        cursor.execute(_script(1))
         cursor.execute(f"pragma application_id = {APPLICATION}")
         cursor.executemany("insert into meta values (?, ?)", list(values.items()))
+        _step_up(cursor, 1)
     cursor.execute("commit")
+
+
+def _upgrade(cursor: Cursor) -> None:
+    """Bring an older file up to date. Whoever has it open meanwhile goes on: nothing that was there is changed."""
+    # When this fails the connection is closed, which undoes it.
+    cursor.execute("begin immediate")
+    _step_up(cursor, value_of(cursor, "select value from meta where key = 'schema'"))
+    cursor.execute("commit")
+
+
+def _step_up(cursor: Cursor, found: int) -> None:
+    for version in range(found + 1, VERSION + 1):
+        cursor.execute(_script(version))
+
+
+def _script(version: int) -> str:
+    from importlib import resources
+
+    return (resources.files("perdure.stores") / "sql" / f"sqlite_v{version}.sql").read_text("utf-8")
 
 
 def _make_folder(path: str) -> None:

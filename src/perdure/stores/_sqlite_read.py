@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from perdure.stores._lease import LeaseJudge
+    from perdure.stores._listing import Asked, Count
     from perdure.stores._sqlite_cursor import Cursor
 
 _SESSION = (
     "select no, id, owner, status, created, updated, expires, reason, lines,"
-    " holder, token, until, span, boot from sessions"
+    " agent, error, holder, token, until, span, boot from sessions"
 )
 _ARTIFACT = "select kind, line, lo, hi, body, refs, blobs from artifacts"
 _ROW_COLUMNS = "select line, step, id, digest, envelope, payload"
@@ -56,22 +57,17 @@ class Reader(Checks):
         found = cursor.execute(f"{_SESSION} where id = ?", (session,)).fetchone()
         return self._session(cursor, found) if found else None
 
-    def sessions(
-        self,
-        cursor: Cursor,
-        *,
-        owner: str | None,
-        status: str | None,
-        expired_at: int | None,
-        after: str | None,
-        limit: int,
-    ) -> list[SessionRow]:
-        """Sessions in order of id, tombstones left out."""
-        wanted = {"owner = ?": owner, "status = ?": status, "expires <= ?": expired_at, "id > ?": after}
-        given = {test: value for test, value in wanted.items() if value is not None}
-        sql = " and ".join([f"{_SESSION} where reason = ''", *given])
-        found = cursor.execute(f"{sql} order by id limit ?", (*given.values(), limit)).fetchall()
+    def sessions(self, cursor: Cursor, asked: Asked) -> list[SessionRow]:
+        """Sessions in the order that is asked for, tombstones left out."""
+        tests, values, order = asked.sql("", "?", "instr")
+        sql = " and ".join([f"{_SESSION} where reason = ''", *tests])
+        found = cursor.execute(f"{sql} order by {order} limit ?", (*values, asked.limit)).fetchall()
         return [self._session(cursor, values) for values in found]
+
+    def counts(self, cursor: Cursor) -> list[Count]:
+        """How many sessions there are by status, agent and error."""
+        sql = "select status, agent, error, count(*) from sessions where reason = '' group by 1, 2, 3 order by 1, 2, 3"
+        return [(self.text(a), self.text(b), self.text(c), self.whole(n)) for a, b, c, n in cursor.execute(sql)]
 
     def number(self, cursor: Cursor, session: str) -> int | None:
         """The session's number; None when it was never heard of."""
@@ -90,7 +86,7 @@ class Reader(Checks):
         return no
 
     def _session(self, cursor: Cursor, values: Any) -> SessionRow:
-        no, id, owner, status, created, updated, expires, reason, lines, *lease = values
+        no, id, owner, status, created, updated, expires, reason, lines, agent, error, *lease = values
         no = self.whole(no)
         session = self.text(id)
         pending = value_of(cursor, "select count(*) from inbox where no = ? and taken is null", (no,))
@@ -106,6 +102,8 @@ class Reader(Checks):
             self.text(reason),
             self.whole(pending),
             self.whole(lines),
+            self.text(agent),
+            self.text(error),
         )
 
     def lease(self, holder: Any, token: Any, until: Any, span: Any, boot: Any) -> StoredLease:

@@ -41,7 +41,7 @@ _BRANCH = (
     " on conflict do update set line = excluded.line, step = excluded.step, head = excluded.head"
 )
 _MAIN = "update sessions set line = ?, step = ?, head = ? where no = ?"
-_TOUCH = "update sessions set status = ?, updated = ?, expires = ?, until = ?, boot = ?, lines = ?"
+_TOUCH = "update sessions set status = ?, updated = ?, expires = ?, until = ?, boot = ?, lines = ?, error = ?"
 _TOUCH_BRANCH = f"{_TOUCH} where no = ?"
 _TOUCH_MAIN = f"{_TOUCH}, line = ?, step = ?, head = ? where no = ?"
 
@@ -101,17 +101,19 @@ class Writer:
             what = f"session {item.session!r}: a field of the commit has the wrong type ({error})"
             raise InvalidInput(what) from error
         faults.point("sqlite.append.after_insert")
-        # Both are rare, so that the index by owner is left alone otherwise.
+        # All are rare, so that the index by owner is left alone otherwise.
         if reason or not lines:  # the first commit of a life
             born = "update sessions set owner = ?, created = ?, reason = '' where no = ?"
             cursor.execute(born, (item.owner, wall, no))
         elif owner != item.owner:
             cursor.execute("update sessions set owner = ? where no = ?", (item.owner, no))
+        if item.agent:
+            cursor.execute("update sessions set agent = ? where no = ?", (item.agent, no))
         if item.token is not None:
             stored = self._judge.grant(stored.holder, stored.token, stored.span)
         expires = None if item.ttl is None else wall + item.ttl * 1000
         lines = max(lines, item.line + 1)
-        touched = (item.status, wall, expires, stored.until, stored.boot, lines)
+        touched = (item.status, wall, expires, stored.until, stored.boot, lines, item.error)
         if item.branch == MAIN:
             cursor.execute(_TOUCH_MAIN, (*touched, item.line, item.step, item.id, no))
         else:
@@ -128,7 +130,8 @@ class Writer:
         sql = "insert into sessions (id, owner, status, created, updated) values (?, '', ?, ?, ?) returning no"
         return value_of(cursor, sql, (session, Status.IDLE.value, wall, wall))
 
-    def _number(self, cursor: Cursor, session: str) -> int:
+    def number(self, cursor: Cursor, session: str) -> int:
+        """The number of a session, which is known from then on."""
         no = self._reader.number(cursor, session)
         return self._insert_session(cursor, session, self._clock.wall()) if no is None else no
 
@@ -138,7 +141,7 @@ class Writer:
         """Insert inbox entries, each once."""
         answers: list[bool | PerdureError] = []
         for entry in entries:
-            no = self._number(cursor, entry.session)
+            no = self.number(cursor, entry.session)
             sql = "select digest from inbox where no = ? and key = ?"
             known = value_of(cursor, sql, (no, entry.key))
             if known is not None:
@@ -158,7 +161,7 @@ class Writer:
 
     def acquire(self, cursor: Cursor, session: str, holder: str, span: int) -> StoredLease:
         """Take the lease, or raise ``Busy``."""
-        no = self._number(cursor, session)
+        no = self.number(cursor, session)
         if busy := self._judge.busy(session, self._lease(cursor, no)):
             raise busy
         sql = "update meta set value = value + 1 where key = 'token' returning value"
@@ -236,7 +239,7 @@ class Writer:
             cursor.execute(f"delete from {table} where no = ?", (no,))
         cursor.execute(
             "update sessions set owner = '', status = ?, updated = ?, expires = null, holder = '', until = 0,"
-            " span = 0, boot = '', reason = ?, lines = 0,"
+            " span = 0, boot = '', reason = ?, lines = 0, agent = '', error = '',"
             " line = null, step = null, head = null where no = ?",
             (_status_of_gone(reason), self._clock.wall(), reason or "deleted", no),
         )
@@ -251,7 +254,7 @@ class Writer:
     def restore(self, cursor: Cursor, dump: Dump) -> None:
         """Insert a dumped session."""
         row = dump.row
-        no = self._number(cursor, row.id)
+        no = self.number(cursor, row.id)
         if value_of(cursor, "select lines from sessions where no = ?", (no,)):
             raise verdicts.has_checkpoints(row.id, next(iter(self._reader.heads(cursor, no)), None))
         for stored, projections in dump.rows:
@@ -269,10 +272,10 @@ class Writer:
         cursor.execute("update meta set value = max(value, ?) where key = 'token'", (row.lease.token,))
         cursor.execute(
             "update sessions set owner = ?, status = ?, created = ?, updated = ?, expires = ?, reason = ?,"
-            " lines = ?, token = iif(holder = '', max(token, ?), token) where no = ?",
+            " lines = ?, agent = ?, error = ?, token = iif(holder = '', max(token, ?), token) where no = ?",
             (
                 row.owner, row.status, row.created, row.updated, row.expires, row.reason, row.lines,
-                row.lease.token, no,
+                row.agent, row.error, row.lease.token, no,
             ),
         )  # fmt: skip
 

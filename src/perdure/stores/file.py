@@ -13,10 +13,12 @@ from perdure.stores import _verdicts as verdicts
 from perdure.stores._filehandle import FileHandle, Torn, TornTail
 from perdure.stores._filelist import Listing
 from perdure.stores._lease import LeaseJudge, StoredLease
+from perdure.stores._listing import Asked
 from perdure.stores._live import FolderLive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import Unpack
 
     from perdure.disk import Disk
     from perdure.model import (
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from perdure.protocols import Clock
+    from perdure.stores._listing import Count, Wanted
 
 __all__ = ["FileStore", "Torn", "TornTail"]
 
@@ -156,19 +159,13 @@ class FileStore:
         with self._handle.known(session) as file:
             return reading.artifacts(file) if file else []
 
-    def sessions(
-        self,
-        *,
-        owner: str | None = None,
-        status: str | None = None,
-        expired_at: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> list[SessionRow]:
-        """Sessions in order of id, without tombstones."""
-        return self._listing.sessions(
-            self.look, owner=owner, status=status, expired_at=expired_at, after=after, limit=limit
-        )
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
+        """Sessions in order of id, or the newest first, without tombstones."""
+        return self._listing.sessions(self.look, Asked(**wanted))
+
+    def counts(self) -> list[Count]:
+        """How many sessions there are by status, agent and error."""
+        return self._listing.counts()
 
     def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:
         """Commits after a cursor, session by session."""

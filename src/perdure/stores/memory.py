@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from bisect import bisect_right
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from perdure.model import (
 from perdure.stores import _verdicts as verdicts
 from perdure.stores._cursor import resume
 from perdure.stores._lease import LeaseJudge, StoredLease
+from perdure.stores._listing import Asked
 from perdure.stores._live import MemoryLive
 from perdure.stores._memory_room import (
     Room,
@@ -44,9 +46,11 @@ from perdure.stores._memory_room import (
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
+    from typing import Unpack
 
     from perdure.model import Append, Artifact, InboxEntry, Rewrite
     from perdure.protocols import Clock
+    from perdure.stores._listing import Count, Wanted
 
 _PROMISE = Promise(
     process_crash=False,
@@ -132,6 +136,7 @@ class MemoryStore:
         if session.reason or not session.lines:
             session.created, session.reason = wall, ""
         session.owner, session.status, session.updated = item.owner, item.status, wall
+        session.agent, session.error = item.agent or session.agent, item.error
         session.expires = None if item.ttl is None else wall + item.ttl * 1000
         session.lines = max(session.lines, item.line + 1)
         if item.token is not None:
@@ -184,29 +189,23 @@ class MemoryStore:
             session.reason,
             sum(not entry.taken for entry in session.inbox.values()),
             session.lines,
+            session.agent,
+            session.error,
         )
 
-    def sessions(
-        self,
-        *,
-        owner: str | None = None,
-        status: str | None = None,
-        expired_at: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> list[SessionRow]:
-        """Sessions in order of id, without tombstones."""
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
+        """Sessions in order of id, or the newest first, without tombstones."""
+        asked = Asked(**wanted)
         with self._inside() as room:
-            ids = sorted(
-                id
-                for id, session in room.sessions.items()
-                if not session.reason
-                and (after is None or id > after)
-                and (owner is None or session.owner == owner)
-                and (status is None or session.status == status)
-                and (expired_at is None or (session.expires is not None and session.expires <= expired_at))
-            )
-            return [self._shown(id, room.sessions[id]) for id in ids[:limit]]
+            ids = [id for id, session in room.sessions.items() if asked.keeps(id, session)]
+            ids.sort(key=lambda id: asked.key(id, room.sessions[id].updated))
+            return [self._shown(id, room.sessions[id]) for id in ids[: asked.limit]]
+
+    def counts(self) -> list[Count]:
+        """How many sessions there are by status, agent and error."""
+        with self._inside() as room:
+            living = Counter((s.status, s.agent, s.error) for s in room.sessions.values() if not s.reason)
+            return [(*what, number) for what, number in sorted(living.items())]
 
     def starts(self, session: str, branch: str | None) -> list[Row]:
         """The first rows of all lines of a branch (None: of all branches)."""
@@ -399,6 +398,7 @@ class MemoryStore:
                 elif entry.taken:
                     found.inbox[entry.key] = found.inbox[entry.key]._replace(taken=entry.taken, body=b"")
             found.owner, found.status, found.reason = row.owner, row.status, row.reason
+            found.agent, found.error = row.agent, row.error
             found.created, found.updated, found.expires, found.lines = (
                 row.created,
                 row.updated,

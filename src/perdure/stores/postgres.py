@@ -12,6 +12,7 @@ from perdure.pg.errors import Clash
 from perdure.pg.link import Link
 from perdure.pg.place import place_of
 from perdure.pg.servertime import Time
+from perdure.stores._listing import Asked
 from perdure.stores._pg_live import PostgresLive
 from perdure.stores._pg_open import JUMP, new_epoch, open_schema, settle
 from perdure.stores._pg_query import Answer, query
@@ -21,6 +22,7 @@ from perdure.stores._pg_write import Promoted, Writer, new_claim, restored_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import Unpack
 
     from perdure.model import (
         Append,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     )
     from perdure.pg.link import Connection
     from perdure.protocols import Clock
+    from perdure.stores._listing import Count, Wanted
+    from perdure.stores._pg_board import PostgresBoard
 
 T = TypeVar("T")
 
@@ -75,7 +79,7 @@ class PostgresStore:
         self.id = opened.id
         self.epoch = opened.epoch
         self.promise = opened.promise
-        time = Time(clock)
+        time = self._time = Time(clock)
         self._reader = Reader(opened.schema, time)
         self._dead = 0
         self._writer = Writer(opened.schema, time, opened.timeline)
@@ -100,6 +104,12 @@ class PostgresStore:
     def live(self) -> PostgresLive:
         """Carries pieces of answers on their way, in a table that no log is written for."""
         return PostgresLive(self._link, self.schema)
+
+    def board(self) -> PostgresBoard:
+        """The board of a fleet, in tables beside the store's own, which are made when it is first asked for."""
+        from perdure.stores._pg_board import PostgresBoard
+
+        return PostgresBoard(self._link, self.schema, self._time)
 
     def _read(self, what: str, work: Callable[[Connection], T]) -> T:
         return self._link.do(what, work, writes=False)
@@ -178,22 +188,13 @@ class PostgresStore:
         """All artifacts of a session."""
         return self._read("artifacts", lambda connection: self._reader.artifacts(connection, session))
 
-    def sessions(
-        self,
-        *,
-        owner: str | None = None,
-        status: str | None = None,
-        expired_at: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> list[SessionRow]:
-        """Sessions in order of id, without tombstones."""
-        return self._read(
-            "sessions",
-            lambda connection: self._reader.sessions(
-                connection, owner=owner, status=status, expired_at=expired_at, after=after, limit=limit
-            ),
-        )
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
+        """Sessions in order of id, or the newest first, without tombstones."""
+        return self._read("sessions", partial(self._reader.sessions, asked=Asked(**wanted)))
+
+    def counts(self) -> list[Count]:
+        """How many sessions there are by status, agent and error."""
+        return self._read("counts", self._reader.counts)
 
     def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:
         """Commits after a cursor."""

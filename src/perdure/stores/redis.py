@@ -9,6 +9,7 @@ from perdure.clock import SystemClock
 from perdure.errors import InvalidInput, UnsupportedFormat
 from perdure.redislink import Link, check, look_at, pack, prefix_of
 from perdure.stores import _redis_scripts as scripts
+from perdure.stores._listing import Asked
 from perdure.stores._redis_desk import Desk
 from perdure.stores._redis_live import RedisLive
 from perdure.stores._redis_promise import kept_by, promise_of, warn_if_nothing_is_kept
@@ -19,6 +20,7 @@ from perdure.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import Unpack
 
     from perdure.errors import PerdureError
     from perdure.model import (
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     )
     from perdure.protocols import Clock
     from perdure.redislink import Server
+    from perdure.stores._listing import Count, Wanted
 
 FORMAT = b"1"
 OPENING = 2.0
@@ -162,17 +165,13 @@ class RedisStore:
         """All artifacts of a session."""
         return self._reader.artifacts(session)
 
-    def sessions(
-        self,
-        *,
-        owner: str | None = None,
-        status: str | None = None,
-        expired_at: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> list[SessionRow]:
-        """Sessions in order of id, without tombstones."""
-        return self._reader.sessions(owner=owner, status=status, expired_at=expired_at, after=after, limit=limit)
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
+        """Sessions in order of id, or the newest first, without tombstones."""
+        return self._reader.sessions(Asked(**wanted))
+
+    def counts(self) -> list[Count]:
+        """How many sessions there are by status, agent and error."""
+        return self._reader.counts()
 
     def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:
         """Commits after a cursor, as far back as the stream goes."""

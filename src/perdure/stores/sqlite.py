@@ -9,6 +9,7 @@ from perdure.clock import SystemClock
 from perdure.errors import InvalidInput, Misuse, PerdureError, Poisoned, StoreFull, Unavailable
 from perdure.model import Lease, Promise, Usage
 from perdure.stores._lease import LeaseJudge
+from perdure.stores._listing import Asked
 from perdure.stores._live import FolderLive
 from perdure.stores._sqlite_file import SqliteFile
 from perdure.stores._sqlite_read import Reader
@@ -16,6 +17,7 @@ from perdure.stores._sqlite_write import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Unpack
 
     from perdure.model import (
         Append,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
         SessionRow,
     )
     from perdure.protocols import Clock
+    from perdure.stores._listing import Count, Wanted
+    from perdure.stores._sqlite_board import SqliteBoard
 
 BATCH = 512
 """Commits in one transaction at most."""
@@ -79,9 +83,9 @@ class SqliteStore:
         self.promise = _PROMISES[mode]
         self._clock: Clock = clock or SystemClock()
         self._file = SqliteFile(os.path.abspath(path), synchronous=mode, busy_timeout=busy_timeout, vfs=vfs)
-        judge = LeaseJudge(self._clock)
-        self._reader = Reader(self._file.path, judge)
-        self._writer = Writer(self._clock, judge, self._reader)
+        self._judge = LeaseJudge(self._clock)
+        self._reader = Reader(self._file.path, self._judge)
+        self._writer = Writer(self._clock, self._judge, self._reader)
         try:
             with self._file.read(brief=True) as cursor:
                 self.id = str(self._reader.meta(cursor, "id"))
@@ -93,6 +97,12 @@ class SqliteStore:
     def live(self) -> FolderLive:
         """Carries pieces of answers on their way, in a folder beside the file."""
         return FolderLive(f"{self.url.removeprefix('sqlite:///')}-live")
+
+    def board(self) -> SqliteBoard:
+        """The board of a fleet, which is made when it is first asked for."""
+        from perdure.stores._sqlite_board import SqliteBoard
+
+        return SqliteBoard(self._file, self._clock, self._judge, self._writer.number)
 
     # -- commits and inbox -------------------------------------------------------------------------
 
@@ -166,20 +176,15 @@ class SqliteStore:
         with self._file.read() as cursor:
             return self._reader.artifacts(cursor, session)
 
-    def sessions(
-        self,
-        *,
-        owner: str | None = None,
-        status: str | None = None,
-        expired_at: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> list[SessionRow]:
-        """Sessions in order of id, without tombstones."""
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
+        """Sessions in order of id, or the newest first, without tombstones."""
         with self._file.read() as cursor:
-            return self._reader.sessions(
-                cursor, owner=owner, status=status, expired_at=expired_at, after=after, limit=limit
-            )
+            return self._reader.sessions(cursor, Asked(**wanted))
+
+    def counts(self) -> list[Count]:
+        """How many sessions there are by status, agent and error."""
+        with self._file.read() as cursor:
+            return self._reader.counts(cursor)
 
     def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:
         """Commits after a cursor."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from perdure.boards import Boarded
 from perdure.errors import InvalidInput, NotFound
 from perdure.model import ANCHOR, Bundle, Landed, Promise
 from perdure.protocols import Talking
@@ -18,7 +19,9 @@ from perdure.urls import TIERED, shown, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import Unpack
 
+    from perdure.boards import Board
     from perdure.errors import PerdureError
     from perdure.model import (
         Append,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from perdure.protocols import Clock, Live, Store
+    from perdure.stores._listing import Count, Wanted
     from perdure.stores._tiered_records import View
 
 PREFIX = "perdure"
@@ -97,6 +101,15 @@ class TieredStore:
         """Carries pieces of answers on their way: through the cold store, which all that read have in common."""
         assert isinstance(self.cold, Talking)
         return self.cold.live()
+
+    def board(self) -> Board:
+        """The cold store's board."""
+        if not isinstance(self.cold, Boarded):
+            raise InvalidInput(
+                f"{self.url}: the cold store has no board for a fleet: use postgresql://… or sqlite:///… behind the "
+                "hot tier"
+            )
+        return self.cold.board()
 
     def _key(self, session: str, line: int) -> bytes:
         return f"{self._prefix}:{self.cold.epoch}:line:{line}:{session}".encode()
@@ -187,17 +200,13 @@ class TieredStore:
         """All artifacts of a session."""
         return self.cold.artifacts(session)
 
-    def sessions(
-        self,
-        *,
-        owner: str | None = None,
-        status: str | None = None,
-        expired_at: int | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> list[SessionRow]:
-        """Sessions in order of id."""
-        return self.cold.sessions(owner=owner, status=status, expired_at=expired_at, after=after, limit=limit)
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
+        """Sessions in order of id, or the newest first, without tombstones."""
+        return self.cold.sessions(**wanted)
+
+    def counts(self) -> list[Count]:
+        """How many sessions there are by status, agent and error."""
+        return self.cold.counts()
 
     def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:
         """Commits after a cursor."""

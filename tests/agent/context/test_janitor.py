@@ -98,6 +98,26 @@ def test_a_cut_takes_nothing_from_the_inbox_and_is_a_checkpoint_of_its_own():
     asyncio.run(main())
 
 
+def test_a_provider_that_counts_little_of_calls_gets_no_summary_request_over_the_budget():
+    def counted(request: Request) -> int:
+        return sum(len(m.get("content") or "") for m in request.messages if m["role"] != "tool") // 3
+
+    class Sparing(CheckingModel):
+        async def answer(self, request: Request, on_delta: Any = None) -> Answer:
+            answer = await super().answer(request, on_delta)
+            return answer._replace(usage=Usage(counted(request) + len(request.messages), 5))
+
+    model = Sparing(script)
+
+    async def main() -> None:
+        async with opened() as db:
+            await work(worker(model, window=Window(1000, low_water=300), janitor=Janitor(max_tokens=100)), db, 25)
+            assert len(model.summaries) > 1
+            assert max(map(counted, model.summaries)) <= 1000
+
+    asyncio.run(main())
+
+
 def test_another_model_may_write_the_notes():
     own, cheap = CheckingModel(script), CheckingModel(script, name="cheap")
 

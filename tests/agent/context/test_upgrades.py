@@ -30,6 +30,7 @@ def _fresh() -> Iterator[None]:
     yield
     upgrades._arguments.clear()
     upgrades._results.clear()
+    upgrades._renamed.clear()
 
 
 def old_refund(**declared: Any) -> Tool:
@@ -221,6 +222,47 @@ def test_results_that_the_model_was_not_told_yet_are_migrated():
             assert result.ok
             told = [m["content"] for m in (await db.read("s")).messages if m["role"] == "tool"]
             assert told[1] == '{"order": "1", "old": false}'
+
+    asyncio.run(main())
+
+
+def test_open_calls_of_a_tool_that_has_another_name_now_go_there():
+    @tool(if_unsure="retry", approve=lambda a: a["cents"] > 10_000, version="3")
+    def give_back(order: str, cents: int, why: str) -> dict[str, Any]:
+        """Give money back."""
+        made.append(("renamed", order, cents, why))
+        return {"paid_cents": cents}
+
+    @tool(read=True, version="2")
+    def state_of(order: str) -> dict[str, Any]:
+        """Look at an order."""
+        return {"order": order}
+
+    @tool_migration("refund", "1", "2", renamed="give_back")
+    def in_cents(arguments: dict[str, Any]) -> None:
+        arguments["cents"] = round(arguments.pop("amount") * 100)
+
+    @tool_migration("give_back", "2", "3")
+    def with_a_reason(arguments: dict[str, Any]) -> None:
+        arguments["why"] = "not said"
+
+    @tool_migration("status", "1", "2", renamed="state_of", results=lambda r: {**r, "old": False})
+    def same(arguments: dict[str, Any]) -> None:
+        """The arguments are as they were."""
+
+    async def main() -> None:
+        async with opened() as db:
+            await waiting(db)
+            result = await agent(give_back, state_of).run(db, session="s")
+            assert result.status == "waiting_approval", result
+            (asked,) = result.approvals
+            assert (asked.tool, asked.args) == ("give_back", {"order": "7", "cents": 45_000, "why": "not said"})
+            assert any("of refund was brought from version 1 to 3 of give_back" in note for note in result.notes)
+            await db.approve("s", asked.id, by="bob")
+            assert (await agent(give_back, state_of).run(db, session="s")).ok
+            assert made == [("renamed", "7", 45_000, "not said")]
+            told = [m["content"] for m in (await db.read("s")).messages if m["role"] == "tool"]
+            assert told == ['{"paid_cents": 45000}', '{"order": "1", "old": false}']
 
     asyncio.run(main())
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tests.agent.kills.killing import BOUNDARIES, STORES, kill_agents
 from tests.agent.kills.scenes import SCENES
 from tests.crash.kills import scratch_folder
-from tests.reporting import write_last_run
+from tests.reporting import conclude
 from tests.servers import shared
 
 if TYPE_CHECKING:
@@ -88,11 +88,7 @@ def main() -> int:
                 shutil.rmtree(folder)
     finally:
         shared.end()
-    lines.append(f"{'ok' if fine else 'FAILED'} in {time.monotonic() - began:.0f} s, seed {args.seed}")
-    print(lines[-1])
-    if args.report and fine:
-        write_last_run(REPORT, lines)
-    return 0 if fine else 1
+    return conclude(REPORT if args.report else None, lines, fine, began, args.seed)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.agent.messages.meeting import meet
 from tests.places import url_of
-from tests.reporting import write_last_run
+from tests.reporting import conclude
 from tests.servers import shared
 
 REPORT = Path(__file__).parents[3] / "docs" / "reports" / "messages.md"
@@ -37,11 +37,7 @@ def main() -> int:
                 fine = fine and outcome.ok
     finally:
         shared.end()
-    lines.append(f"{'ok' if fine else 'FAILED'} in {time.monotonic() - began:.0f} s")
-    print(lines[-1])
-    if args.report and fine:
-        write_last_run(REPORT, lines)
-    return 0 if fine else 1
+    return conclude(REPORT if args.report else None, lines, fine, began)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tests.agent.resume.measuring import measure
-from tests.reporting import write_last_run
+from tests.reporting import conclude
 from tests.servers import shared
 
 REPORT = Path(__file__).parents[3] / "docs" / "reports" / "resume.md"
@@ -39,11 +39,7 @@ def main() -> int:
                 fine = fine and measured.ok
     finally:
         shared.end()
-    lines.append(f"{'ok' if fine else 'FAILED'} in {time.monotonic() - began:.0f} s, seed {args.seed}")
-    print(lines[-1])
-    if args.report and fine:
-        write_last_run(REPORT, lines)
-    return 0 if fine else 1
+    return conclude(REPORT if args.report else None, lines, fine, began, args.seed)
 
 
 if __name__ == "__main__":

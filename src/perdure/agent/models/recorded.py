@@ -60,7 +60,7 @@ class RecordedModel:
             message = said.get(about["answer"])
             if message is None:
                 message = await _said_at(db, session, point.step, branch, about)
-            found.append(_recorded(point.step, about, point.more.get("usage", {}), message))
+            found.append(Recorded(point.step, about["name"], about["request"], answer_of(point.more, message)))
         found.sort(key=lambda r: r.step)
         return cls(found, session)
 
@@ -110,13 +110,14 @@ async def _said_at(db: AsyncDatabase, session: str, step: int, branch: str, abou
     raise NotFound(f"session {session!r}, step {step}: the model's answer is not in its messages: it was edited since")
 
 
-def _recorded(step: int, about: dict[str, Any], usage: dict[str, Any], message: dict[str, Any]) -> Recorded:
+def answer_of(x: dict[str, Any], message: dict[str, Any]) -> Answer:
+    """An answer from its message and what its checkpoint says of it."""
+    about, usage = x["model"], x.get("usage", {})
     calls = tuple(
         ToolCall(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or ()
     )
     counted = Usage(**{k: v for k, v in usage.items() if k in Usage._fields})
-    answer = Answer(
+    return Answer(
         message, calls, about.get("finish", ""), counted, about.get("version", ""), about.get("id", ""),
         about.get("fingerprint", ""),
     )  # fmt: skip
-    return Recorded(step, about["name"], about["request"], answer)

@@ -1,0 +1,124 @@
+"""Another way a session could have gone: a branch before an answer, with other instructions or another state.
+
+A branch remembers its instructions, so that whoever runs it on later runs it with those. What is run on a branch leaves
+the session's inbox alone, and by default changes nothing outside: see ``effects``.
+"""
+
+# pyright: reportPrivateUsage=false
+# The loop is the session's inner part that asks models: it works with the journal itself.
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import TYPE_CHECKING, Any
+
+from perdure.agent.limits import Limits
+from perdure.agent.loop import Loop, as_message
+from perdure.agent.rebuild import AGENT
+from perdure.agent.rerun import _start, _undo
+from perdure.bridge import drive
+from perdure.delta import diff
+from perdure.document import edit
+from perdure.errors import InvalidInput
+from perdure.hydrate import load_at, load_head, look
+from perdure.kernel import BOOK
+from perdure.model import MAIN, Kind, Status
+from perdure.tracked import plain
+
+if TYPE_CHECKING:
+    from perdure.agent.agent import Agent
+    from perdure.agent.outcome import RunResult
+    from perdure.bridge import AsyncDatabase, AsyncSession
+    from perdure.checkpoint import Checkpoint
+
+
+async def branch_off(
+    db: AsyncDatabase, session: str, name: str, *, at: int, branch: str = MAIN, before: bool = False,
+    instructions: str | None = None, said: str | None = None, state: dict[str, Any] | None = None,
+) -> Checkpoint:  # fmt: skip
+    """Start a branch at a step, or before the answer that a step holds; its head.
+
+    Before an answer, what that answer was given to is there again, and is asked anew once the branch is run on.
+    ``instructions`` are the agent's on this branch, ``said`` takes the place of the last message of the user, ``state``
+    sets whole parts of the state (such as ``vars``). Raises ``Busy`` while somebody writes the session.
+    """
+    row = await db.look(session)
+    start = await asyncio.to_thread(_start, db.kernel, session, at, branch) if before else None
+    view = await asyncio.to_thread(_as_stored, db, session, branch)
+    async with view.session(session, branch=branch, create=False) as s:
+        await s.fork(name, at=start.step if start is not None else at)
+        await s.switch(name)
+        if start is not None:
+            if start.undo:
+                _undo(s)
+            for body in start.said:
+                s.messages.append(as_message(body))
+        if instructions is not None:
+            await asyncio.to_thread(_instruct, s, instructions, at, branch)
+        _change(s, said, state)
+        note = f"before step {at} of {branch}" if before else f"from step {at} of {branch}"
+        # A branch that nobody runs is not running, whatever the session was at when it parted.
+        status = Status.IDLE if row.status == Status.RUNNING else row.status
+        return await drive(s.bridge, s._write(Kind.COMMIT, x={"note": note}, status=status))
+
+
+def _as_stored(db: AsyncDatabase, session: str, branch: str) -> AsyncDatabase:
+    """The database as one that writes a session in the schema it has: a tool for people has no migrations."""
+    loaded = load_head(db.kernel, look(db.kernel, session), branch)
+    assert loaded.point is not None
+    view, kernel = copy.copy(db), copy.copy(db.kernel)
+    kernel.schema = loaded.point.envelope.schema
+    view.kernel = kernel
+    return view
+
+
+def _instruct(s: AsyncSession, instructions: str, at: int, branch: str) -> None:
+    """Note other instructions on the branch; before its first answer the session's own notes are not there yet."""
+    loaded = load_at(s.kernel, look(s.kernel, s.id), at, branch)
+    known: dict[str, Any] = plain(loaded.doc[BOOK]).get(AGENT) or {}
+    if "made" not in known:
+        raise InvalidInput(f"no agent has worked on session {s.id!r} up to step {at}: it has no instructions to change")
+    notes = s._book.setdefault(AGENT, {"turn": 0, "calls": [], "run": None})
+    notes["made"] = {**known["made"], "instructions": instructions}
+    if "context" not in notes:
+        notes["context"] = known.get("context")
+
+
+def _change(s: AsyncSession, said: str | None, state: dict[str, Any] | None) -> None:
+    if said is not None:
+        last = next((i for i in reversed(range(len(s.messages))) if s.messages[i].get("role") == "user"), None)
+        if last is None:
+            s.messages.append({"role": "user", "content": said})
+        else:
+            s.messages[last] = {"role": "user", "content": said}
+    if state is not None:
+        old = s.state.plain()
+        edit(diff(old, {**{k: v for k, v in old.items() if k == "messages"}, **state}), s.state)
+
+
+async def run_on(
+    db: AsyncDatabase, agent: Agent, session: str, branch: str, *, effects: str = "dry", max_turns: int | None = None
+) -> RunResult:
+    """Run a branch on with its own instructions.
+
+    ``effects``: "dry" reuses what the session has done already, lets reads run, and makes no other call; "reuse" also
+    makes calls that were made nowhere yet; "live" makes all of them, after asking where another branch has made them.
+    """
+    view = await asyncio.to_thread(_as_stored, db, session, branch)
+    async with view.session(session, branch=branch, effects=effects, create=False) as s:
+        notes: dict[str, Any] = plain(s._book.get(AGENT)) or {}
+        made: dict[str, Any] = notes.get("made") or {}
+        told: str | None = made.get("instructions")
+        own = agent if told is None or told == agent.instructions else _told(agent, told)
+        most = agent.max_turns if max_turns is None else max_turns
+        loop = Loop(own, s, Limits(db.kernel.clock, max_turns=most), context=notes.get("context"), db=db)
+        # What waits in the inbox is meant for the main branch.
+        loop.deaf = branch != MAIN
+        return await loop.go()
+
+
+def _told(agent: Agent, instructions: str) -> Agent:
+    """The same agent, told something else; the original stays as it is."""
+    other = copy.copy(agent)
+    other.instructions = instructions
+    return other

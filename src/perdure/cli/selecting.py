@@ -1,0 +1,100 @@
+"""Which sessions a command means, one by one or by their properties, and doing something to all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from perdure.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.database import Database
+
+BATCH = 500
+STATES = ("queued", "working", "waiting", "parked", "paused")
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which sessions are meant, and do nothing.")]
+
+
+class Selection(NamedTuple):
+    """What a person said about the sessions they mean."""
+
+    sessions: list[str] | None = None
+    agent: str | None = None
+    owner: str | None = None
+    status: str | None = None
+    state: str | None = None
+
+    @property
+    def only_agent(self) -> bool:
+        """Whether a whole agent is meant."""
+        return self.agent is not None and not (self.sessions or self.owner or self.status or self.state)
+
+
+class Selected(NamedTuple):
+    """One session that is meant."""
+
+    session: str
+    agent: str
+    owner: str
+    status: str
+
+
+def pick(db: Database, chosen: Selection) -> list[Selected]:
+    """The sessions that are meant; ``InvalidInput`` when nothing was said, for that would be all of them."""
+    from perdure.model import Status
+
+    if chosen.sessions:
+        rows = [db.look(session) for session in dict.fromkeys(chosen.sessions)]
+        return [Selected(r.id, r.agent, r.owner, r.status) for r in rows]
+    if not (chosen.agent or chosen.owner or chosen.status or chosen.state):
+        raise InvalidInput("say which sessions: name them, or use --agent, --owner, --status or --state")
+    if chosen.status is not None and chosen.status not in list(Status):
+        raise InvalidInput(f"there is no status {chosen.status[:40]!r}: it is one of {', '.join(Status)}")
+    if chosen.state is not None and chosen.state not in STATES:
+        raise InvalidInput(f"there is no state {chosen.state[:40]!r}: it is one of {', '.join(STATES)}")
+    inside = _by_state(db, chosen) if chosen.state is not None else None
+    found: list[Selected] = []
+    after: str | None = None
+    while rows := db.sessions(agent=chosen.agent, owner=chosen.owner, status=chosen.status, after=after, limit=BATCH):
+        found += [Selected(r.id, r.agent, r.owner, r.status) for r in rows if inside is None or r.id in inside]
+        after = rows[-1].id
+    return found
+
+
+def _by_state(db: Database, chosen: Selection) -> set[str]:
+    from perdure.boards import Filter
+    from perdure.fleet.places import board_of
+
+    board, found, after = board_of(db), set[str](), None
+    which = Filter(chosen.agent, chosen.owner, chosen.state)
+    while works := board.works(which, after=after, limit=BATCH):
+        found |= {w.session for w in works}
+        after = works[-1].session
+    return found
+
+
+def act(
+    picked: list[Selected], verb: str, on: Callable[[list[Selected]], int], *, dry_run: bool, as_json: bool
+) -> None:
+    """Do it to all of them in batches, and say so; or only say which they are."""
+    from perdure.cli.output import Out, print_json
+    from perdure.cli.text import cut
+
+    done = 0
+    if not dry_run:
+        for at in range(0, len(picked), BATCH):
+            done += on(picked[at : at + BATCH])
+    if as_json:
+        print_json({"action": verb, "dry_run": dry_run, "sessions": [p.session for p in picked], "changed": done})
+        return
+    out = Out()
+    if dry_run:
+        for p in picked:
+            out.line(f"{cut(p.session, 80)}  {p.status}  {cut(p.agent, 40)}")
+        out.line(f"would {verb} {len(picked)} sessions; nothing was done", "yellow")
+    else:
+        out.line(f"{verb}: {done} of {len(picked)} sessions")

@@ -1,0 +1,27 @@
+"""What a session's own book says beside its conversation: tokens that were paid for, and what waits for a person."""
+
+# pyright: reportPrivateUsage=false
+# The book of a run is the runtime's own: the demo only looks at it.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.agent.rebuild import AGENT
+from perdure.kernel import BOOK
+from perdure.tracked import plain
+
+if TYPE_CHECKING:
+    from perdure.checkpoint import Reading
+
+
+def tokens_of(reading: Reading) -> int:
+    """Tokens of all answers that were committed by then, as the model counted them."""
+    book: Any = reading._document.root[BOOK].get(AGENT) or {}
+    spent: list[Any] = plain(book.get("total", []))
+    return int(spent[0] + spent[1]) if spent else 0
+
+
+def asked_for(reading: Reading) -> list[str]:
+    """The ids of requests for approval that nobody has decided."""
+    requests: dict[str, Any] = plain(reading._document.root[BOOK].get("approvals", {}))
+    return [name for name, request in requests.items() if request["status"] == "pending"]

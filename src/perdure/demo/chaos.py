@@ -1,0 +1,222 @@
+"""What goes wrong in the night: workers are killed, evicted and frozen, always while they have steps in flight."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from perdure.demo.books import tokens_of
+from perdure.demo.workers import DEAD, FROZEN, LEAVING, UP, pid_of
+from perdure.model import MAIN, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from perdure.database import Database
+    from perdure.demo.workers import Member, Workforce
+
+KILL, EVICT, FREEZE = "SIGKILL", "SIGTERM", "SIGSTOP"
+KINDS = (KILL, EVICT, FREEZE)
+FROZEN_FOR = 2.0
+"""Lease periods for which a worker is frozen."""
+LAST = 0.93
+"""By then, as a part of all answers, the last stroke is due: something must be left to be interrupted."""
+
+
+class Stroke(NamedTuple):
+    """Something that is to happen once so much was answered (0 to 1)."""
+
+    kind: str
+    at: float
+
+
+class Hit(NamedTuple):
+    """A session in mid-step in a worker that was struck."""
+
+    kind: str
+    session: str
+    at: int
+    """When the signal was sent, in ms."""
+    over: int
+    """When the worker could certainly do nothing more (killed), or something again (frozen)."""
+    step: int
+    """How far the session had come."""
+    tokens: int = 0
+    """Of the answers that were committed by then."""
+
+
+class Event(NamedTuple):
+    """Something that happened, for people to read."""
+
+    kind: str
+    worker: int
+    sessions: int
+    """How many it had in mid-step."""
+    seconds: float
+    """Since the beginning of the night."""
+    more: str = ""
+
+
+def plan(seed: int, kills: int) -> list[Stroke]:
+    """When what happens: so many kills, and an eviction for every fourth and a freeze for every eighth of them.
+
+    >>> sorted({s.kind for s in plan(1, 8)}), len(plan(1, 8)), plan(1, 8) == plan(1, 8)
+    (['SIGKILL', 'SIGSTOP', 'SIGTERM'], 11, True)
+    """
+    chance = random.Random(f"{seed}/chaos")
+    kinds = [KILL] * kills + [EVICT] * -(-kills // 4) + [FREEZE] * -(-kills // 8)
+    chance.shuffle(kinds)
+    every = len(kinds)
+    return [Stroke(kind, LAST * (i + chance.uniform(0.3, 1.0)) / every) for i, kind in enumerate(kinds)]
+
+
+class Chaos:
+    """Strikes as planned, in a thread of its own, and writes down whom it hit."""
+
+    def __init__(
+        self, db: Database, force: Workforce, strokes: list[Stroke], *, seed: int, lease: float, grace: float,
+        progress: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._db = db
+        self._force = force
+        self._strokes = strokes
+        self._chance = random.Random(f"{seed}/victims")
+        self._lease = lease
+        self._grace = grace
+        self._progress = progress
+        self._stop = threading.Event()
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._work, name="perdure-chaos", daemon=True)
+        self.next = strokes[0].at if strokes else 1.0
+        """When the next stroke is due, as a part of all answers."""
+        self.struck: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self.planned: dict[str, int] = {kind: sum(s.kind == kind for s in strokes) for kind in KINDS}
+        self.hits: list[Hit] = []
+        self.events: list[Event] = []
+        self.problems: list[str] = []
+
+    def begin(self) -> None:
+        """Begin."""
+        self._began = time.monotonic()
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop; what was not played is not played any more."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            for stroke in self._strokes:
+                self.next = stroke.at
+                if not self._strike(stroke):
+                    return
+            self.next = 1.0
+            while not self._stop.wait(0.2):
+                self._force.look()
+        except Exception as e:  # it is a thread: whoever waits for the end must hear of it
+            self.problems.append(f"the chaos itself failed with {type(e).__name__}: {e}")
+
+    def _strike(self, stroke: Stroke) -> bool:
+        """Wait for the moment and for somebody to strike, and strike; False when the night is over."""
+        while True:
+            self._force.look()
+            due = self._progress() >= stroke.at
+            # Right before: a worker that has claimed sessions may have none of them in mid-step.
+            if due and (victim := self._victim()) is not None and (before := self._in_step(victim.pid)):
+                break
+            if self._stop.wait(0.05):
+                return False
+        {KILL: self._kill, EVICT: self._evict, FREEZE: self._freeze}[stroke.kind](victim, before)
+        self.struck[stroke.kind] += 1
+        return True
+
+    def _victim(self) -> Member | None:
+        """A worker with steps in flight, while another one is up to take them over."""
+        at_work = {pid_of(w.worker) for w in self._force.works()}
+        up = [m for m in self._force.members if m.state == UP]
+        found = [m for m in up if m.pid in at_work]
+        if not found or (len(up) < 2 and len(self._force.members) > 1):
+            return None
+        return self._chance.choice(found)
+
+    # -- strokes --------------------------------------------------------------------------------------------------
+
+    def _kill(self, victim: Member, before: dict[str, int]) -> None:
+        at = self._now()
+        victim.process.kill()
+        victim.process.wait()
+        over = self._now()
+        victim.state = DEAD
+        # Right after: what it held is unanswered, and no further than before, so it was cut in the middle.
+        left = self._unanswered(before.keys())
+        hits = [Hit(KILL, session, at, over, step) for session, step in left.items() if step == before[session]]
+        self._force.replace(victim)
+        self._tell(KILL, victim, len(hits), "killed")
+        self.hits += [h._replace(tokens=self._tokens(h)) for h in hits]
+
+    def _evict(self, victim: Member, before: dict[str, int]) -> None:
+        at = self._now()
+        victim.send(signal.SIGTERM)
+        victim.state = LEAVING
+        # As a cluster does it: the next pod starts while the old one goes.
+        self._force.replace(victim)
+        try:
+            code = victim.process.wait(self._grace + 10)
+        except subprocess.TimeoutExpired:
+            victim.process.kill()
+            victim.process.wait()
+            code = None
+        victim.state = DEAD
+        if code != 0:
+            self.problems.append(f"worker {victim.number} was told to go and ended with {code}")
+        self._tell(EVICT, victim, len(before), f"gone after {(self._now() - at) / 1000:.1f} s")
+
+    def _freeze(self, victim: Member, _: dict[str, int]) -> None:
+        at = self._now()
+        victim.send(signal.SIGSTOP)
+        victim.state = FROZEN
+        try:
+            hits = [Hit(FREEZE, session, at, at, step) for session, step in self._in_step(victim.pid).items()]
+            # Long enough for the others to notice, take over and get further.
+            self._stop.wait(self._lease * FROZEN_FOR)
+        finally:
+            over = self._now()
+            victim.send(signal.SIGCONT)
+            victim.state = UP
+        self.hits += [h._replace(over=over) for h in hits]
+        self._tell(FREEZE, victim, len(hits), f"woken after {(over - at) / 1000:.1f} s")
+
+    # -- whom it hit ----------------------------------------------------------------------------------------------
+
+    def _claimed(self, pid: int) -> set[str]:
+        return {w.session for w in self._force.works() if pid_of(w.worker) == pid}
+
+    def _in_step(self, pid: int) -> dict[str, int]:
+        """The sessions a worker has in mid-step: it holds their lease, and what it was asked is unanswered."""
+        return self._unanswered(self._claimed(pid), pid)
+
+    def _unanswered(self, sessions: Iterable[str], held_by: int | None = None) -> dict[str, int]:
+        """Those of some sessions that have something to answer, with the step they have reached."""
+        found: dict[str, int] = {}
+        for session in sorted(sessions):
+            row = self._db.look(session)
+            if held_by is not None and pid_of(row.lease.holder) != held_by:
+                continue
+            if row.pending or row.status == Status.RUNNING:
+                found[session] = next(h.step for h in row.heads if h.branch == MAIN)
+        return found
+
+    def _tokens(self, hit: Hit) -> int:
+        return tokens_of(self._db.read(hit.session, hit.step))
+
+    def _tell(self, kind: str, victim: Member, sessions: int, more: str) -> None:
+        self.events.append(Event(kind, victim.number, sessions, time.monotonic() - self._began, more))
+
+    def _now(self) -> int:
+        return self._db.kernel.clock.wall()

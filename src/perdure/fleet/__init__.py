@@ -1,0 +1,1 @@
+"""The fleet: workers that take sessions with something to do, and take over what a dead one left."""

@@ -1,0 +1,91 @@
+"""What a fleet is doing, for people and pages; and the few things they can wish of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from perdure.boards import Filter, NewWork
+from perdure.errors import NotFound
+from perdure.fleet.places import board_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.boards import Board, WorkerRow
+    from perdure.database import DatabaseFlows
+
+
+class Chosen(Protocol):
+    """A session that something is to be done to."""
+
+    @property
+    def session(self) -> str: ...
+    @property
+    def agent(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+
+
+class Fleet(NamedTuple):
+    """A fleet at one moment."""
+
+    workers: list[WorkerRow]
+    agents: dict[str, dict[str, int]]
+    """How many sessions are in which state, by agent."""
+    unserved: list[str]
+    """Agents with something to do that no worker has."""
+    held: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As programs see it; the shape is documented."""
+        return {
+            "workers": [w._asdict() | {"agents": list(w.agents)} for w in self.workers],
+            "agents": self.agents,
+            "unserved": self.unserved,
+            "held": self.held,
+        }
+
+
+def fleet_of(db: DatabaseFlows) -> Fleet:
+    """How a fleet stands. Blocks while it reads."""
+    board = board_of(db)
+    workers = board.workers()
+    agents: dict[str, dict[str, int]] = {}
+    for (agent, state), number in board.counts().items():
+        agents.setdefault(agent, {})[state] = number
+    served = {name for w in workers for name in w.agents}
+    waiting = sorted(a for a, states in agents.items() if a not in served and states.get("queued"))
+    return Fleet(workers, agents, waiting, board.held())
+
+
+def drain_workers(db: DatabaseFlows, which: str | None, *, wait: float, here: bool) -> tuple[int, int]:
+    """Tell workers to go; how many were told, and how many of them are still there after the wait."""
+    board = board_of(db)
+    meant = [w.id for w in board.workers() if _is_meant(w, which, here)]
+    if which is not None and not meant:
+        raise NotFound(f"there is no worker {which[:80]!r}: perdure workers lists them")
+    told = sum(board.wish(worker, "drain") for worker in meant)
+    end = time.monotonic() + wait
+    left = _left(board, meant)
+    while left and time.monotonic() < end:
+        time.sleep(0.1)
+        left = _left(board, meant)
+    return told, left
+
+
+def _is_meant(w: WorkerRow, which: str | None, here: bool) -> bool:
+    return (which is None or which in (w.id, str(w.pid))) and (not here or w.host == os.uname().nodename)
+
+
+def _left(board: Board, meant: Sequence[str]) -> int:
+    return sum(w.id in meant for w in board.workers())
+
+
+def change(db: DatabaseFlows, chosen: Sequence[Chosen], do: str) -> int:
+    """Pause, unpause or retry sessions; to be tried again they are put on the board if they are not there."""
+    board = board_of(db)
+    if do == "retry":
+        board.put([NewWork(c.session, c.agent, c.owner) for c in chosen if c.agent])
+    return board.change(Filter(sessions=tuple(c.session for c in chosen)), do, db.kernel.clock.wall())

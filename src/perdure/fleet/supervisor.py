@@ -1,0 +1,96 @@
+"""The thread of a worker that says it lives, hears what is wished of it, and frees what dead workers held.
+
+It is a thread of its own, so that an event loop that is kept busy by somebody's code does not look dead.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from perdure import logs, telemetry
+from perdure.errors import StoreError
+from perdure.holders import is_dead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.boards import Board, WorkerRow
+    from perdure.fleet.keeper import Keeper
+
+log = logging.getLogger("perdure.fleet")
+
+ADOPT = 2.0
+"""Seconds between looks for sessions that have something to do and that nobody has put on the board."""
+
+
+class Supervisor:
+    """Beats, reaps and adopts, several times in each lease period."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        board: Board,
+        row: Callable[[], WorkerRow],
+        tell: Callable[[str], None],
+        ttl: int,
+    ) -> None:
+        self._board = board
+        self._row = row
+        self._tell = tell
+        self._ttl = ttl
+        self._stop = threading.Event()
+        self._keeper = keeper
+        self._thread = threading.Thread(target=self._work, name="perdure-supervisor", daemon=True)
+        self._adopted = 0.0
+        self.sample: Callable[[], None] | None = None
+        """Counts, now and then, what whoever measures the fleet wants to know of its store."""
+
+    def start(self) -> None:
+        """Say that the worker lives, for the first time, and go on doing so."""
+        self._beat()
+        self._keeper.start()
+        self._thread.start()
+
+    def _beat(self) -> str:
+        row = self._row()
+        wish = self._board.beat(row)
+        telemetry.beat(row.busy, row.concurrency)
+        return wish
+
+    def _work(self) -> None:
+        logs.know(worker=self._row().id)
+        while not self._stop.wait(min(self._ttl / 4000, 2.0)):
+            try:
+                self._round()
+            except StoreError as e:
+                log.warning("the board cannot be reached: %s", e)
+            except Exception:
+                # Without this thread the worker would look dead for ever.
+                log.exception("the worker could not say that it lives")
+
+    def _round(self) -> None:
+        wish = self._beat()
+        freed = 0
+        for worker in self._board.workers():
+            # On the same machine nobody needs to wait for its silence.
+            if is_dead(worker.id):
+                log.warning("worker %s has died: its sessions are taken over", worker.id)
+                self._board.leave(worker.id)
+                freed += 1
+        freed += len(self._board.reap(self._ttl))
+        if monotonic() - self._adopted > ADOPT:
+            self._adopted = monotonic()
+            freed += self._board.adopt()
+        if wish or freed:
+            self._tell(wish)
+        if self.sample is not None:
+            self.sample()
+
+    def close(self) -> None:
+        """Stop; the worker's row is removed by the worker itself."""
+        self._stop.set()
+        self._thread.join()
+        self._keeper.close()

@@ -1,0 +1,339 @@
+"""A worker: claims sessions with something to do, runs their agents side by side, and goes without leaving a trace.
+
+The board says which sessions to look at; the lease of a session alone says who may write it. A worker that is killed
+leaves claims behind, which the others see by its silence (or at once, on the same machine) and take over.
+"""
+
+# pyright: reportPrivateUsage=false
+# The worker is the outermost part of a run: it puts sessions down that cannot be run at all.
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure import faults, logs, telemetry
+from perdure.boards import Rest, WorkerRow
+from perdure.bridge import drive
+from perdure.errors import PerdureError, Poisoned, StoreError
+from perdure.fleet.keeper import Keeper
+from perdure.fleet.places import board_of
+from perdure.fleet.supervisor import Supervisor
+from perdure.fleet.verdicts import after_error, after_run, how_far
+from perdure.holders import new_holder
+from perdure.model import Kind, Status
+from perdure.telemetry.sampling import Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from perdure.agent.agent import Agent
+    from perdure.agent.outcome import RunResult
+    from perdure.boards import Board, Work
+    from perdure.bridge import AsyncDatabase
+    from perdure.fleet.engines import Engine
+
+log = logging.getLogger("perdure.fleet")
+
+RETRY_STORE = (0.2, 5.0)
+"""Seconds to wait while the store cannot be reached, at first and at most."""
+
+
+SUSPECT = 3
+"""From this try on a session may be what its workers died of.
+
+A worker has one of these at a time, so that those that merely stood beside the culprit soon show that they are not.
+"""
+WAIT = 200
+"""Milliseconds until another worker may have a suspect that this one has no place for."""
+
+
+class Settings(NamedTuple):
+    """How a worker works."""
+
+    concurrency: int = 20
+    """Sessions at once."""
+    grace: float = 25.0
+    """Seconds that steps under way may take to end once the worker is told to go."""
+    per_owner: int | None = None
+    """Sessions of one owner at once, in the whole fleet."""
+    most_tries: int = 5
+    """As often may a session fail, or kill its worker, at the same place before it is parked."""
+    version: str = ""
+    """Names what this worker runs; made from its agents when not given."""
+    live: bool = True
+    """Whether answers can be read along by other processes while they are made."""
+
+
+class Worker:
+    """Runs the sessions of some agents on one database, until it is told to stop."""
+
+    def __init__(
+        self,
+        db: AsyncDatabase,
+        agents: Sequence[Agent],
+        settings: Settings | None = None,
+        *,
+        url: str | None = None,
+        engine: Engine | None = None,
+        on_end: Callable[[Work, RunResult], None] | None = None,
+    ) -> None:
+        self.db = db
+        self.agents = {agent.name: agent for agent in agents}
+        self.settings = settings or Settings()
+        self.version = self.settings.version or version_of(agents)
+        self.id = new_holder()
+        self._url = url
+        """By which another process can open the same store; without it nobody keeps leases for one that computes."""
+        self._engine = engine
+        self._on_end = on_end
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._rests: list[Rest] = []
+        self._suspect = ""
+        self._twice: set[str] = set()
+        """Sessions that were claimed again while they were still at work here."""
+        self._stir = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._park = asyncio.Event()
+        self.done = 0
+        self.recovered = 0
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until :meth:`stop`; then let steps under way end, put the rest down, and go."""
+        loop = asyncio.get_running_loop()
+        logs.know(worker=self.id)
+        # A tool that blocks has a thread of its own: the usual pool is a handful.
+        loop.set_default_executor(ThreadPoolExecutor(self.settings.concurrency + 8, "perdure-tool"))
+        board = await asyncio.to_thread(board_of, self.db)
+        ttl = self.db._lease_ttl
+        supervisor = Supervisor(Keeper(self.db, ttl, self._url), board, self._row, self._heard(loop), ttl)
+        supervisor.sample = Sampler(self.db.kernel.store).sample_now_and_then
+        await asyncio.to_thread(supervisor.start)
+        hints = asyncio.create_task(self._hints())
+        try:
+            await self._serve(board)
+        finally:
+            await self._wind_up(board)
+            hints.cancel()
+            await asyncio.gather(hints, return_exceptions=True)
+            await asyncio.to_thread(supervisor.close)
+            for agent in self.agents.values():
+                await agent.close()
+
+    def stop(self) -> None:
+        """Claim nothing more, finish the steps under way, then end. May be called from a signal handler."""
+        telemetry.health.going()
+        self._stopping.set()
+        self._park.set()
+        self._stir.set()
+
+    def _heard(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
+        """What the supervisor calls, from its own thread, when something may be to do."""
+
+        def heard(wish: str) -> None:
+            loop.call_soon_threadsafe(self.stop if wish == "drain" else self._stir.set)
+
+        return heard
+
+    def _row(self) -> WorkerRow:
+        host, pid = os.uname().nodename, os.getpid()
+        agents, most = tuple(sorted(self.agents)), self.settings.concurrency
+        row = WorkerRow(self.id, host, pid, self.version, agents, most, len(self._tasks), self._started)
+        return row._replace(done=self.done, recovered=self.recovered)
+
+    _started = 0
+
+    # -- claiming -------------------------------------------------------------------------------------------------
+
+    async def _serve(self, board: Board) -> None:
+        self._started = self.db.kernel.clock.wall()
+        wait, longest = RETRY_STORE
+        while not self._stopping.is_set():
+            telemetry.health.turned()
+            self._stir.clear()
+            try:
+                claimed = await self._turn(board)
+                wait = RETRY_STORE[0]
+                if not claimed:
+                    await self._wait_for_work(board)
+            except Poisoned:
+                # This handle is of no use any more: whoever started this process starts another one.
+                raise
+            except StoreError as e:
+                log.warning("the board cannot be reached, trying again in %.1f s: %s", wait, e)
+                await self._pause(wait)
+                wait = min(longest, wait * 2)
+
+    async def _turn(self, board: Board) -> bool:
+        """Put down what has ended and claim what there is room for; whether something was claimed."""
+        await self._put_down(board)
+        free = self.settings.concurrency - len(self._tasks)
+        if free <= 0:
+            return False
+        ask = {"per_owner": self.settings.per_owner, "version": self.version}
+        now = self.db.kernel.clock.wall()
+        works: list[Work] = await self._do(board.claim, self.id, tuple(self.agents), free, now, **ask)
+        # What another one put down as ours, because we were not heard of for too long, we may get back: what we were
+        # about to say of the earlier claim says nothing of this one.
+        again = {work.session for work in works}
+        self._rests = [rest for rest in self._rests if rest.session not in again]
+        for work in works:
+            faults.point("fleet.claimed")
+            if work.session in self._tasks:
+                # Still at work on it. Whether that has seen what it was queued for nobody knows.
+                self._twice.add(work.session)
+                continue
+            if work.tries >= SUSPECT:
+                if self._suspect:
+                    self._rests.append(Rest(work.session, work.step, due=now + WAIT, uncounted=True))
+                    continue
+                self._suspect = work.session
+            task = asyncio.create_task(self._one(board, work), name=f"session {work.session}")
+            self._tasks[work.session] = task
+        return bool(works)
+
+    async def _put_down(self, board: Board) -> None:
+        rests, self._rests = self._rests, []
+        if rests:
+            try:
+                await self._do(board.rest, self.id, rests, self.db.kernel.clock.wall())
+            except StoreError:
+                # They stay ours, and are put down when the store is there again.
+                self._rests = rests + self._rests
+                raise
+
+    async def _wait_for_work(self, board: Board) -> None:
+        """Until a run ends, a hint comes, or the board has changed; a full worker waits for its own runs only."""
+        mark = ""
+        while not self._stir.is_set():
+            full = len(self._tasks) >= self.settings.concurrency
+            await self._pause(1.0 if full else self._poll)
+            if full or self._stir.is_set():
+                return
+            now = await self._do(board.mark)
+            if mark and now != mark:
+                return
+            mark = now
+            if self._ticks(now):
+                return
+
+    _poll = 0.02
+    _looked = 0.0
+
+    def _ticks(self, _: str) -> bool:
+        """Whether it is time to look at the board although it has not changed: a timer may be due."""
+        now = asyncio.get_running_loop().time()
+        if now - self._looked < 0.25:
+            return False
+        self._looked = now
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stir.wait()
+        except TimeoutError:
+            pass
+
+    async def _hints(self) -> None:
+        if self._engine is None:
+            return
+
+        async def hinted(_: str) -> None:
+            self._stir.set()
+
+        await self._engine.run(hinted, self._stopping)
+
+    async def _do(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.db.bridge.pool, lambda: fn(*args, **options))
+
+    # -- one session ----------------------------------------------------------------------------------------------
+
+    async def _one(self, board: Board, work: Work) -> None:
+        """Run one session as far as it goes, and say how to put it down."""
+        most, clock = self.settings.most_tries, self.db.kernel.clock
+        rest: Rest | None = Rest(work.session, work.step, again=True)
+        try:
+            if work.tries > 1:
+                self.recovered += 1
+                work = await self._counted(board, work)
+                if work.tries > most:
+                    rest = await self._give_up(work)
+                    return
+            agent = self.agents[work.agent]
+            options: dict[str, Any] = {"agents": tuple(self.agents.values()), "live": self.settings.live}
+            result = await agent.run(self.db, session=work.session, owner=work.owner, stop=self._park, **options)
+            rest = after_run(agent, work, result, clock.wall(), most=most, version=self.version)
+            if rest.park:
+                log.warning("session %r is parked: %s", work.session, rest.park)
+            if self._on_end is not None:
+                self._on_end(work, result)
+        except PerdureError as e:
+            rest = after_error(work, e, clock.wall(), most=most, span=self.db._lease_ttl)
+            log.info("session %r was put down: %s", work.session, e)
+        except Exception as e:
+            rest = after_error(work, e, clock.wall(), most=most, span=self.db._lease_ttl)
+            log.exception("session %r failed with an error of its program", work.session)
+        finally:
+            telemetry.let_go(work.session)
+            self._tasks.pop(work.session, None)
+            if self._suspect == work.session:
+                self._suspect = ""
+            self.done += 1
+            if rest is not None and work.session in self._twice:
+                self._twice.discard(work.session)
+                rest = rest._replace(again=True)
+            if rest is not None:
+                self._rests.append(rest)
+            self._stir.set()
+
+    async def _counted(self, board: Board, work: Work) -> Work:
+        """How often it was tried at the place it stands at: what got further before its worker died counts anew."""
+        row = await self.db.look(work.session)
+        if row.status == Status.RUNNING:
+            telemetry.took_over(work.session, max(0, self.db.kernel.clock.wall() - row.updated) / 1000)
+        far: int = await self._do(how_far, self.db, work.session)
+        tries: int = await self._do(board.got, self.id, work.session, far)
+        return work._replace(tries=tries, step=far)
+
+    async def _give_up(self, work: Work) -> Rest:
+        reason = f"its worker died or failed {work.tries - 1} times at the same place: look at it, then retry it"
+        log.error("session %r is parked: %s", work.session, reason)
+        try:
+            async with self.db.session(work.session) as s:
+                x = {"note": reason, "error": "Parked"}
+                await drive(self.db.bridge, s._write(Kind.COMMIT, x=x, status=Status.FAILED))
+        except PerdureError as e:
+            log.warning("session %r could not be marked: %s", work.session, e)
+        return Rest(work.session, work.step, failed=True, park=reason)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    async def _wind_up(self, board: Board) -> None:
+        """Let steps end within the grace period, cancel what does not, put everything down."""
+        self._park.set()
+        if self._tasks:
+            log.info("going: %d sessions end their step", len(self._tasks))
+            await asyncio.wait(set(self._tasks.values()), timeout=self.settings.grace)
+        left = set(self._tasks.values())
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=5.0)
+        try:
+            await self._put_down(board)
+            await self._do(board.leave, self.id)
+        except StoreError as e:
+            log.warning("the board cannot be told that this worker goes: %s", e)
+
+
+def version_of(agents: Sequence[Agent]) -> str:
+    """A name for what some agents are made of: another prompt, tool or version gives another one."""
+    parts = sorted([a.name, a.version, a.fingerprint(), a.instructions, a.model.name] for a in agents)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]

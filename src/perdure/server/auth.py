@@ -1,0 +1,164 @@
+"""Who may ask: the token, the cookie that stands for it in browsers, and by which names the server may be called."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+from perdure.errors import InvalidInput
+from perdure.server.problems import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+COOKIE = "perdure"
+FORM_HEADER = "x-perdure-form"
+FORM_FIELD = "form_token"
+SAFE = ("GET", "HEAD", "OPTIONS")
+SHORTEST = 16
+"""Characters a token has at least: it must not be guessed."""
+FOREVER = 400 * 24 * 3600
+
+
+class Guard:
+    """Decides about requests by their headers alone.
+
+    A browser gets a cookie that is made from the token, not the token. What changes something needs, beside the
+    cookie, the form token that only pages of this server know.
+    """
+
+    def __init__(self, token: str | None, hosts: Sequence[str] = ()) -> None:
+        if token is not None and (len(token) < SHORTEST or not token.isascii() or not token.isprintable()):
+            raise InvalidInput(f"a token has at least {SHORTEST} printable ASCII characters: choose a longer one")
+        self._token = token
+        # Without a token there is still a form token: pages of others must not change anything.
+        self._secret = (token or os.urandom(32).hex()).encode()
+        self._any_host = "*" in hosts
+        self._hosts = {"localhost", os.uname().nodename.lower(), *(h.lower() for h in hosts)}
+        self.cookie_value = self._derived("cookie")
+        self.form_token = self._derived("form")
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether anybody is asked for a token."""
+        return self._token is not None
+
+    def is_token(self, text: str) -> bool:
+        """Whether somebody knows the token."""
+        return self._token is None or _same(text, self._token)
+
+    def set_cookie(self, *, secure: bool) -> str:
+        """The header that gives a browser its cookie."""
+        parts = f"{COOKIE}={self.cookie_value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={FOREVER}"
+        return f"{parts}; Secure" if secure else parts
+
+    def check_host(self, host: str) -> None:
+        """A page of somebody else whose name was pointed at this machine calls it by that name: refuse it.
+
+        An address cannot be pointed anywhere, so addresses are fine.
+        """
+        if self._any_host:
+            return
+        name = _host_name(host)
+        if name in self._hosts or _is_address(name):
+            return
+        raise Refusal(
+            403,
+            "forbidden-host",
+            f"{name[:100]!r} is not a name of this server: start it with --allow-host {name[:100]}",
+        )
+
+    def check(self, method: str, headers: Mapping[str, str], form: bytes | None) -> None:
+        """Whether a request may be answered; ``form`` is the body of a form that a browser has sent."""
+        said = headers.get("authorization", "")
+        if said:
+            kind, _, token = said.partition(" ")
+            if kind.lower() == "bearer" and self._token is not None and _same(token.strip(), self._token):
+                return
+            if self._token is not None:
+                raise self._unauthorized()
+        if self._token is not None and not _same(_cookie(headers.get("cookie", "")), self.cookie_value):
+            raise self._unauthorized()
+        if method not in SAFE:
+            self._check_form(headers, form)
+
+    def _check_form(self, headers: Mapping[str, str], form: bytes | None) -> None:
+        """Nothing is changed on behalf of a browser unless a page of ours asks for it."""
+        origin = headers.get("origin", "")
+        if origin and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+            raise Refusal(403, "forbidden-form", "the request was made by a page of another server")
+        if self._token is None and not _from_browser(headers):
+            return
+        told = headers.get(FORM_HEADER, "")
+        if not told and form is not None:
+            fields = parse_qs(form.decode("utf-8", "replace"), max_num_fields=1000)
+            told = fields.get(FORM_FIELD, [""])[0]
+        if not _same(told, self.form_token):
+            raise Refusal(
+                403,
+                "forbidden-form",
+                f"a request with a cookie that changes something needs the form token of a page, as the header "
+                f"{FORM_HEADER} or the field {FORM_FIELD}; programs send the token as Authorization: Bearer",
+            )
+
+    def _unauthorized(self) -> Refusal:
+        detail = "send the token that perdure serve printed, as Authorization: Bearer TOKEN"
+        return Refusal(401, "unauthorized", detail, WWW_Authenticate='Bearer realm="perdure"')
+
+    def _derived(self, use: str) -> str:
+        return hmac.new(self._secret, use.encode(), hashlib.sha256).hexdigest()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server bound to that address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _same(told: str, known: str) -> bool:
+    return hmac.compare_digest(told.encode("utf-8", "replace"), known.encode())
+
+
+def _cookie(header: str) -> str:
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""
+
+
+def _from_browser(headers: Mapping[str, str]) -> bool:
+    """Browsers say where a request comes from; programs need no form token where nobody needs a token."""
+    return any(name in headers for name in ("origin", "sec-fetch-site", "sec-fetch-mode", "referer"))
+
+
+def _host_name(host: str) -> str:
+    """The name without the port.
+
+    >>> _host_name("LocalHost:80"), _host_name("[::1]:80"), _host_name("10.0.0.1")
+    ('localhost', '::1', '10.0.0.1')
+    """
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,101 @@
+"""Doing something to many sessions: first a page that says which they are, then the deed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.errors import InvalidInput
+from perdure.server.console.listing import Wanted, wanted
+from perdure.server.console.rendering import asked, decider, named, see
+from perdure.server.routing import Call, Nothing
+from perdure.server.shapes import BulkAsked, Which
+from perdure.server.steering import bulk
+
+if TYPE_CHECKING:
+    from starlette.datastructures import FormData
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from perdure.server.console.rendering import Console
+    from perdure.server.shapes import Bulk
+
+BATCH = 500
+SHOWN = 100
+
+
+class Deed(NamedTuple):
+    """What can be done to many."""
+
+    words: str
+    about: str
+    button: str
+
+
+DEEDS = {
+    "retry": Deed("Retry", "Workers try them again from where they stand, also those that were parked.", "Retry"),
+    "pause": Deed("Pause", "No worker takes them any more; a step under way ends.", "Pause"),
+    "unpause": Deed("Unpause", "Workers take them again.", "Unpause"),
+    "resolve": Deed("Resolve", "All calls in doubt of these sessions are settled the same way.", "Resolve"),
+    "cancel": Deed("Cancel", "Their agents stop as soon as they notice, and go on only with a new message.", "Cancel"),
+}
+
+
+class BulkPages:
+    """The preview and the deed."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    async def preview(self, request: Request) -> Response:
+        """Which sessions are meant; nothing is done yet."""
+        form = await request.form(max_fields=2000)
+        do, which, filter = _read(form, self._console.now)
+        found = await self._call(BulkAsked(action=do, filter=which, dry_run=True, limit=BATCH, by="console"))
+        return self._console.page(
+            request, "bulk.html", do=do, deed=DEEDS[do], sessions=found.sessions, shown=SHOWN,
+            more=found.next is not None, filter=filter, named=which.sessions is not None,
+        )  # fmt: skip
+
+    async def act(self, request: Request) -> Response:
+        """Do it, batch by batch."""
+        form = await request.form(max_fields=2000)
+        do, which, _ = _read(form, self._console.now)
+        by, reason = decider(form), asked(form, "reason", 2000)
+        verdict: Any = asked(form, "verdict", 10) or None
+        if do == "resolve" and verdict not in ("retry", "abort"):
+            raise InvalidInput("say what becomes of the calls in doubt: they are made again, or given up")
+        changed, meant, failed, after = 0, 0, list[str](), None
+        while True:
+            found = await self._call(
+                BulkAsked(action=do, filter=which, limit=BATCH, by=by, reason=reason, verdict=verdict, after=after)
+            )
+            changed, meant = changed + found.changed, meant + len(found.sessions)
+            failed += [f"{f.session}: {f.detail}" for f in found.failed]
+            if found.next is None:
+                break
+            after = found.next
+        said = f"{DEEDS[do].words}: {changed} of {meant} sessions."
+        if failed:
+            said += f" {len(failed)} could not be: {failed[0][:200]}"
+        return see(request, "/", by=by, told=said)
+
+    async def _call(self, body: BulkAsked) -> Bulk:
+        return await bulk(Call(self._console.ctx, {}, Nothing(), body, {}))
+
+
+def _read(form: FormData, now: int) -> tuple[Any, Which, Wanted]:
+    do = asked(form, "do", 20)
+    if do not in DEEDS:
+        raise InvalidInput(f"what is to be done is one of {', '.join(DEEDS)}")
+    chosen = [named({"session": s}, "session") for s in form.getlist("session")]
+    filter = wanted({name: named(form, name) for name in Wanted._fields})
+    if chosen:
+        return do, Which(sessions=chosen), filter
+    if not filter.any:
+        raise InvalidInput("no session is selected: tick some, or filter the list first")
+    return do, Which(**_properties(filter, now)), filter
+
+
+def _properties(filter: Wanted, now: int) -> dict[str, Any]:
+    options = filter.options(now)
+    return {k: v for k, v in options.items() if v is not None}

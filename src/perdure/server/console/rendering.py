@@ -1,0 +1,258 @@
+"""How pages are made: templates that escape everything, the headers that let nothing else run, and who is asking."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from functools import wraps
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote, unquote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from perdure._version import __version__
+from perdure.errors import InvalidInput, PerdureError
+from perdure.model import TAG_PREFIX
+from perdure.server.console import text
+from perdure.server.console.runs import BranchRuns
+from perdure.server.problems import Refusal, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from perdure.bridge import AsyncDatabase
+    from perdure.server.context import Ctx
+
+    Endpoint = Callable[[Request], Awaitable[Response]]
+
+log = logging.getLogger("perdure.server")
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "font-src 'self'; manifest-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Nothing that is not ours runs, is loaded, or frames a page; nothing an agent wrote stays in a cache."""
+NAME_COOKIE = "perdure_name"
+FRESH = 500
+"""Milliseconds for which a count of all sessions is good."""
+STATUS_WORDS = {
+    "idle": "idle",
+    "running": "running",
+    "sleeping": "sleeping",
+    "waiting_approval": "needs approval",
+    "waiting_result": "awaits a result",
+    "in_doubt": "in doubt",
+    "paused": "paused",
+    "cancelled": "cancelled",
+    "failed": "failed",
+    "closed": "closed",
+    "expired": "expired",
+}
+TONES = {
+    "running": "accent",
+    "in_doubt": "bad",
+    "failed": "bad",
+    "waiting_approval": "warn",
+    "paused": "warn",
+    "waiting_result": "calm",
+    "sleeping": "calm",
+}
+
+
+def make_environment() -> Environment:
+    """The templates. What is put into them is made harmless and escaped, without exception."""
+    env = Environment(
+        loader=PackageLoader("perdure.server.console", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalized,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = cast("dict[str, Any]", env.filters)  # pyright: ignore[reportUnknownMemberType]
+    filters.update(
+        cut=text.cut, size=text.size, number=text.number, money=text.money, span=text.span, when=text.when,
+        json=text.as_json, brief=text.brief, shown=text.shown, plural=text.plural,
+    )  # fmt: skip
+    shared = cast("dict[str, Any]", env.globals)  # pyright: ignore[reportUnknownMemberType]
+    shared.update(
+        url=url, enc=enc, status_words=STATUS_WORDS, tones=TONES, version=__version__, call_words=text.call_words,
+        ago=text.ago, static=static,
+    )  # fmt: skip
+    return env
+
+
+def _finalized(value: Any) -> Any:
+    # What templates made themselves is marked as such, and was finalized piece by piece.
+    return text.harmless(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def url(path: str, **query: Any) -> str:
+    """An address of the console; what is None or "" is left out.
+
+    >>> url("/session", id="a b/c", step=3, view=None)
+    '/session?id=a%20b%2Fc&step=3'
+    """
+    said = {k: v for k, v in query.items() if v is not None and v != ""}
+    return f"{path}?{urlencode(said, quote_via=quote, safe='', doseq=True)}" if said else path
+
+
+def static(name: str) -> str:
+    """The address of a file that comes with the console; a new version of perdure is a new address."""
+    return f"/static/{name}?v={__version__}"
+
+
+def enc(name: str) -> str:
+    """A name for a hidden field: whatever characters it has, they come back as they are."""
+    return quote(name, safe="")
+
+
+class Console:
+    """What all pages share: the server's parts, and how a template becomes an answer."""
+
+    def __init__(self, ctx: Ctx) -> None:
+        self.ctx = ctx
+        self.env = make_environment()
+        self.runs = BranchRuns(ctx)
+        self.waiting: dict[str, int] = {}
+        """How many sessions there are by status, as of a moment ago."""
+        self.mark = ""
+        """Differs when some session may have changed; as old as the counts."""
+        self._counted = -FRESH
+
+    @property
+    def now(self) -> int:
+        """The time by the database's clock."""
+        return self.ctx.clock.wall()
+
+    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        """A page, or a part of one."""
+        shared = {
+            "request_path": request.url.path,
+            "now": self.now,
+            "form_token": self.ctx.guard.form_token,
+            "me": person(request),
+            "store_url": self.ctx.db.url,
+            "told": request.query_params.get("told", "")[:300],
+            "waiting": self.waiting,
+            "sessions_mark": self.mark,
+        }
+        body = self.env.get_template(template).render({**shared, **values})
+        return HTMLResponse(body, status, HEADERS)
+
+    def problem(self, request: Request, error: Exception) -> Response:
+        """A page that says what went wrong; a part of a page when only that was asked for."""
+        known = isinstance(error, PerdureError | Refusal)
+        status = error.problem.status if isinstance(error, Refusal) else status_of(error)
+        if not known:
+            log.error("a page failed", exc_info=error)
+        said = str(error)[:2000] if known else "Something unexpected went wrong; the server's log tells more."
+        part = request.headers.get("hx-request") == "true" and request.headers.get("hx-boosted") != "true"
+        template = "problem_part.html" if part else "problem.html"
+        return self.page(request, template, status=status, said=said, code=status)
+
+    def guarded(self, endpoint: Endpoint) -> Endpoint:
+        """An endpoint whose errors are told as pages."""
+
+        @wraps(endpoint)
+        async def answered(request: Request) -> Response:
+            try:
+                await self._count()
+                return await endpoint(request)
+            except Exception as e:
+                return self.problem(request, e)
+
+        return answered
+
+    async def nav(self, request: Request) -> Response:
+        """The list of pages, with what waits on them."""
+        return self.page(request, "nav.html", here=request.query_params.get("here", "")[:40])
+
+    async def _count(self) -> None:
+        """Know how much waits; a moment ago is good enough."""
+        now = self.ctx.clock.monotonic()
+        if now - self._counted < FRESH:
+            return
+        self._counted = now
+        found: dict[str, int] = {}
+        self.mark, counts = await sessions_mark(self.ctx.db)
+        for status, _, _, number in counts:
+            found[status] = found.get(status, 0) + number
+        self.waiting = found
+
+
+async def sessions_mark(db: AsyncDatabase) -> tuple[str, list[tuple[str, str, str, int]]]:
+    """Something that differs when the list of sessions may have changed, and their counts."""
+    rows = await db.sessions(newest=True, limit=30)
+    counts = await db.counts()
+    return short_mark([r._replace(lease=r.lease._replace(until=0)) for r in rows], counts), counts
+
+
+def short_mark(*what: Any) -> str:
+    """A short name for some values: other values have another one."""
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+
+
+def see(request: Request, path: str, *, by: str = "", **query: Any) -> Response:
+    """Send the browser on after something was done; who did it is remembered for the next time."""
+    where = url(path, **query)
+    if request.headers.get("hx-request") == "true":
+        answer: Response = HTMLResponse("", 200, {**HEADERS, "HX-Redirect": where})
+    else:
+        answer = RedirectResponse(where, 303, HEADERS)
+    if by:
+        answer.set_cookie(NAME_COOKIE, quote(by), max_age=400 * 86_400, samesite="strict", httponly=True)
+    return answer
+
+
+def person(request: Request) -> str:
+    """Who decides, as they said last time; "" when they never did."""
+    return unquote(request.cookies.get(NAME_COOKIE, ""))[:100]
+
+
+def asked(fields: Mapping[str, Any], name: str, limit: int = 512) -> str:
+    """A field of a form or an address, as text of bounded length."""
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name} is a file, and a text was expected")
+    if len(value) > limit:
+        raise InvalidInput(f"{name} has {len(value)} characters, over the limit of {limit}")
+    return value
+
+
+def named(fields: Mapping[str, Any], name: str) -> str:
+    """A name that a page of ours has put into a hidden field."""
+    return unquote(asked(fields, name, 4096))
+
+
+def whole(fields: Mapping[str, Any], name: str) -> int | None:
+    """A field as a whole number; None when it is not there."""
+    said = asked(fields, name, 20).strip()
+    if not said:
+        return None
+    if not said.isascii() or not said.isdigit():
+        raise InvalidInput(f"{name} is a whole number, not {said!r}")
+    return int(said)
+
+
+def decider(fields: Mapping[str, Any]) -> str:
+    """Who takes a decision; it is recorded, so somebody has to say it."""
+    by = asked(fields, "by", 100).strip()
+    if not by:
+        raise InvalidInput("a decision records who took it: fill in your name")
+    return by
+
+
+def is_tag(branch: str) -> bool:
+    """Whether a head is a tag's."""
+    return branch.startswith(TAG_PREFIX)

@@ -1,0 +1,189 @@
+"""What every request passes first: the name it was sent to, the size of its body, who sent it; and safe headers."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+from perdure.server.auth import SAFE, Guard
+from perdure.server.problems import MEDIA, Refusal, encoded, problem_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, MutableMapping
+
+    Scope = MutableMapping[str, Any]
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_BODY = 2 << 20
+"""Bytes a request may have; a message may have half of that."""
+OPEN = ("/healthz", "/readyz", "/api/v1/openapi.json", "/login")
+"""Paths that anybody may ask for: they tell nothing about anybody's sessions."""
+OPEN_BELOW = "/static/"
+FORM = "application/x-www-form-urlencoded"
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Gate:
+    """The outermost part of the server."""
+
+    def __init__(self, app: App, guard: Guard) -> None:
+        self._app = app
+        self._guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def safely(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                message = {**message, "headers": _with_headers(message.get("headers", []))}
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, safely)
+        except Exception as error:
+            problem, headers = problem_of(error)
+            if begun:
+                # Nothing sensible can follow half an answer: the connection is dropped.
+                raise
+            if problem.status == 401 and _wants_page(scope):
+                await respond(safely, 401, _login_page(scope, wrong=False), "text/html; charset=utf-8", headers)
+            else:
+                await respond(safely, problem.status, encoded(problem), MEDIA, headers)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        method, path = scope["method"], scope["path"]
+        self._guard.check_host(headers.get("host", ""))
+        body = await read_body(receive, headers)
+        is_form = headers.get("content-type", "").partition(";")[0].strip().lower() == FORM
+        if path == "/login" and method == "POST":
+            await self._login(scope, send, body if is_form else b"")
+            return
+        if method == "GET" and _wants_page(scope) and await self._token_in_address(scope, send):
+            return
+        if path not in OPEN and not path.startswith(OPEN_BELOW):
+            self._guard.check(method, headers, body if is_form else None)
+        elif method not in SAFE:
+            raise Refusal(405, "wrong-method", "only GET", Allow="GET, HEAD")
+        await self._app(scope, _replay(body, receive), send)
+
+    async def _token_in_address(self, scope: Scope, send: Send) -> bool:
+        """The address that ``perdure serve`` printed brings the token once; the browser keeps a cookie instead."""
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        told = [v for k, v in query if k == "token"]
+        if not told:
+            return False
+        rest = urlencode([(k, v) for k, v in query if k != "token"])
+        to = quote(scope["path"]) + (f"?{rest}" if rest else "")
+        if self._guard.needs_token and not self._guard.is_token(told[0]):
+            await respond(send, 401, _login_page(scope, wrong=True), "text/html; charset=utf-8", {})
+            return True
+        await respond(send, 303, b"", "text/plain", {"location": _here(to), **self._cookie(scope)})
+        return True
+
+    async def _login(self, scope: Scope, send: Send, body: bytes) -> None:
+        fields = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=100))
+        if not self._guard.is_token(fields.get("token", "").strip()):
+            await respond(send, 401, _login_page(scope, wrong=True), "text/html; charset=utf-8", {})
+            return
+        to = _here(fields.get("to", "/"))
+        await respond(send, 303, b"", "text/plain", {"location": to, **self._cookie(scope)})
+
+    def _cookie(self, scope: Scope) -> dict[str, str]:
+        return {"set-cookie": self._guard.set_cookie(secure=scope.get("scheme") == "https")}
+
+
+async def read_body(receive: Receive, headers: dict[str, str]) -> bytes:
+    """The whole body, which must not be too large."""
+    limit = f"a body has at most {MAX_BODY} bytes"
+    size = headers.get("content-length", "0")
+    if size.isdigit() and int(size) > MAX_BODY:
+        raise Refusal(413, "too-large", limit)
+    parts: list[bytes] = []
+    total = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b""
+        parts.append(message.get("body", b""))
+        total += len(parts[-1])
+        if total > MAX_BODY:
+            raise Refusal(413, "too-large", limit)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def respond(send: Send, status: int, body: bytes, media: str, headers: dict[str, str]) -> None:
+    """Send a whole answer."""
+    every = {"content-type": media, "content-length": str(len(body)), **headers}
+    raw = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in every.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """What has been read is given once more; after it, only the end of the connection is news."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if not given:
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return again
+
+
+def _with_headers(headers: Any) -> list[tuple[bytes, bytes]]:
+    told = [(bytes(k).lower(), bytes(v)) for k, v in headers]
+    names = {k for k, _ in told}
+    return told + [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in names]
+
+
+def _wants_page(scope: Scope) -> bool:
+    accepted = next((v for k, v in scope["headers"] if k.lower() == b"accept"), b"")
+    return b"text/html" in accepted and not scope["path"].startswith("/api/")
+
+
+def _here(to: str) -> str:
+    """A path of this server; anything that would lead elsewhere becomes its front page.
+
+    >>> _here("/sessions?x=1"), _here("//evil.example/"), _here("https://evil.example/")
+    ('/sessions?x=1', '/', '/')
+    """
+    fine = to.startswith("/") and not to.startswith(("//", "/\\")) and to.isascii() and to.isprintable()
+    return to if fine else "/"
+
+
+def _login_page(scope: Scope, *, wrong: bool) -> bytes:
+    to = _here(quote(scope["path"])) if scope["path"] != "/login" else "/"
+    said = "<p><strong>That token is wrong.</strong></p>" if wrong else ""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Perdure</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="stylesheet" href="/static/login.css"></head><body><main><h1>Perdure</h1>'
+        f'{said}<form method="post" action="/login"><input type="hidden" name="to" value="{html.escape(to)}">'
+        '<p><label for="token">The token that <code>perdure serve</code> printed</label></p>'
+        '<p><input id="token" name="token" type="password" autocomplete="current-password" required autofocus> '
+        "<button>Enter</button></p></form></main></body></html>"
+    ).encode()

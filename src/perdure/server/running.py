@@ -1,0 +1,91 @@
+"""Runs of agents inside the server, for those who have no fleet and for branches: started here, and tidied up here."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import PerdureError
+from perdure.server.problems import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perdure.agent.agent import Agent
+    from perdure.bridge import AsyncDatabase
+
+log = logging.getLogger("perdure.server")
+MOST = 32
+"""Runs at once; more are refused."""
+
+
+class Runs:
+    """What this process is running."""
+
+    def __init__(self, db: AsyncDatabase, agents: Mapping[str, Agent], most: int = MOST) -> None:
+        self._db = db
+        self._agents = agents
+        self._most = most
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._stop = asyncio.Event()
+
+    def is_running(self, session: str, branch: str) -> bool:
+        """Whether a branch is being run here."""
+        return (session, branch) in self._tasks
+
+    def agent(self, name: str) -> Agent:
+        """An agent of this server."""
+        found = self._agents.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._agents)) or "none"
+            raise Refusal(
+                409,
+                "no-agent",
+                f"this server has no agent {name[:80]!r} (it has {known}): start perdure serve with its APP",
+            )
+        return found
+
+    def start(self, agent: Agent, session: str, branch: str, **options: Any) -> bool:
+        """Run a branch in the background; False when it is being run already."""
+        if self.is_running(session, branch):
+            return False
+        if len(self._tasks) >= self._most:
+            raise Refusal(
+                429, "too-many", f"{self._most} runs are under way here: wait for one to end", Retry_After="2"
+            )
+        task = asyncio.create_task(self._work(agent, session, branch, options))
+        self._tasks[session, branch] = task
+        task.add_done_callback(lambda _: self._tasks.pop((session, branch), None))
+        return True
+
+    async def _work(self, agent: Agent, session: str, branch: str, options: dict[str, Any]) -> None:
+        try:
+            await agent.run(
+                self._db, session=session, branch=branch, live=True, stop=self._stop,
+                agents=list(self._agents.values()), **options,
+            )  # fmt: skip
+        except PerdureError as e:
+            log.warning("a run of session %r on %r ended: %s", session[:80], branch[:80], e)
+        except Exception:
+            log.exception("a run of session %r on %r failed", session[:80], branch[:80])
+
+    async def close(self, grace: float = 5.0) -> None:
+        """Put all runs down: after their current step, or where they are."""
+        self._stop.set()
+        tasks = list(self._tasks.values())
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def with_instructions(agent: Agent, instructions: str | None) -> Agent:
+    """The same agent, told something else; the original stays as it is."""
+    if instructions is None:
+        return agent
+    other = copy.copy(agent)
+    other.instructions = instructions
+    return other

@@ -1,0 +1,124 @@
+"""Which sessions a listing asks for and in what order: one meaning for every store. No I/O here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+
+from perdure.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Wanted(TypedDict, total=False):
+    """What :meth:`perdure.protocols.Store.sessions` takes."""
+
+    owner: str | None
+    status: str | None
+    agent: str | None
+    error: str | None
+    search: str | None
+    since: int | None
+    before: int | None
+    expired_at: int | None
+    newest: bool
+    after: str | None
+    limit: int
+
+
+class Listed(Protocol):
+    """What is looked at of a session: its row, or as much of it as a store has at hand."""
+
+    @property
+    def owner(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def agent(self) -> str: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def updated(self) -> int: ...
+    @property
+    def expires(self) -> int | None: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class Asked(NamedTuple):
+    """A listing that somebody asks for; what is None does not matter."""
+
+    owner: str | None = None
+    status: str | None = None
+    agent: str | None = None
+    error: str | None = None
+    search: str | None = None
+    since: int | None = None
+    before: int | None = None
+    expired_at: int | None = None
+    newest: bool = False
+    after: str | None = None
+    limit: int = 100
+
+    def place(self) -> tuple[int, str] | None:
+        """Time and id of the last session seen, for a list that shows the newest first."""
+        if self.after is None or not self.newest:
+            return None
+        updated, colon, id = self.after.partition(":")
+        if not (colon and updated.isascii() and updated.isdigit() and len(updated) < 19):
+            what = "after, with newest, is the cursor of the last session seen (<updated>:<id>)"
+            raise InvalidInput(f"{what}, not {self.after!r:.60}")
+        return int(updated), id
+
+    def keeps(self, id: str, found: Listed) -> bool:
+        """Whether a session belongs to what is asked for, the place to go on from included."""
+        if found.reason or not (
+            self.owner in (None, found.owner)
+            and self.status in (None, found.status)
+            and self.agent in (None, found.agent)
+            and self.error in (None, found.error)
+            and (self.search is None or self.search in id or self.search in found.owner)
+            and (self.since is None or found.updated >= self.since)
+            and (self.before is None or found.updated < self.before)
+            and (self.expired_at is None or (found.expires is not None and found.expires <= self.expired_at))
+        ):
+            return False
+        if place := self.place():
+            return self.key(id, found.updated) > (-place[0], place[1])
+        return self.after is None or id > self.after
+
+    def key(self, id: str, updated: int) -> tuple[int, str]:
+        """By this the list is sorted."""
+        return (-updated if self.newest else 0, id)
+
+    def sql(
+        self, table: str, mark: str, position: str, text: Callable[[str], str] = str
+    ) -> tuple[list[str], list[Any], str]:
+        """Conditions on the columns of a table, their values, and the order; ``position`` finds a text in another."""
+
+        def given(value: str | None) -> str | None:
+            return None if value is None else text(value)
+
+        tests: list[tuple[str, tuple[Any, ...]]] = [
+            ("{t}owner = {m}", (given(self.owner),)),
+            ("{t}status = {m}", (given(self.status),)),
+            ("{t}agent = {m}", (given(self.agent),)),
+            ("{t}error = {m}", (given(self.error),)),
+            ("({p}({t}id, {m}) > 0 or {p}({t}owner, {m}) > 0)", (given(self.search),) * 2),
+            ("{t}updated >= {m}", (self.since,)),
+            ("{t}updated < {m}", (self.before,)),
+            ("{t}expires <= {m}", (self.expired_at,)),
+        ]
+        if place := self.place():
+            updated, id = place
+            test = "({t}updated < {m} or ({t}updated = {m} and {t}id > {m}))"
+            tests.append((test, (updated, updated, text(id))))
+        else:
+            tests.append(("{t}id > {m}", (given(self.after),)))
+        kept = [(test.format(t=table, m=mark, p=position), values) for test, values in tests if values[0] is not None]
+        order = f"{table}updated desc, {table}id" if self.newest else f"{table}id"
+        return [test for test, _ in kept], [value for _, values in kept for value in values], order
+
+
+Count = tuple[str, str, str, int]
+"""Status, agent, error, and how many sessions stand so."""

@@ -1,0 +1,307 @@
+-- From version 1 of the PostgreSQL store to version 2: a session says who works on it, and what error it stands at.
+
+-- Changes nothing and locks the view: whoever reads through it takes it before the table, and so must this.
+alter view $schema.perdure_sessions alter column session drop default;
+alter table $schema.perdure_session
+    add column agent text collate "C" not null default '',
+    add column error text not null default '';
+
+-- What error they stand at now: that of the newest checkpoint, which is the head of some branch.
+update $schema.perdure_session s set error = newest.error
+from (
+    select distinct on (h.no) h.no, r.error
+    from (
+        select t.no, t.line, t.step from $schema.perdure_session t where t.head is not null
+        union all
+        select b.no, b.line, b.step from $schema.perdure_branch b) h
+    join $schema.perdure_row r on r.no = h.no and r.line = h.line and r.step = h.step
+    order by h.no, r.pos desc, r.seq desc) newest
+where newest.no = s.no and newest.error is not null;
+
+create or replace view $schema.perdure_sessions as
+select
+    s.id as session,
+    s.owner,
+    s.status,
+    s.reason as gone_because,
+    s.step,
+    s.rows as checkpoints,
+    s.bytes,
+    to_timestamp(s.created / 1000.0) as created,
+    to_timestamp(s.updated / 1000.0) as updated,
+    to_timestamp(s.expires / 1000.0) as expires,
+    case when s.until > $schema.perdure_now() then s.holder else '' end as writer,
+    (select count(*) from $schema.perdure_inbox i where i.no = s.no and i.taken is null) as waiting,
+    s.agent,
+    s.error
+from $schema.perdure_session s;
+
+create or replace function $schema.perdure_drop(
+    p_timeline bigint, p_wall bigint, p_mono bigint, p_dead bigint[], p_claim bigint,
+    p_session text, p_token bigint, p_status text, p_reason text,
+    out code text, out who text, out number bigint, out until bigint
+) language plpgsql volatile as $body$
+declare
+    v_wall bigint;
+    v_mono bigint;
+    s $schema.perdure_session%rowtype;
+    r record;
+begin
+    if not $schema.perdure_is_here(p_timeline) then
+        code := 'p';
+        return;
+    end if;
+    select * into s from $schema.perdure_session t where t.id = p_session for update;
+    if not found then
+        code := 'n';
+        return;
+    end if;
+    v_wall := coalesce(p_wall, $schema.perdure_now());
+    v_mono := coalesce(p_mono, v_wall);
+    code := 'o';
+    if s.reason <> '' and s.claim = p_claim then
+        return;
+    end if;
+    if p_token is null then
+        if s.holder <> '' and s.until > v_mono and not s.token = any (p_dead) then
+            code := 'b';
+            who := s.holder;
+            number := s.token;
+            until := v_wall + s.until - v_mono;
+            return;
+        end if;
+    elsif s.holder = '' or s.token <> p_token then
+        code := 'f';
+        return;
+    end if;
+    select coalesce(t.xid, t.pos) as xid, t.pos, t.seq into r from $schema.perdure_row t
+    where t.no = s.no and t.pos = s.pos order by t.seq desc limit 1;
+    if found then
+        perform $schema.perdure_trim(r.xid, r.pos, r.seq);
+    end if;
+    insert into $schema.perdure_garbage (no) values (s.no);
+    update $schema.perdure_session t
+    set no = nextval('$schema.perdure_no'), owner = '', agent = '', error = '', status = p_status, updated = v_wall, expires = null,
+        holder = '', until = 0, span = 0, claim = p_claim, reason = p_reason, lines = 0, rows = 0, bytes = 0,
+        line = null, step = null, head = null
+    where t.id = p_session;
+end
+$body$;
+
+-- One commit; the code says what became of it: (l)anded, landed (a)gain, another (d)igest, lease lost (f),
+-- (b)usy, head (m)oved, place (t)aken, inbox entry not (w)aiting, server was promoted (p).
+create function $schema.perdure_append_one(
+    p_timeline bigint, p_wall bigint, p_mono bigint, p_dead bigint[],
+    p_session text, p_branch text, p_line bigint, p_step bigint, p_id bytea, p_expect bytea, p_digest bytea,
+    p_envelope bytea, p_payload bytea, p_token bigint, p_starts boolean, p_owner text, p_status text, p_kind text,
+    p_at bigint, p_ttl bigint, p_takes jsonb, p_blobs jsonb, p_tool text, p_error text, p_run text,
+    p_effect text, p_approval text, p_agent text,
+    out code text, out head_line integer, out head_step integer, out head_id bytea,
+    out who text, out number bigint, out until bigint
+) language plpgsql volatile as $body$
+declare
+    v_wall bigint := coalesce(p_wall, $schema.perdure_now());
+    v_mono bigint := coalesce(p_mono, v_wall);
+    v_xid xid8;
+    v_pos xid8;
+    v_no bigint;
+    v_size bigint := octet_length(p_envelope) + octet_length(p_payload) + 160;
+    v_digest bytea;
+    v_id bytea;
+    s $schema.perdure_session%rowtype;
+begin
+    if not $schema.perdure_is_here(p_timeline) then
+        code := 'p';
+        return;
+    end if;
+    v_xid := pg_current_xact_id();
+
+    -- The usual case in two statements: the next step of "main", by its writer.
+    if p_branch = 'main' and not p_starts and p_takes is null and p_expect is not null then
+        update $schema.perdure_session t
+        set status = p_status, updated = v_wall, expires = v_wall + p_ttl * 1000,
+            agent = coalesce(p_agent, t.agent), error = coalesce(p_error, ''),
+            until = case when p_token is null then t.until else v_mono + t.span end,
+            step = p_step, head = p_id, pos = greatest(t.pos, v_xid),
+            rows = t.rows + 1, bytes = t.bytes + v_size
+        where t.id = p_session and t.head = p_expect and t.line = p_line and t.step = p_step - 1
+            and t.owner = p_owner
+            and case when p_token is null then t.holder = '' or t.until <= v_mono
+                else t.token = p_token and t.holder <> '' end
+        returning t.no, t.pos into v_no, v_pos;
+        if found then
+            insert into $schema.perdure_row (
+                pos, no, at, line, step, starts, id, digest, kind, branch, status, envelope, payload, xid,
+                tool, error, run, effect, approval, blobs)
+            values (
+                v_pos, v_no, p_at, p_line, p_step, false, p_id, p_digest, p_kind, p_branch, p_status,
+                p_envelope, p_payload, nullif(v_xid, v_pos),
+                p_tool, p_error, p_run, p_effect, p_approval, p_blobs);
+            code := 'l';
+            return;
+        end if;
+    end if;
+
+    loop
+        select * into s from $schema.perdure_session t where t.id = p_session for no key update;
+        exit when found;
+        if p_token is not null then
+            code := 'f';
+            return;
+        elsif p_expect is not null then
+            code := 'm';
+            return;
+        elsif p_takes is not null then
+            code := 'w';
+            who := p_takes ->> 0;
+            return;
+        end if;
+        insert into $schema.perdure_session (id, status, created, updated)
+        values (p_session, 'idle', v_wall, v_wall) on conflict (id) do nothing;
+    end loop;
+
+    if p_branch = 'main' then
+        head_line := s.line;
+        head_step := s.step;
+        head_id := s.head;
+    else
+        select t.line, t.step, t.head into head_line, head_step, head_id
+        from $schema.perdure_branch t where t.no = s.no and t.name = p_branch;
+    end if;
+    -- Its own id comes before everything else: what has landed has landed.
+    select t.id, t.digest into v_id, v_digest
+    from $schema.perdure_row t where t.no = s.no and t.line = p_line and t.step = p_step;
+    if v_id = p_id then
+        code := case when v_digest = p_digest then 'a' else 'd' end;
+        return;
+    end if;
+    if p_token is null then
+        if s.holder <> '' and s.until > v_mono and not s.token = any (p_dead) then
+            code := 'b';
+            who := s.holder;
+            number := s.token;
+            until := v_wall + s.until - v_mono;
+            return;
+        end if;
+    elsif s.holder = '' or s.token <> p_token then
+        code := 'f';
+        return;
+    end if;
+    if head_id is distinct from p_expect then
+        code := 'm';
+        return;
+    end if;
+    if v_id is not null or (p_starts and p_line < s.lines) then
+        code := 't';
+        return;
+    end if;
+    if p_takes is not null then
+        select k.key into who
+        from (select e.key, e.n, row_number() over (partition by e.key order by e.n) as again
+              from jsonb_array_elements_text(p_takes) with ordinality as e (key, n)) k
+        where k.again > 1 or not exists (
+            select from $schema.perdure_inbox t where t.no = s.no and t.key = k.key and t.taken is null)
+        order by k.n limit 1;
+        if found then
+            code := 'w';
+            return;
+        end if;
+        update $schema.perdure_inbox t set taken = p_id, body = ''
+        where t.no = s.no and t.key in (select jsonb_array_elements_text(p_takes));
+    end if;
+    v_pos := greatest(s.pos, v_xid);
+    insert into $schema.perdure_row (
+        pos, no, at, line, step, starts, id, digest, kind, branch, status, envelope, payload, xid,
+        tool, error, run, effect, approval, takes, blobs)
+    values (
+        v_pos, s.no, p_at, p_line, p_step, p_starts, p_id, p_digest, p_kind, p_branch, p_status,
+        p_envelope, p_payload, nullif(v_xid, v_pos),
+        p_tool, p_error, p_run, p_effect, p_approval, p_takes, p_blobs);
+    update $schema.perdure_session t
+    set owner = p_owner, status = p_status, updated = v_wall, expires = v_wall + p_ttl * 1000,
+        agent = coalesce(p_agent, t.agent), error = coalesce(p_error, ''),
+        created = case when s.reason <> '' or s.lines = 0 then v_wall else t.created end, reason = '',
+        until = case when p_token is null then t.until else v_mono + t.span end,
+        lines = greatest(t.lines, p_line + 1), pos = v_pos, rows = t.rows + 1, bytes = t.bytes + v_size,
+        line = case when p_branch = 'main' then p_line else t.line end,
+        step = case when p_branch = 'main' then p_step else t.step end,
+        head = case when p_branch = 'main' then p_id else t.head end
+    where t.id = p_session;
+    if p_branch <> 'main' then
+        insert into $schema.perdure_branch as t (no, name, line, step, head)
+        values (s.no, p_branch, p_line, p_step, p_id)
+        on conflict (no, name) do update set line = excluded.line, step = excluded.step, head = excluded.head;
+    end if;
+    code := 'l';
+end
+$body$;
+
+-- What processes of version 1 call while they are still about, alone or in their batches.
+create or replace function $schema.perdure_append_one(
+    p_timeline bigint, p_wall bigint, p_mono bigint, p_dead bigint[],
+    p_session text, p_branch text, p_line bigint, p_step bigint, p_id bytea, p_expect bytea, p_digest bytea,
+    p_envelope bytea, p_payload bytea, p_token bigint, p_starts boolean, p_owner text, p_status text, p_kind text,
+    p_at bigint, p_ttl bigint, p_takes jsonb, p_blobs jsonb, p_tool text, p_error text, p_run text,
+    p_effect text, p_approval text,
+    out code text, out head_line integer, out head_step integer, out head_id bytea,
+    out who text, out number bigint, out until bigint
+) language plpgsql volatile as $body$
+begin
+    select o.code, o.head_line, o.head_step, o.head_id, o.who, o.number, o.until
+    into code, head_line, head_step, head_id, who, number, until
+    from $schema.perdure_append_one(
+        p_timeline, p_wall, p_mono, p_dead, p_session, p_branch, p_line, p_step, p_id, p_expect, p_digest,
+        p_envelope, p_payload, p_token, p_starts, p_owner, p_status, p_kind, p_at, p_ttl, p_takes, p_blobs,
+        p_tool, p_error, p_run, p_effect, p_approval, null) o;
+end
+$body$;
+
+-- A batch: the sessions are locked in order of id, so that two batches never wait for each other in a circle.
+create function $schema.perdure_append(
+    p_timeline bigint, p_wall bigint, p_mono bigint, p_dead bigint[],
+    p_session text[], p_branch text[], p_line bigint[], p_step bigint[], p_id bytea[], p_expect bytea[],
+    p_digest bytea[], p_envelope bytea[], p_payload bytea[], p_token bigint[], p_starts boolean[], p_owner text[],
+    p_status text[], p_kind text[], p_at bigint[], p_ttl bigint[], p_takes text[], p_blobs text[], p_tool text[],
+    p_error text[], p_run text[], p_effect text[], p_approval text[],
+    p_agent text[]
+) returns table (
+    code text, head_line integer, head_step integer, head_id bytea, who text, number bigint, until bigint
+) language plpgsql volatile as $body$
+declare
+    r record;
+begin
+    -- Those that begin a session, and will, are made first and in order of id, too. Nobody waits for a session to be
+    -- made while holding another one.
+    insert into $schema.perdure_session (id, status, created, updated)
+    select n.session, 'idle', w.wall, w.wall
+    from (
+        select distinct u.session
+        from unnest(p_session, p_expect, p_token, p_takes) as u (session, expect, token, takes)
+        where u.expect is null and u.token is null and u.takes is null and not exists (
+            select from $schema.perdure_session t where t.id = u.session)) n,
+        (select coalesce(p_wall, $schema.perdure_now()) as wall) w
+    where $schema.perdure_is_here(p_timeline)
+    order by n.session collate "C" on conflict (id) do nothing;
+    perform 1 from $schema.perdure_session t where t.id = any (p_session) order by t.id for no key update;
+    for r in
+        select * from unnest(
+            p_session, p_branch, p_line, p_step, p_id, p_expect, p_digest, p_envelope, p_payload, p_token, p_starts,
+            p_owner, p_status, p_kind, p_at, p_ttl, p_takes, p_blobs, p_tool, p_error, p_run, p_effect, p_approval,
+            p_agent)
+        as u (
+            session, branch, line, step, id, expect, digest, envelope, payload, token, starts,
+            owner, status, kind, at, ttl, takes, blobs, tool, error, run, effect, approval, agent)
+    loop
+        select o.code, o.head_line, o.head_step, o.head_id, o.who, o.number, o.until
+        into code, head_line, head_step, head_id, who, number, until
+        from $schema.perdure_append_one(
+            p_timeline, p_wall, p_mono, p_dead,
+            r.session, r.branch, r.line, r.step, r.id, r.expect, r.digest, r.envelope, r.payload, r.token, r.starts,
+            r.owner, r.status, r.kind, r.at, r.ttl, r.takes::jsonb, r.blobs::jsonb, r.tool, r.error, r.run,
+            r.effect, r.approval, r.agent) o;
+        return next;
+    end loop;
+end
+$body$;
+
+update $schema.perdure_meta set version = 2;

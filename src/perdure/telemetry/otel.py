@@ -1,0 +1,157 @@
+"""Spans and measurements through OpenTelemetry: your own providers, or the global ones. It needs the API only."""
+
+# pyright: reportMissingTypeStubs=false
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure._version import __version__
+from perdure.errors import MissingExtra
+from perdure.telemetry import Span
+from perdure.telemetry import instruments as i
+from perdure.telemetry.content import as_text, messages_as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perdure.telemetry.instruments import Instrument
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.trace import SpanKind, StatusCode
+except ImportError:
+    raise MissingExtra("opentelemetry-api", "telemetry") from None
+
+SCOPE = "perdure"
+OPERATION = "gen_ai.operation.name"
+CONVERSATION = "gen_ai.conversation.id"
+CALL_ID = "gen_ai.tool.call.id"
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_MODEL = "gen_ai.response.model"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CHECKPOINT_ID = "perdure.checkpoint.id"
+BRANCH = "perdure.branch.name"
+RESUMED_FROM = "perdure.resume.from_checkpoint_id"
+APPROVAL_ID = "perdure.approval.id"
+EFFECT_ID = "perdure.effect.id"
+ATTEMPT = "perdure.effect.attempt"
+STEP = "perdure.checkpoint.step"
+# Only when opted in:
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+ARGUMENTS = "gen_ai.tool.call.arguments"
+RESULT = "gen_ai.tool.call.result"
+
+FAILURES = ("failed", "incompatible")
+"""Ends of a run that a trace shows as errors; a run that waits, or has reached a limit, is none."""
+
+
+class Otel:
+    """Measurements to a meter, spans to a tracer."""
+
+    def __init__(self, tracer_provider: Any = None, meter_provider: Any = None, *, content: bool = False) -> None:
+        self._content = content
+        self._tracer = trace.get_tracer(SCOPE, __version__, tracer_provider)
+        meter = metrics.get_meter(SCOPE, __version__, meter_provider)
+        self._of: dict[str, Any] = {one.name: _made(meter, one) for one in i.ALL}
+
+    def record(self, instrument: Instrument, value: float, attributes: Mapping[str, str]) -> None:
+        """Add to a counter or a histogram, or set a gauge. Attributes that say nothing are left out."""
+        told = {name: said for name, said in attributes.items() if said}
+        self._of[instrument.name](value, told)
+
+    # -- spans ----------------------------------------------------------------------------------------------------
+
+    def invoke_agent(self, agent: str, session: str, branch: str, resumed_from: bytes | None) -> Span:
+        """One run of an agent."""
+        about = {OPERATION: "invoke_agent", i.AGENT: agent, CONVERSATION: session, BRANCH: branch}
+        if resumed_from is not None:
+            about[RESUMED_FROM] = resumed_from.hex()
+        return self._span(f"invoke_agent {agent}", SpanKind.INTERNAL, about)
+
+    def chat(self, agent: str, session: str, request: Any) -> Span:
+        """One request to a model."""
+        about = {OPERATION: "chat", i.AGENT: agent, CONVERSATION: session, REQUEST_MODEL: request.model}
+        if self._content:
+            about[INPUT_MESSAGES] = messages_as_text(request.messages)
+        return self._span(f"chat {request.model}", SpanKind.CLIENT, about)
+
+    def execute_tool(
+        self, tool: str, session: str, args: Any, call: Mapping[str, Any], quiet: tuple[type[BaseException], ...]
+    ) -> Span:
+        """One call of a tool."""
+        about: dict[str, Any] = {OPERATION: "execute_tool", i.TOOL: tool, CONVERSATION: session}
+        told = {CALL_ID: "call", EFFECT_ID: "id", APPROVAL_ID: "approval", ATTEMPT: "attempt"}
+        about |= {name: call[key] for name, key in told.items() if call.get(key)}
+        if self._content:
+            about[ARGUMENTS] = as_text(args)
+        return self._span(f"execute_tool {tool}", SpanKind.INTERNAL, about, quiet)
+
+    def checkpoint(self, id: bytes, step: int) -> None:
+        """Note a commit in the span it happened in."""
+        span = trace.get_current_span()
+        if span.is_recording():
+            span.add_event("perdure.checkpoint", {CHECKPOINT_ID: id.hex(), STEP: step})
+
+    def _span(
+        self, name: str, kind: SpanKind, about: dict[str, Any], quiet: tuple[type[BaseException], ...] = ()
+    ) -> Span:
+        # The text of an exception may repeat what was said: only its class is told.
+        made = self._tracer.start_as_current_span(
+            name, kind=kind, attributes=about, record_exception=False, set_status_on_exception=False
+        )
+        return _OtelSpan(made, quiet, self._content)
+
+
+class _OtelSpan(Span):
+    def __init__(self, made: Any, quiet: tuple[type[BaseException], ...], content: bool) -> None:
+        self._made = made
+        self._quiet = quiet
+        self._content = content
+        self._span: Any = None
+
+    def __enter__(self) -> _OtelSpan:
+        self._span = self._made.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if error is not None and not isinstance(error, self._quiet):
+            self._failed(type(error).__name__)
+        # Not what the way out was: nothing of the exception itself may be told.
+        self._made.__exit__(None, None, None)
+
+    def _failed(self, kind: str) -> None:
+        self._span.set_attribute(i.ERROR, kind)
+        self._span.set_status(StatusCode.ERROR)
+
+    def answered(self, answer: Any) -> None:
+        told: dict[str, Any] = {INPUT_TOKENS: answer.usage.input, OUTPUT_TOKENS: answer.usage.output}
+        if answer.model:
+            told[RESPONSE_MODEL] = answer.model
+        if self._content:
+            told[OUTPUT_MESSAGES] = messages_as_text([answer.message])
+        self._span.set_attributes(told)
+
+    def returned(self, result: Any) -> None:
+        if self._content:
+            self._span.set_attribute(RESULT, as_text(result))
+
+    def ended(self, result: Any, checkpoint: bytes | None) -> None:
+        spent = result.spent
+        told = {i.OUTCOME: result.status, INPUT_TOKENS: spent.input, OUTPUT_TOKENS: spent.output}
+        if checkpoint is not None:
+            told[CHECKPOINT_ID] = checkpoint.hex()
+        self._span.set_attributes(told)
+        if result.status in FAILURES:
+            self._failed(result.status)
+
+
+def _made(meter: Any, one: Instrument) -> Any:
+    if one.kind == i.COUNTER:
+        return meter.create_counter(one.name, unit=one.unit, description=one.about).add
+    if one.kind == i.GAUGE:
+        return meter.create_gauge(one.name, unit=one.unit, description=one.about).set
+    return meter.create_histogram(
+        one.name, unit=one.unit, description=one.about, explicit_bucket_boundaries_advisory=list(one.buckets)
+    ).record

@@ -1,0 +1,126 @@
+"""A worker outlives its store: while that cannot be reached, or is full, it waits; nothing counts against sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import perdure
+from perdure import Agent
+from perdure.agent.models.scripted import ScriptedModel
+from perdure.boards import Work
+from perdure.errors import EffectFailed, OutcomeUnknown, StoreFull, Unavailable
+from perdure.fleet.places import board_of
+from perdure.fleet.submitting import submit_async
+from perdure.fleet.verdicts import after_error
+from perdure.fleet.worker import Worker
+from tests.fleet.chaos.stage import wait_gone
+from tests.servers import process
+from tests.servers.postgres import postgres_url, start_postgres
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from perdure.agent.models import Request
+
+
+def test_what_the_store_did_does_not_count_against_a_session():
+    work = Work("s", "desk", tries=9)
+    for error in (Unavailable("down"), StoreFull("full"), OutcomeUnknown("lost")):
+        rest = after_error(work, error, 1000, most=5, span=1000)
+        assert rest is not None
+        assert (rest.uncounted, rest.failed, rest.park) == (True, False, "")
+        assert rest.due is not None
+        assert 1000 < rest.due <= 1000 + 2000
+    parked = after_error(work, EffectFailed("no", "e"), 1000, most=5, span=1000)
+    assert parked is not None
+    assert parked.park
+
+
+def test_a_worker_waits_for_a_server_that_is_away_for_longer_than_its_patience(caplog: pytest.LogCaptureFixture):
+    server = start_postgres()
+    try:
+        asyncio.run(_outage(server, caplog))
+    finally:
+        process.stop(server)
+
+
+async def _outage(server: process.Running, caplog: pytest.LogCaptureFixture) -> None:
+    agent = Agent("desk", model=ScriptedModel(lambda request: f"answer {len(request.messages)}"))
+    url = postgres_url(server)
+    async with perdure.open_async(url, lease_ttl=1.0, patience=0.3) as db:
+        worker = Worker(db, [agent])
+        running = asyncio.create_task(worker.run())
+        await submit_async(db, "s", "one", agent="desk", key="1")
+        await _answered(db, 1)
+        os.kill(server.server, signal.SIGINT)
+        wait_gone(server)
+        # Idle as it is, it looks at the board all the time.
+        async with asyncio.timeout(60):
+            while "the board cannot be reached, trying again" not in caplog.text:
+                await asyncio.sleep(0.05)
+                assert not running.done()
+        again = await asyncio.to_thread(start_postgres, folder=server.folder, port=server.port)
+        try:
+            await submit_async(db, "s", "two", agent="desk", key="2")
+            await _answered(db, 2)
+            assert not running.done()
+            worker.stop()
+            await asyncio.wait_for(running, 60)
+        finally:
+            process.stop(again, keep=True)
+
+
+def test_a_worker_that_was_thought_dead_and_gets_its_session_back_does_not_begin_it_twice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    asyncio.run(_thought_dead(f"sqlite:///{tmp_path}/fleet.db"))
+    assert "was put down" not in caplog.text
+
+
+async def _thought_dead(url: str) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def script(request: Request) -> str:
+        asked.set()
+        await go_on.wait()
+        return f"answer to {request.messages[-1]['content']}"
+
+    async with perdure.open_async(url, lease_ttl=30.0) as db:
+        worker = Worker(db, [Agent("desk", model=ScriptedModel(script))])
+        running = asyncio.create_task(worker.run())
+        await submit_async(db, "s", "one", agent="desk", key="1")
+        await asyncio.wait_for(asked.wait(), 60)
+        board = await asyncio.to_thread(board_of, db)
+
+        def tries() -> int:
+            return next((w.tries for w in board.works() if w.worker), 0)
+
+        assert tries() == 1
+        await asyncio.to_thread(board.leave, worker.id)
+        async with asyncio.timeout(60):
+            while tries() != 2:
+                await asyncio.sleep(0.01)
+        go_on.set()
+        await _answered(db, 1)
+        # It looks once more: nobody knows what it was queued for.
+        async with asyncio.timeout(60):
+            while any(w.worker or w.queued for w in board.works()) or worker.done < 2:
+                await asyncio.sleep(0.01)
+        assert worker.done == 2
+        worker.stop()
+        await asyncio.wait_for(running, 60)
+
+
+async def _answered(db: perdure.AsyncDatabase, number: int) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            messages = (await db.read("s")).plain()["messages"]
+            if sum(m["role"] == "assistant" for m in messages) == number:
+                return
+            await asyncio.sleep(0.05)

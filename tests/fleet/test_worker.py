@@ -1,0 +1,215 @@
+"""Real worker processes: they take what is to be done, are killed, evicted and frozen; nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import perdure
+from perdure.boards import Filter
+from perdure.cli.places import open_matters
+from perdure.fleet.submitting import submit
+from tests.fleet.harness import answered, board, fleet, is_idle, until, working
+from tests.places import url_of
+
+KINDS = ("sqlite", "postgres")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_answers_what_is_submitted_and_what_is_posted_later(kind: str, tmp_path: Path):
+    url = url_of(kind, tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path) as workers:
+        workers.start()
+        assert submit(db, "s", "charge A", agent="desk", owner="ana", key="1")
+        assert not submit(db, "s", "charge A", agent="desk", owner="ana", key="1")
+        until(lambda: is_idle(db, ["s"]), workers)
+        assert answered(db, "s") == ["done: charged A"]
+        db.post("s", "hello", key="2")
+        until(lambda: "you said hello" in answered(db, "s"), workers)
+        assert workers.charges() == {"A": 1}
+        assert db.look("s").agent == "desk"
+        assert db.look("s").owner == "ana"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_worker_is_replaced_in_the_middle_of_a_step(kind: str, tmp_path: Path):
+    url = url_of(kind, tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.4") as workers:
+        (one,) = workers.start()
+        sessions = [f"s{i}" for i in range(5)]
+        for i, session in enumerate(sessions):
+            submit(db, session, f"charge A{i} B{i}", agent="desk")
+        until(lambda: len(workers.lines("charge")) >= 4, workers)
+        hit = working(board(db), one.pid)
+        assert hit
+        workers.kill(one)
+        workers.start()
+        until(lambda: is_idle(db, sessions), workers)
+        assert [answered(db, s) for s in sessions] == [[f"done: charged B{i}"] for i in range(5)]
+        assert workers.charges() == {f"{name}{i}": 1 for i in range(5) for name in "AB"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_evicted_worker_ends_its_step_and_leaves_nothing_behind(kind: str, tmp_path: Path):
+    url = url_of(kind, tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.3", lease=30.0) as workers:
+        (one,) = workers.start()
+        submit(db, "s", "charge A", agent="desk")
+        until(lambda: workers.lines("charge"), workers)
+        workers.kill(one, signal.SIGTERM)
+        assert one.returncode == 0, workers.said()
+        # The step under way was written down, the lease is free at once, and the session stands in the queue.
+        row = db.look("s")
+        assert not row.lease.holder
+        assert board(db).workers() == []
+        assert [w.session for w in board(db).works(Filter(state="queued"))] == ["s"]
+        assert any(m["role"] == "tool" for m in db.read("s").plain()["messages"])
+        workers.start()
+        until(lambda: is_idle(db, ["s"]), workers)
+        assert workers.charges() == {"A": 1}
+        assert len(workers.lines("charge")) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frozen_worker_that_wakes_up_late_cannot_write(kind: str, tmp_path: Path):
+    url = url_of(kind, tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.5") as workers:
+        (one,) = workers.start()
+        submit(db, "s", "charge A", agent="desk")
+        until(lambda: workers.lines("charge"), workers)
+        workers.kill(one, signal.SIGSTOP)
+        workers.start()
+        until(lambda: is_idle(db, ["s"]), workers)
+        step = db.look("s").heads[0].step
+        workers.kill(one, signal.SIGCONT)
+        db.post("s", "hello")
+        until(lambda: "you said hello" in answered(db, "s"), workers)
+        assert db.look("s").heads[0].step == step + 1
+        assert workers.charges() == {"A": 1}
+        assert answered(db, "s") == ["done: charged A", "you said hello"]
+
+
+def test_a_tool_that_blocks_the_whole_process_keeps_its_lease(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path) as workers:
+        workers.start(2)
+        until(lambda: len(board(db).workers()) == 2, workers)
+        submit(db, "s", "compute 5", agent="heavy")
+        until(lambda: is_idle(db, ["s"]), workers)
+        assert len(workers.lines("compute")) == 1, workers.lines()
+        assert answered(db, "s") == ["done: computed"]
+
+
+def test_a_session_that_kills_its_workers_is_parked_and_can_be_retried(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path) as workers:
+        submit(db, "bad", "crash", agent="heavy")
+
+        def parked() -> str:
+            for worker in workers.workers:
+                worker.poll()
+            if not any(w.returncode is None for w in workers.workers):
+                workers.start(1, "--tries", "2")
+            return next((w.parked for w in board(db).works(Filter(state="parked"))), "")
+
+        reason = until(parked, workers)
+        assert "died or failed" in reason
+        assert len(workers.lines("crash")) <= 3
+        assert db.look("bad").status == "failed"
+        assert db.look("bad").error == "Parked"
+        # Others are served all the same.
+        submit(db, "good", "charge A", agent="desk")
+        until(lambda: is_idle(db, ["good"]), workers)
+
+
+def test_a_model_that_is_down_is_asked_again_later_and_the_session_parked_in_the_end(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path) as workers:
+        workers.start(1, "--tries", "2")
+        submit(db, "s", "down", agent="desk")
+        (work,) = until(lambda: board(db).works(Filter(state="parked")), workers)
+        assert "the model is down" in work.parked
+        assert db.look("s").pending == 1
+
+
+def test_only_so_many_calls_of_a_narrow_tool_are_made_at_once_by_all_workers(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.1") as workers:
+        sessions = [f"s{i}" for i in range(8)]
+        for session in sessions:
+            submit(db, session, f"narrow {session}", agent="desk")
+        workers.start(2)
+        until(lambda: is_idle(db, sessions), workers)
+        events = sorted(
+            (int(w[2]), 1 if w[0] == "enter" else -1) for w in workers.lines() if w[0] in ("enter", "leave")
+        )
+        inside = most = 0
+        for _, change in events:
+            inside += change
+            most = max(most, inside)
+        assert most == 2
+        assert len(events) == 16
+
+
+def test_an_approval_given_to_nobody_wakes_a_worker(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path) as workers:
+        (one,) = workers.start()
+        submit(db, "s", "both A", agent="desk")
+        until(lambda: db.look("s").status == "waiting_approval" and not db.look("s").lease.holder, workers)
+        assert workers.charges() == {"A": 1}
+        workers.kill(one, signal.SIGTERM)
+        workers.start()
+        (approval,) = open_matters(db.read("s"))[1]
+        db.approve("s", approval["id"], by="eve")
+        until(lambda: is_idle(db, ["s"]), workers)
+        assert workers.charges("refund") == {"A": 1}
+
+
+def test_a_timer_set_before_a_kill_fires_once(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path) as workers:
+        (one,) = workers.start()
+        submit(db, "s", "hello", agent="desk")
+        until(lambda: is_idle(db, ["s"]), workers)
+        db.wake("s", delay=3.0, message="charge T", key="t")
+        workers.kill(one)
+        workers.start(2)
+        until(lambda: workers.lines("charge"), workers)
+        until(lambda: is_idle(db, ["s"]), workers)
+        assert workers.charges() == {"T": 1}
+        assert answered(db, "s") == ["you said hello", "done: charged T"]
+
+
+def test_what_nobody_serves_is_said_so_and_served_as_soon_as_somebody_does(tmp_path: Path):
+    from perdure.fleet.looking import fleet_of
+
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path) as workers:
+        workers.start()
+        until(lambda: board(db).workers(), workers)
+        submit(db, "s", "hello", agent="nobody")
+        assert fleet_of(db).unserved == ["nobody"]
+
+
+def test_a_session_that_died_outside_the_fleet_is_taken_over(tmp_path: Path):
+    import subprocess
+    import sys
+
+    url = url_of("sqlite", tmp_path)
+    program = (
+        "import os, sys\n"
+        "from tests.fleet import app\n"
+        "async def die(*_, **__): os._exit(9)\n"
+        "app.charge.fn = die\n"
+        f"app.desk.run_sync({url!r}, session='s', message='charge A')\n"
+    )
+    with perdure.open(url) as db, fleet(url, tmp_path) as workers:
+        assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 9
+        assert db.look("s").status == "running"
+        workers.start()
+        until(lambda: is_idle(db, ["s"]), workers)
+        assert answered(db, "s") == ["done: charged A"]
+        assert workers.charges() == {"A": 1}

@@ -1,0 +1,1 @@
+"""The server: its API, its events, and its pages in a real browser."""

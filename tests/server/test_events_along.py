@@ -1,0 +1,170 @@
+"""Reading along step by step: places that are gone, pieces that are lost, void or of another branch; on every store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import perdure
+from perdure import Agent, ScriptedModel
+from perdure.agent.live import live_of, seal_piece
+from perdure.server.along import BEGINNING, Along, Place, parse
+from perdure.stores.latest import latest
+from tests.places import STORES, url_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from perdure.server.sse import Event
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[perdure.Database]:
+    with perdure.open(url_of("sqlite", tmp_path)) as db:
+        with db.session("s") as s:
+            s.commit()
+        yield db
+
+
+def say(db: perdure.Database, session: perdure.Session, step: int, offset: int, text: str, **more: Any) -> None:
+    """A piece of an answer, as a worker tells it."""
+    piece = {"w": session.fence, "s": step, "a": 1, "o": offset, "t": text, **more}
+    live = live_of(db.kernel)
+    assert live is not None
+    live.say("s", seal_piece(db.kernel, "s", [piece]))
+
+
+def told(along: Along) -> list[tuple[str, Any]]:
+    """What a look tells, in short."""
+    return [(e.kind, e.data.get("text", e.data.get("step"))) for e in along.look()]
+
+
+def reader(db: perdure.Database, place: Place | None = None, branch: str = "main") -> tuple[Along, list[Event]]:
+    """Somebody who begins at a place."""
+    along = Along(db.kernel, "s", branch)
+    return along, along.begin(place)
+
+
+def test_a_piece_is_told_to_the_readers_of_its_branch_alone(db: perdure.Database):
+    with db.session("s") as s:
+        s.fork("other")
+        main, other = reader(db)[0], reader(db, branch="other")[0]
+        say(db, s, 3, 0, "hello", b="other")
+        assert told(main) == []
+        assert told(other) == [("delta", "hello")]
+        say(db, s, 2, 0, "hi")
+        assert told(main) == [("delta", "hi")]
+        assert told(other) == []
+
+
+def test_whoever_comes_back_is_told_only_what_is_new_and_what_is_void_is_taken_back(db: perdure.Database):
+    with db.session("s") as s:
+        along = reader(db)[0]
+        say(db, s, 2, 0, "one ")
+        (first,) = along.look()
+        say(db, s, 2, 4, "two ")
+        again = reader(db, parse(first.id))[0]
+        assert told(again) == [("delta", "two ")]
+        assert told(again) == []
+        # Another attempt says something else under the same number: what was told does not fit.
+        live = live_of(db.kernel)
+        assert live is not None
+        live.hush("s")
+        say(db, s, 2, 0, "uno dos")
+        assert told(reader(db, parse(first.id))[0]) == [("retracted", 2), ("delta", "uno dos")]
+        assert told(reader(db)[0]) == [("delta", "uno dos")]
+    # The worker is gone, and what it said with it.
+    assert told(reader(db, parse(first.id))[0]) == [("retracted", 2)]
+    assert told(reader(db)[0]) == []
+    with db.session("s"):
+        # Somebody else has the lease: what is still lying there is not theirs.
+        assert told(reader(db)[0]) == []
+
+
+def test_a_piece_that_was_lost_makes_the_rest_wait_for_the_commit(db: perdure.Database):
+    with db.session("s") as s:
+        along = reader(db)[0]
+        say(db, s, 2, 0, "one ")
+        say(db, s, 2, 8, "three ")
+        assert told(along) == [("delta", "one ")]
+    agent = Agent("a", model=ScriptedModel(["one two three "]))
+    assert told(along) == [("retracted", 2)]
+    import asyncio
+
+    async def run() -> None:
+        async with perdure.open_async(f"sqlite:///{db.url.removeprefix('sqlite:///')}") as other:
+            await agent.run(other, session="s", message="go")
+
+    asyncio.run(run())
+    assert told(along) == [("committed", "one two three ")]
+
+
+def test_a_session_that_began_anew_is_said_to_be_another_one(db: perdure.Database):
+    along, first = reader(db, BEGINNING)
+    assert first == []
+    assert told(along) == [("step", 1)]
+    place = along.place
+    db.kernel.store.drop("s", None, "deleted")
+    assert [k for k, _ in told(along)] == ["rescan"]
+    with db.session("s") as s:
+        s.vars["n"] = 1
+        s.commit()
+    assert [e.kind for e in reader(db, place)[1]] == ["rescan"]
+    assert told(along) == [("step", 1)]
+
+
+def test_a_commit_that_retention_has_dropped_cannot_be_gone_on_from(db: perdure.Database):
+    places: list[Place] = []
+    along = reader(db)[0]
+    with db.session("s") as s:
+        for n in range(40):
+            s.vars["n"] = n
+            s.commit()
+            list(along.look())
+            places.append(along.place)
+    db.prune("s", keep_last=3)
+    assert [e.kind for e in reader(db, places[2])[1]] == ["rescan"]
+    again, first = reader(db, places[-2])
+    assert first == []
+    assert told(again) == [("step", 41)]
+    # From the beginning there is what retention has left.
+    assert [step for _, step in told(reader(db, BEGINNING)[0])][-1] == 41
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_commits_and_answers_come_once_in_order_on_every_store(tmp_path: Path, kind: str):
+    with perdure.open(url_of(kind, tmp_path)) as db:
+        along = reader(db)[0]
+        with db.session("s") as s:
+            for n in range(250):
+                s.vars["n"] = n
+                s.commit()
+        assert [step for _, step in told(along)] == list(range(1, 251))
+        with db.session("s") as s:
+            s.rewind(100)
+            s.vars["n"] = -1
+            s.commit()
+        assert told(along) == [("step", 101), ("step", 102)]
+        db.compact("s")
+        seen = [(e.data["line"], e.data["step"]) for e in reader(db, BEGINNING)[0].look()]
+        assert seen == [(0, n) for n in range(1, 251)] + [(1, 101), (1, 102)]
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_cursor_of_now_gives_what_comes_and_nothing_before(tmp_path: Path, kind: str):
+    with perdure.open(url_of(kind, tmp_path)) as db:
+        for before in (0, 3):
+            for name in ("a", "b"):
+                with db.session(name) as s:
+                    for n in range(before):
+                        s.vars["n"] = n
+                        s.commit()
+            cursor = latest(db.kernel.store)
+            assert db.changes(cursor).items == ()
+            for name in ("a", "c"):
+                with db.session(name) as s:
+                    s.vars["new"] = before
+                    s.commit()
+            assert sorted(c.session for c in db.changes(cursor).items) == ["a", "c"]

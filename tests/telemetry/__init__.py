@@ -1,0 +1,1 @@
+"""What the library tells about itself: spans, measurements, log lines, probes."""
