@@ -70,6 +70,10 @@ format: $(STAMP) ## put the code into shape
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" tests
 
+.PHONY: screenshots
+screenshots: $(STAMP) ## take the pictures of the console's pages that the docs show
+	PERDURE_SCREENSHOTS=1 $(BIN)/python -m pytest -q tests/server/browser/test_console_looks.py -k fit_to_be_seen
+
 .PHONY: demo
 demo: $(STAMP) ## a night of 847 conversations while their workers are killed
 	$(BIN)/perdure demo

@@ -67,6 +67,9 @@ if TYPE_CHECKING:
     from perdure.errors import StoreFull as StoreFull
     from perdure.errors import TailLost as TailLost
     from perdure.errors import Unavailable as Unavailable
+    from perdure.fleet.starting import start_worker as start_worker
+    from perdure.fleet.submitting import submit as submit
+    from perdure.fleet.submitting import submit_async as submit_async
     from perdure.inbox import Message as Message
     from perdure.keys import Keys as Keys
     from perdure.merge import Clash as Clash
@@ -116,6 +119,8 @@ _HOMES = {
         "ModelError", "ModelUnavailable", "NotFound", "NotJson", "OutcomeUnknown", "PerdureError", "Poisoned",
         "ReadOnly", "RequestDiffers", "StoreError", "StoreFull", "TailLost", "Unavailable",
     ),
+    "fleet.starting": ("start_worker",),
+    "fleet.submitting": ("submit", "submit_async"),
     "inbox": ("Message",),
     "keys": ("Keys",),
     "merge": ("Clash", "Difference"),

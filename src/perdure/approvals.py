@@ -11,6 +11,7 @@ from perdure import telemetry
 from perdure.effects import Effects
 from perdure.errors import ApprovalNeeded, InvalidInput
 from perdure.flow import Do, Flow, Invoke
+from perdure.inbox import open_entry
 from perdure.model import Kind, Status
 from perdure.tools import call_digest
 from perdure.tracked import plain
@@ -18,6 +19,7 @@ from perdure.values import same
 
 if TYPE_CHECKING:
     from perdure.context import Asking
+    from perdure.model import InboxEntry
     from perdure.tools import Tool
     from perdure.tracked import TrackedDict
 
@@ -133,6 +135,25 @@ class Approvals(Effects):
         record.pop("question", None)
         yield from self._finish(record, "failed", None, f"the request for approval was withdrawn: {why}")
         return True
+
+    def _refused(self, record: TrackedDict) -> Flow[bool]:
+        """Settle a call that a person has turned down, whatever has become of its tool; whether there was such a no."""
+        request: TrackedDict | None = self._book.get("approvals", {}).get(record.get("approval", ""))
+        if record["status"] != "planned" or request is None or request["status"] != "pending":
+            return False
+        decided: list[InboxEntry] = yield Do(self.kernel.store.inbox, (self.id, 1, f"decision:{request['id']}"))
+        if not decided or open_entry(self.kernel, decided[0]).body["approved"]:
+            return False
+        yield from self._decision(request)
+        yield from self._finish(record, "failed", None, f"approval {request['status']}: {request['reason']}")
+        return True
+
+    def _outdated(self, request: TrackedDict) -> Flow[None]:
+        """What was to be agreed to has changed: a request is void, with the decision that was taken on it."""
+        message = yield from self._take_special("decision", f"decision:{request['id']}")
+        if message is not None:
+            request.update(by=message.body["by"], reason=message.body["reason"], decided=message.body["at"])
+        request["status"] = "stale"
 
     def _answered(self, record: TrackedDict) -> Flow[bool]:
         """Whether the question a tool has put was answered: it is then run again and finds the answer."""

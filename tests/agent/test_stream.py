@@ -19,6 +19,7 @@ from perdure.agent.models import Answer, Delta
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.agent.stream import Event, Feed
 from perdure.errors import ModelUnavailable
+from perdure.stores._live import FolderLive
 from tests.agent.worker import WORDS, start
 from tests.agent.working import by_turn, opened, play
 from tests.places import STORES, url_of
@@ -166,6 +167,19 @@ def test_pieces_go_through_every_store_and_are_forgotten(tmp_path: Path, kind: s
         assert sum(map(len, there.hear("s", "")[0])) <= 1 << 20
         # Nothing of it is in the history.
         assert one.sessions() == []
+
+
+def test_a_file_that_was_made_just_now_says_nothing_yet(tmp_path: Path):
+    said = FolderLive(str(tmp_path))
+    said.say("s", b"a")
+    path = next(tmp_path.iterdir())
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        pieces, cursor = said.hear("s", "")
+        assert pieces == []
+        path.write_bytes(whole)
+        assert said.hear("s", cursor)[0] == [b"a"]
 
 
 def test_a_piece_that_was_altered_is_not_shown(tmp_path: Path):

@@ -87,7 +87,9 @@ def test_metrics_are_text_for_prometheus(tmp_path: Path):
         assert "perdure_checkpoint_duration_seconds" in answer.text
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "evil.example:80"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "evil.example:80"]
+)
 def test_a_name_that_was_pointed_here_is_refused(tmp_path: Path, host: str):
     with asking(tmp_path) as api:
         answer = api.http.get(f"{API}/sessions", headers={"Host": host})

@@ -216,7 +216,10 @@ def test_an_expired_approval_cannot_be_given(tmp_path: Path):
         clock.advance(8 * 24 * 3600 * 1000)
         decision = {"status": "resolved", "payload": {"approved": True}}
         assert "expired" in api.post(f"/sessions/s/approvals/{one['id']}", decision, 409)["detail"]
-        assert "expired" in api.post("/sessions/s/resume", {"resume": [{"interruptId": one["id"], **decision}]}, 409)["detail"]
+        assert (
+            "expired"
+            in api.post("/sessions/s/resume", {"resume": [{"interruptId": one["id"], **decision}]}, 409)["detail"]
+        )
 
 
 # -- doubts and many ----------------------------------------------------------------------------------------------

@@ -91,13 +91,7 @@ def test_a_piece_that_was_lost_makes_the_rest_wait_for_the_commit(db: perdure.Da
         assert told(along) == [("delta", "one ")]
     agent = Agent("a", model=ScriptedModel(["one two three "]))
     assert told(along) == [("retracted", 2)]
-    import asyncio
-
-    async def run() -> None:
-        async with perdure.open_async(f"sqlite:///{db.url.removeprefix('sqlite:///')}") as other:
-            await agent.run(other, session="s", message="go")
-
-    asyncio.run(run())
+    agent.run_sync(db.url, session="s", message="go")
     assert told(along) == [("committed", "one two three ")]
 
 

@@ -14,7 +14,8 @@ NAMES = [
     "Poisoned", "Price", "ReadOnly", "Reading", "RecordedModel", "RequestDiffers", "Retry", "RunResult",
     "ScriptedModel", "Session", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable",
     "UncommittedEdits", "Unknown", "Window", "__version__", "audio", "file", "follow", "handoff", "image",
-    "migration", "open", "open_async", "text", "tool", "tool_migration", "wake_me",
+    "migration", "open", "open_async", "start_worker", "submit",
+    "submit_async", "text", "tool", "tool_migration", "wake_me",
 ]  # fmt: skip
 
 

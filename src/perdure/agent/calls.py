@@ -79,9 +79,13 @@ class Calls:
         still = [slot for slot in places if slot in effects and effects[slot]["status"] in OPEN]
         if not still:
             return ""
-        async with asyncio.TaskGroup() as group:
-            for slot in still:
-                group.create_task(self._make(slot))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for slot in still:
+                    group.create_task(self._make(slot))
+        except ExceptionGroup as several:
+            # Whoever runs the agent is told what is the matter, as if there had been one call.
+            raise several.exceptions[0] from None
         left = {loop.s._book["effects"][slot]["status"] for slot in still if slot in loop.s._book["effects"]}
         if not left & set(OPEN):
             return ""
@@ -89,7 +93,7 @@ class Calls:
         free = (Status.RUNNING, Status.IDLE, Status.SLEEPING)
         return str(Status.WAITING_RESULT if standing in free else standing)
 
-    def _open_records(self) -> list[TrackedDict]:
+    def open_records(self) -> list[TrackedDict]:
         """The calls of the last answer that have no outcome."""
         effects = self._loop.s._book.get("effects", {})
         found = [effects.get(c["slot"]) for c in self._loop.book["calls"] if "slot" in c]
@@ -104,13 +108,13 @@ class Calls:
         if not any(e.kind == "message" for e in waiting.ready):
             return False
         why = "the user has said something else meanwhile"
-        return any([await drive(loop.s.bridge, loop.s._withdraw(r, why)) for r in self._open_records()])
+        return any([await drive(loop.s.bridge, loop.s._withdraw(r, why)) for r in self.open_records()])
 
     def abandon(self, why: str) -> list[dict[str, Any]]:
         """Give up calls that were not made yet; what was started stays open, and is answered."""
         s = self._loop.s
         left: list[dict[str, Any]] = []
-        for record in self._open_records():
+        for record in self.open_records():
             if record["status"] != "planned":
                 left.append(plain(record))
                 continue
@@ -137,7 +141,11 @@ class Calls:
 
     def may_wait(self, record: TrackedDict) -> bool:
         """Whether an outcome may be lost with the process: of a read that can simply run again, if that is wished."""
-        tool = self._loop.tool(record["tool"])
+        name = record["tool"]
+        if name not in self._loop.own and name not in self._loop.agent.tools:
+            # The call of a tool that is gone was turned down.
+            return False
+        tool = self._loop.tool(name)
         waits = self._loop.agent.checkpoints == ANSWER and tool.read and tool.cache is None
         self.unwritten = self.unwritten or waits
         return waits

@@ -97,6 +97,9 @@ async def upgrade(loop: Loop) -> str:
     new = loop.made()
     if old == new:
         return ""
+    for record in loop.calls.open_records():
+        # Turned down is turned down: that needs no tool.
+        await drive(loop.s.bridge, loop.s._refused(record))
     plan = compare(loop, old, new)
     if plan.problems:
         loop.notes.extend(plan.notes)
@@ -193,7 +196,7 @@ async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
         record["args"] = moved.args
         request = s._book.get("approvals", {}).get(record.get("approval", ""))
         if request is not None and request["status"] in ("pending", "approved"):
-            request["status"] = "stale"
+            await drive(s.bridge, s._outdated(request))
             # Still names that somebody must agree, and no request that anybody could have agreed to.
             record["approval"] = ""
     note_made(loop.book, new)

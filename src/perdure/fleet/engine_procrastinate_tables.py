@@ -43,7 +43,7 @@ def queue_of(jobs: str, agent: str) -> str:
     """The queue of an agent's jobs. Its name is part of a channel's, which must not be long.
 
     >>> queue_of("shop_jobs", "support")
-    'perdure:fe48c5c43c7efbbf'
+    'perdure:61d221b78dde3f53'
     """
     return "perdure:" + hashlib.md5(f"{jobs}/{packed(agent)}".encode()).hexdigest()[:16]
 

@@ -28,8 +28,8 @@ async def start_worker(
     """Run a worker in this process until it is told to stop; ``ready`` is given it once it is about to begin."""
     url = store or default_store()
     async with open_async(url, lease_ttl=lease, blobs=blobs) as db:
-        engine = engine_for(url, direct)
-        worker = Worker(db, agents, settings, url=url, engine=engine)
+        worker = Worker(db, agents, settings, url=url)
+        engine = worker.engine = engine_for(url, worker, direct)
         if ready is not None:
             ready(worker)
         try:
@@ -45,7 +45,7 @@ def default_store() -> str:
     return f"sqlite:///{os.path.abspath(os.path.join('.perdure', 'agents.db'))}"
 
 
-def engine_for(url: str, direct: str | None = None) -> Engine | None:
+def engine_for(url: str, worker: Worker, direct: str | None = None) -> Engine | None:
     """Notifications where there is a server that sends them; a file is looked at instead."""
     from perdure.urls import TIERED, tiers
 
@@ -54,4 +54,4 @@ def engine_for(url: str, direct: str | None = None) -> Engine | None:
         return None
     from perdure.fleet.engine_procrastinate import ProcrastinateEngine
 
-    return ProcrastinateEngine(direct or truth)
+    return ProcrastinateEngine(truth, agents=tuple(worker.agents), direct_url=direct, room=worker.has_room)

@@ -24,6 +24,8 @@ log = logging.getLogger("perdure.fleet")
 
 ADOPT = 2.0
 """Seconds between looks for sessions that have something to do and that nobody has put on the board."""
+SLACK = 3
+"""A worker is dead when it was silent for so many times as long as we were ourselves, and for a lease at least."""
 
 
 class Supervisor:
@@ -45,6 +47,7 @@ class Supervisor:
         self._keeper = keeper
         self._thread = threading.Thread(target=self._work, name="perdure-supervisor", daemon=True)
         self._adopted = 0.0
+        self._beaten = monotonic()
         self.sample: Callable[[], None] | None = None
         """Counts, now and then, what whoever measures the fleet wants to know of its store."""
 
@@ -73,6 +76,9 @@ class Supervisor:
 
     def _round(self) -> None:
         wish = self._beat()
+        before, self._beaten = self._beaten, monotonic()
+        # On a machine, or before a store, that is so slow that we hardly get to speak, others are not dead either.
+        silence = max(self._ttl, int(SLACK * 1000 * (self._beaten - before)))
         freed = 0
         for worker in self._board.workers():
             # On the same machine nobody needs to wait for its silence.
@@ -80,7 +86,7 @@ class Supervisor:
                 log.warning("worker %s has died: its sessions are taken over", worker.id)
                 self._board.leave(worker.id)
                 freed += 1
-        freed += len(self._board.reap(self._ttl))
+        freed += len(self._board.reap(silence))
         if monotonic() - self._adopted > ADOPT:
             self._adopted = monotonic()
             freed += self._board.adopt()

@@ -70,7 +70,7 @@ def why(db: DatabaseFlows, session: str, *, branch: str = MAIN) -> Why:
         return told(gather(db, row, branch))
     if row.reason:
         return Why(f"It is gone: {row.reason}.", "A message to it starts a new session under the same name.")
-    waiting = f" {_count(row.pending, 'message')} wait in its inbox." if row.pending else ""
+    waiting = f" {_waits(row.pending)} in its inbox." if row.pending else ""
     return Why(f"Nothing has been committed to it yet.{waiting}", "Run its agent on it.", ACT, "run")
 
 
@@ -132,8 +132,8 @@ def _by_status(f: Facts) -> Why:
         case Status.WAITING_RESULT:
             return _result(f)
         case Status.FAILED:
-            if _messages(f):
-                return _waiting_for_somebody(f, "It has failed, and a new message waits for it")
+            if f.work is not None and f.work.queued and f.served:
+                return _waiting_for_somebody(f, f"The last run failed ({_error(f)})")
             return Why(
                 f"The last run failed: {_end(_error(f))}", "Retry it, or branch before the failing step.", ACT, "retry"
             )
@@ -221,9 +221,7 @@ def _taken_over(f: Facts, line: str) -> Why:
 
 def _resting(f: Facts) -> Why:
     if waiting := _messages(f):
-        return _waiting_for_somebody(
-            f, f"{_count(waiting, 'message')} {'waits' if waiting == 1 else 'wait'} in its inbox"
-        )
+        return _waiting_for_somebody(f, f"{_waits(waiting)} in its inbox")
     timers = sorted(e.at for e in f.inbox if e.kind in _TIMERS)
     if timers and timers[0] <= f.now:
         return _waiting_for_somebody(f, "A timer is due")
@@ -290,8 +288,8 @@ def _gap(ms: int) -> str:
     return "a moment"
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def _waits(number: int) -> str:
+    return "1 message waits" if number == 1 else f"{number} messages wait"
 
 
 def _nth(number: int) -> str:

@@ -42,6 +42,10 @@ RETRY_STORE = (0.2, 5.0)
 """Seconds to wait while the store cannot be reached, at first and at most."""
 
 
+LOOK, LOOK_HINTED = 0.02, 0.25
+"""Seconds between looks at the board, without an engine and with one."""
+TIDY = 30.0
+"""Seconds between two tidyings of the engine."""
 SUSPECT = 3
 """From this try on a session may be what its workers died of.
 
@@ -78,7 +82,6 @@ class Worker:
         settings: Settings | None = None,
         *,
         url: str | None = None,
-        engine: Engine | None = None,
         on_end: Callable[[Work, RunResult], None] | None = None,
     ) -> None:
         self.db = db
@@ -88,7 +91,8 @@ class Worker:
         self.id = new_holder()
         self._url = url
         """By which another process can open the same store; without it nobody keeps leases for one that computes."""
-        self._engine = engine
+        self.engine: Engine | None = None
+        """What brings hints; without one the board is looked at often."""
         self._on_end = on_end
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._rests: list[Rest] = []
@@ -124,6 +128,10 @@ class Worker:
             await asyncio.to_thread(supervisor.close)
             for agent in self.agents.values():
                 await agent.close()
+
+    def has_room(self) -> bool:
+        """Whether it could take another session."""
+        return len(self._tasks) < self.settings.concurrency and not self._stopping.is_set()
 
     def stop(self) -> None:
         """Claim nothing more, finish the steps under way, then end. May be called from a signal handler."""
@@ -212,7 +220,7 @@ class Worker:
         mark = ""
         while not self._stir.is_set():
             full = len(self._tasks) >= self.settings.concurrency
-            await self._pause(1.0 if full else self._poll)
+            await self._pause(1.0 if full else LOOK_HINTED if self.engine is not None else LOOK)
             if full or self._stir.is_set():
                 return
             now = await self._do(board.mark)
@@ -222,7 +230,6 @@ class Worker:
             if self._ticks(now):
                 return
 
-    _poll = 0.02
     _looked = 0.0
 
     def _ticks(self, _: str) -> bool:
@@ -241,13 +248,20 @@ class Worker:
             pass
 
     async def _hints(self) -> None:
-        if self._engine is None:
+        if self.engine is None:
             return
 
         async def hinted(_: str) -> None:
             self._stir.set()
 
-        await self._engine.run(hinted, self._stopping)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.engine.run(hinted, self._stopping))
+            group.create_task(self._tidy(self.engine))
+
+    async def _tidy(self, engine: Engine) -> None:
+        while True:
+            await asyncio.sleep(TIDY)
+            await engine.tidy()
 
     async def _do(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
         loop = asyncio.get_running_loop()

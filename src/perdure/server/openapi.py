@@ -13,6 +13,7 @@ from perdure._version import __version__
 from perdure.server import shapes
 from perdure.server.problems import MEDIA, Problem
 from perdure.server.routing import JSON, PREFIX, Call, Endpoint, Nothing
+from perdure.server.shapes import past, people, work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,7 +181,7 @@ def _described(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 def _said_of_fields() -> dict[str, dict[str, str]]:
     """What the lines below a field say of it, by shape and by the field's name on the wire."""
     found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(shapes)).body:
+    for node in (node for module in (past, people, work) for node in ast.parse(inspect.getsource(module)).body):
         kind = getattr(shapes, node.name, None) if isinstance(node, ast.ClassDef) else None
         if not isinstance(node, ast.ClassDef) or kind is None:
             continue

@@ -54,7 +54,8 @@ class FolderLive:
             return [], ""
         name, _, place = after.partition(":")
         header = data[:_HEADER].hex()
-        at = int(place) if name == header else _HEADER
+        # A file that was made just now may be empty yet.
+        at = int(place) if place and name == header else _HEADER
         pieces: list[bytes] = []
         while at + 4 <= len(data):
             size = int.from_bytes(data[at : at + 4], "big")

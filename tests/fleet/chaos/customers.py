@@ -87,7 +87,9 @@ class Customers(threading.Thread):
     def _say(self, said: Said) -> None:
         key = said.text.split()[0]
         if key == "m0":
-            self._surely(lambda: submit(self._db, said.session, said.text, agent=AGENT, owner=said.session[-2:], key=key))
+            self._surely(
+                lambda: submit(self._db, said.session, said.text, agent=AGENT, owner=said.session[-2:], key=key)
+            )
         else:
             self._surely(lambda: self._db.post(said.session, said.text, key=key))
         self.said.setdefault(said.session, []).append(said.text)

@@ -177,9 +177,7 @@ def _standing(work: Work, now: int) -> str:
     return "queued" if work.queued else f"due in {((work.due or now) - now) / 1000:.1f} s, try {work.tries}"
 
 
-def _judge(
-    db: perdure.Database, crew: Crew, customers: Customers, faults: Faults, rest: float, how: str
-) -> Outcome:
+def _judge(db: perdure.Database, crew: Crew, customers: Customers, faults: Faults, rest: float, how: str) -> Outcome:
     stuck = _unrested(db, customers)
     recovered = sum(w.recovered for w in board(db).workers())
     # Workers are stopped first: nothing moves while it is judged.

@@ -7,11 +7,13 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 import perdure
-from perdure import Agent
-from perdure.agent.models.scripted import ScriptedModel
+from perdure import Agent, tool
+from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.boards import Work
-from perdure.errors import EffectFailed, OutcomeUnknown, StoreFull, Unavailable
+from perdure.errors import EffectFailed, OutcomeUnknown, StoreError, StoreFull, Unavailable
 from perdure.fleet.places import board_of
 from perdure.fleet.submitting import submit_async
 from perdure.fleet.verdicts import after_error
@@ -22,8 +24,6 @@ from tests.servers.postgres import postgres_url, start_postgres
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from perdure.agent.models import Request
 
@@ -57,8 +57,17 @@ async def _outage(server: process.Running, caplog: pytest.LogCaptureFixture) -> 
         running = asyncio.create_task(worker.run())
         await submit_async(db, "s", "one", agent="desk", key="1")
         await _answered(db, 1)
+        begun, go_on = asyncio.Semaphore(0), asyncio.Event()
+        calling = asyncio.create_task(_two_calls(begun, go_on).run(db, session="p", message="go"))
+        async with asyncio.timeout(60):
+            await begun.acquire()
+            await begun.acquire()
         os.kill(server.server, signal.SIGINT)
         wait_gone(server)
+        go_on.set()
+        # The error itself, although calls that are made side by side fail side by side.
+        with pytest.raises(StoreError):
+            await asyncio.wait_for(calling, 60)
         # Idle as it is, it looks at the board all the time.
         async with asyncio.timeout(60):
             while "the board cannot be reached, trying again" not in caplog.text:
@@ -81,6 +90,18 @@ def test_a_worker_that_was_thought_dead_and_gets_its_session_back_does_not_begin
     caplog.set_level("INFO")
     asyncio.run(_thought_dead(f"sqlite:///{tmp_path}/fleet.db"))
     assert "was put down" not in caplog.text
+
+
+def _two_calls(begun: asyncio.Semaphore, go_on: asyncio.Event) -> Agent:
+    @tool(if_unsure="retry")
+    async def wait(name: str) -> str:
+        begun.release()
+        await go_on.wait()
+        return name
+
+    return Agent(
+        "pair", model=ScriptedModel([calls(("wait", {"name": "a"}), ("wait", {"name": "b"})), "done"]), tools=[wait]
+    )
 
 
 async def _thought_dead(url: str) -> None:

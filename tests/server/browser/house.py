@@ -41,7 +41,7 @@ class House:
 
         async def work() -> None:
             # Not synced: what is only looked at later need not survive a power loss.
-            async with perdure.open_async(self.url, durability="process") as db:
+            async with perdure.open_async(self.url, synchronous="normal") as db:
                 for make in makers:
                     await make(db)
 

@@ -1,4 +1,4 @@
-"""Ten thousand sessions, and one of five thousand steps, stay smooth. What is measured is printed; it decides nothing."""
+"""Ten thousand sessions, and one of five thousand steps, stay smooth. Times are printed; they decide nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def test_the_first_page_of_ten_thousand_sessions(large: Visitor) -> None:
         page.goto("/")
         expect(page.get_by_role("row")).to_have_count(51)
         took.append(time.monotonic() - began)
-    print(f"first page of 10,001 sessions: median {statistics.median(took) * 1000:.0f} ms, at most {max(took) * 1000:.0f}")
+    print(
+        f"first page of 10,001 sessions: median {statistics.median(took) * 1000:.0f} ms, at most {max(took) * 1000:.0f}"
+    )
     expect(page.get_by_role("navigation", name="Status")).to_contain_text("All 10,001")
     page.get_by_role("link", name="Older").click()
     expect(page.get_by_role("link", name="Newest")).to_be_visible()

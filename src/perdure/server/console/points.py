@@ -15,6 +15,7 @@ from perdure.model import MAIN, Kind, Status
 from perdure.packs import PackReader
 from perdure.server.console.rendering import is_tag
 from perdure.tracked import plain
+from perdure.values import same
 
 if TYPE_CHECKING:
     from perdure.agent.models import Request
@@ -101,7 +102,7 @@ def step_line(point: Checkpoint) -> StepLine:
 
 def tone_of(point: Checkpoint) -> str:
     """How a step is coloured."""
-    if point.kind in (Kind.FAILED, Kind.IN_DOUBT) or point.more.get("error") or point.status == Status.FAILED:
+    if point.kind in (Kind.FAILED, Kind.IN_DOUBT) or point.more.get("error"):
         return "bad"
     if point.kind == Kind.APPROVAL or point.status == Status.WAITING_APPROVAL:
         return "warn"
@@ -259,6 +260,9 @@ def _changes(op: Any, old: Any) -> list[Change]:
         return [Change(f"{words}[+]", "added", None, plain(v)) for v in op[2]]
     before = _at(old, path)
     if code == SET:
+        if before is not _ABSENT and same(plain(before), plain(op[2])):
+            # Set to what it was.
+            return []
         kind = "added" if before is _ABSENT else "changed"
         return [Change(words, kind, None if before is _ABSENT else plain(before), plain(op[2]))]
     if code == DEL:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from perdure.agent.models.parts import packed
 from perdure.agent.rebuild import AGENT
 from perdure.boards import Boarded, Filter, NewWork
-from perdure.errors import InvalidInput
+from perdure.errors import Corrupted, Gone, InvalidInput
 from perdure.fleet.why import Why, gather, told
 from perdure.hydrate import origins
 from perdure.model import MAIN, TAG_PREFIX, Kind
@@ -136,8 +136,13 @@ class SessionPage:
 
     def _step(self, spot: Spot, view: str) -> dict[str, Any]:
         kernel = self._kernel
-        moment = points.open_moment(kernel, spot)
+        try:
+            moment = points.open_moment(kernel, spot)
+        except (Gone, Corrupted) as e:
+            # The rest of the session can still be looked at.
+            return {"spot": spot, "view": view, "gone": str(e)}
         values: dict[str, Any] = {
+            "gone": "",
             "spot": spot, "view": view, "views": VIEWS, "point": moment.point, "line": points.step_line(moment.point),
             "runs_here": self._console.runs.state(spot.id, spot.branch),
             "known": spot.row.agent in self._console.ctx.agents,

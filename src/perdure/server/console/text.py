@@ -16,6 +16,7 @@ LONG = 6000
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 _KEEP = frozenset("\n\t\u200c\u200d")
 """Line breaks, tabs, and the joiners that some scripts and emoji need."""
+_CONTROLS = {0: "NUL", 7: "BEL", 8: "BS", 13: "CR", 27: "ESC", 127: "DEL"}
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"))
 
 
@@ -23,7 +24,7 @@ def harmless(text: str) -> str:
     r"""The text with everything that cannot be seen, or steers how it is shown, made visible.
 
     >>> harmless("\x1b[2Jpaid\r\n"), harmless("a\u202eb")
-    ('␛[2Jpaid␍\n', 'a⟨U+202E⟩b')
+    ('⟨ESC⟩[2Jpaid⟨CR⟩\n', 'a⟨U+202E⟩b')
     """
     if text.isascii() and text.isprintable():
         return text
@@ -32,9 +33,7 @@ def harmless(text: str) -> str:
 
 def _named(c: str) -> str:
     code = ord(c)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+    return f"⟨{_CONTROLS.get(code, f'U+{code:04X}')}⟩"
 
 
 class Shown(NamedTuple):

@@ -181,7 +181,15 @@
     $("#bulk-count").textContent = count ? `${count} selected` : bar.dataset.all;
   };
 
-  const settle = () => { listen(); tick(); showTheme(); countSelected(); };
+  // A branch that is shorter than others has a shorter slider: the thumb stands below the cursor of the picture.
+  const fitSlider = () => {
+    const slider = travel();
+    if (!slider) return;
+    const [steps, all] = [Number(slider.max) - 1, Number(slider.dataset.scale) - 1];
+    slider.style.width = all > 0 ? `calc(16px + (100% - 16px) * ${steps / all})` : "";
+  };
+
+  const settle = () => { listen(); tick(); showTheme(); countSelected(); fitSlider(); };
   document.addEventListener("DOMContentLoaded", () => {
     skew = Number(document.body.dataset.now) - Date.now();
     settle();
