@@ -99,6 +99,18 @@ class TestReaping:
         assert board.reap(LONG) == []
         assert [row.id for row in board.workers()] == ["w1", "w2"]
 
+    def test_who_comes_while_workers_die_does_not_overtake_those_who_waited(self, board: Board):
+        for name in ("x", "y", "z", "waits"):
+            put(board, name, owner=f"owner of {name}")
+        for name in ("w1", "w2", "w3"):
+            claim(board, worker=name)
+        for name in ("w1", "w2", "w3"):
+            board.leave(name)
+        put(board, "late", owner="owner of late")
+        got = claim(board, 5)
+        assert sorted(got[:3]) == ["x", "y", "z"]
+        assert got[3:] == ["waits", "late"]
+
     def test_forgets_dead_workers_that_had_nothing(self, board: Board):
         board.beat(worker("idle"))
         assert board.reap(-1) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,7 +65,7 @@ schema = documented()
 
 
 @schema.parametrize()
-@settings(max_examples=int(os.environ.get("API_EXAMPLES", "25")), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_whatever_is_sent_the_answer_is_as_documented(case: Any, served: Server):
     # What fits the shape may still be refused: a branch that is not there, a cursor that is none.
     case.call_and_validate(

@@ -1,4 +1,4 @@
-"""The person who agrees to refunds after a while: ``python -m tests.fleet.chaos.person URL SEED``; ends with its stdin."""
+"""The person who agrees to refunds after a while, until stdin ends: ``python -m tests.fleet.chaos.person URL SEED``."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from tests.servers import process
 from tests.servers.postgres import postgres_url, start_postgres
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from perdure.agent.models import Request
@@ -124,18 +125,20 @@ async def _thought_dead(url: str) -> None:
 
         assert tries() == 1
         await asyncio.to_thread(board.leave, worker.id)
-        async with asyncio.timeout(60):
-            while tries() != 2:
-                await asyncio.sleep(0.01)
+        await _until(lambda: tries() == 2)
         go_on.set()
         await _answered(db, 1)
         # It looks once more: nobody knows what it was queued for.
-        async with asyncio.timeout(60):
-            while any(w.worker or w.queued for w in board.works()) or worker.done < 2:
-                await asyncio.sleep(0.01)
+        await _until(lambda: worker.done >= 2 and not any(w.worker or w.queued for w in board.works()))
         assert worker.done == 2
         worker.stop()
         await asyncio.wait_for(running, 60)
+
+
+async def _until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not what():
+            await asyncio.sleep(0.01)
 
 
 async def _answered(db: perdure.AsyncDatabase, number: int) -> None:

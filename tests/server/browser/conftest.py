@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import random
+import threading
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+import perdure
+from perdure.fleet.submitting import submit
 from tests.server.browser import app, world
 from tests.server.browser.chromium import launch
 from tests.server.browser.house import TOKEN, House
@@ -16,6 +22,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
+PICTURES = "PERDURE_SCREENSHOTS"
+"""When set, pictures of every page are put into docs/screenshots, and there is more to be seen on them."""
 WAIT = 30_000
 """Milliseconds that a page may take for anything on a loaded machine."""
 expect.set_options(timeout=WAIT)
@@ -35,14 +43,38 @@ def house(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterat
     """A server with a worker, over the sessions of the story."""
     house = House(tmp_path_factory.mktemp("house"))
     app.LEDGER = str(house.ledger)
-    house.fill(world.story, world.hostile)
+    pictures = bool(os.environ.get(PICTURES))
+    house.fill(*((world.some, world.story) if pictures else (world.story, world.hostile)))
     try:
         house.serve()
         # A run that fails is not tried again by itself: what is looked at stands still.
         house.work("--tries", "1")
-        yield house
+        with traffic(house) if pictures else nullcontext():
+            yield house
     finally:
         house.close()
+
+
+@contextmanager
+def traffic(house: House) -> Iterator[None]:
+    """People who write all the time, for pictures of a fleet at work."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with perdure.open(house.url) as db:
+            number = 0
+            while not stop.wait(random.uniform(0.05, 0.6)):
+                number += 1
+                name = ("hello-dana", "hello-finn", "hello-goran")[number % 3]
+                submit(db, name, f"Good evening, this is message {number}.", agent="support", owner=name[6:])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 class Visitor:

@@ -22,6 +22,8 @@ LIMIT = 60.0
 """Seconds after which a condition that never comes true is a failure."""
 APP = "tests.server.browser.app"
 TOKEN = "a-token-for-the-tests-of-the-console"
+NEAR = "sqlite:///agents.db"
+"""The store as its processes name it, in its folder: pages show that, and pictures must not show whose machine it is."""
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -50,22 +52,22 @@ class House:
     def serve(self, *, app: bool = True) -> None:
         """Start ``perdure serve`` and wait until it answers."""
         options = [APP] if app else []
-        log = self._start("serve", *options, "--store", self.url, "--port", "0", "--token", TOKEN)
+        log = self._start("serve", *options, "--store", NEAR, "--port", "0", "--token", TOKEN)
         said = until(lambda: re.search(r" at (http://\S+/)", log.read_text()), log.read_text)
         self.address = said[1].rstrip("/")
 
     def work(self, *options: str) -> subprocess.Popen[bytes]:
         """Start ``perdure worker`` and wait until it serves."""
-        log = self._start("worker", APP, "--store", self.url, "--lease", "2", "--grace", "10", *options)
+        log = self._start("worker", APP, "--store", NEAR, "--lease", "2", "--grace", "10", *options)
         until(lambda: "serves" in log.read_text(), log.read_text)
         return self._processes[-1]
 
     def _start(self, *words: str) -> Path:
         log = self.folder / f"{words[0]}-{len(self._processes)}.log"
-        environment = {**os.environ, "CONSOLE_LEDGER": str(self.ledger)}
+        environment = {**os.environ, "CONSOLE_LEDGER": str(self.ledger), "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "perdure.cli", *words]
         with log.open("wb") as out:
-            process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=ROOT)
+            process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=self.folder)
         self._processes.append(process)
         return log
 

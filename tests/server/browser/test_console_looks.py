@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from tests.server.browser.conftest import Visitor
+from tests.server.browser.conftest import PICTURES, Visitor
 from tests.server.browser.house import ROOT, House
 from tests.server.browser.places import PAGES
 
@@ -33,8 +33,6 @@ SHOWN: dict[str, Any] = {
     "phone": ("sessions", "failing-step", "approvals"),
 }
 """Of which pages pictures are put into the documentation."""
-PICTURES = "PERDURE_SCREENSHOTS"
-"""When set, pictures of every page are put into docs/screenshots."""
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +53,9 @@ def test_every_page_is_fit_to_be_seen(visitors: dict[str, Visitor], name: str) -
     for who, visitor in visitors.items():
         page = visitor.page
         page.goto(PAGES[name])
+        if os.environ.get(PICTURES) and name == "fleet":
+            # So that its curves have some length.
+            page.wait_for_timeout(15_000)
         expect(page.locator("main")).to_be_visible()
         assert not visitor.problems, (who, visitor.problems)
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
@@ -72,7 +73,7 @@ def _picture(page: Page, name: str, who: str) -> None:
     if os.environ.get(PICTURES) and name in SHOWN[who]:
         folder = Path(ROOT) / "docs" / "screenshots"
         folder.mkdir(exist_ok=True)
-        page.screenshot(path=folder / f"{name}{'' if who == 'light' else '-' + who}.png", full_page=who == "phone")
+        page.screenshot(path=folder / f"{name}{'' if who == 'light' else '-' + who}.png", full_page=True)
 
 
 def test_dark_and_light_differ_and_the_switch_is_remembered(visitors: dict[str, Visitor]) -> None:

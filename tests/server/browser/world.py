@@ -76,6 +76,11 @@ async def long(db: AsyncDatabase, steps: int = 5000) -> None:
             await s.commit()
 
 
+async def some(db: AsyncDatabase) -> None:
+    """A few dozen sessions, for pictures."""
+    await many(db, 80)
+
+
 async def many(db: AsyncDatabase, count: int = 10_000) -> None:
     """Very many sessions."""
     gate = asyncio.Semaphore(200)

@@ -68,7 +68,7 @@ class Wanted(NamedTuple):
             f"owner {self.owner}" if self.owner else "",
             f"error {self.error}" if self.error else "",
             f"changed in {AGES[self.age]}" if self.age in _SPANS else "changed over a week ago" if self.age else "",
-            f"“{self.q}” in the name" if self.q else "",
+            f"named like “{self.q}”" if self.q else "",
         ]
         return ", ".join(s for s in said if s)
 

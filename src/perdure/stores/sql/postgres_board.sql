@@ -99,6 +99,7 @@ begin
         1 + coalesce(
             (select w.rank from $schema.perdure_fleet_work w
              where w.agent = new.agent and w.shun = new.shun and w.priority = new.priority and w.rank is not null
+                and w.tries = 0
              order by w.rank limit 1),
             (select p.reached from $schema.perdure_fleet_place p where p.priority = new.priority),
             0),

@@ -67,13 +67,15 @@ create table if not exists fleet_slots (
 -- The one place where sessions get into the queue. Owners in turns (start-time fair queueing): a session stands
 -- behind the last one of its owner, and an owner who has none there begins right behind the first of the lane.
 -- What stands first in a lane that nobody serves stays first, so new owners of it still begin at its front.
+-- What was freed from a dead worker stands before that first one and is not counted: otherwise whoever comes while
+-- workers die would overtake those who have waited all the time.
 create trigger if not exists fleet_queue_changed after update of touched, worker, paused, parked on fleet_work
 when new.touched and new.rank is null and new.worker = '' and new.parked = '' and not new.paused
 begin
     update fleet_work set touched = 0, rank = 1 + max(
         coalesce(
             (select rank from fleet_work where agent = new.agent and shun = new.shun and priority = new.priority
-                and rank is not null order by rank limit 1),
+                and rank is not null and tries = 0 order by rank limit 1),
             (select reached from fleet_place)
         ),
         coalesce(
