@@ -120,12 +120,18 @@ client: $(STAMP) ## long run: a model server that breaks, kills, readers elsewhe
 janitor: $(STAMP) ## long run: a session of a thousand answers
 	$(BIN)/python -m tests.agent.context.campaign --report
 
-.PHONY: scale throughput
+.PHONY: scale throughput chaos fleet-proofs
 scale: $(STAMP) ## long run: 50,000 sessions on workers that are killed
 	$(BIN)/python -m tests.fleet.scale.campaign --report
 
 throughput: $(STAMP) ## long run: steps per second of a fleet
 	$(BIN)/python -m tests.fleet.throughput.campaign --report
+
+chaos: $(STAMP) ## long run: a fleet whose workers, servers, disk and clocks fail
+	$(BIN)/python -m tests.fleet.chaos.campaign --report
+
+fleet-proofs: $(STAMP) ## long run: a rolling deploy under load, a tool that computes for 90 s
+	$(BIN)/python -m tests.fleet.proofs --report
 
 .PHONY: peers
 peers: $(PEERS)/.installed ## install the systems that benchmarks compare with

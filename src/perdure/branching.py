@@ -244,9 +244,11 @@ class Branching(SessionCore):
         try:
             yield from self._settle_pending()
             body = codec.encode(_EMPTY, self.kernel.form)
+            # The session stands where it stood, whatever was going on at a place that now gets a name.
+            status = row.status if asked[0] in (Kind.FORK, Kind.TAG) else before.envelope.status
             item, point = seal_commit(
                 self.kernel, self.id, branch, before, asked[0], body, x, self._settings,
-                before.envelope.status, self.fence, line=row.lines, expect=expect,
+                status, self.fence, line=row.lines, expect=expect,
             )  # fmt: skip
             self._beginning = Line(item, point, left)
             self._pending, self._asked = (item, point, {}), asked

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
     from tests.server.listening import Server
 
+SLOW = [
+    HealthCheck.too_slow,
+    HealthCheck.filter_too_much,
+    HealthCheck.data_too_large,
+    HealthCheck.function_scoped_fixture,
+]
 KNOWN = ("s", "talk", "approve", "doubt", "a/b")
 """Sessions that are there: what is made up would never be found."""
 
@@ -65,7 +71,7 @@ schema = documented()
 
 
 @schema.parametrize()
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
 def test_whatever_is_sent_the_answer_is_as_documented(case: Any, served: Server):
     # What fits the shape may still be refused: a branch that is not there, a cursor that is none.
     case.call_and_validate(

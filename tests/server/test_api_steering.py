@@ -35,7 +35,7 @@ def ask_size(ctx: perdure.Context) -> str:
     return f"size {ctx.ask('Which size?', schema={'type': 'string'})}"
 
 
-def script(request: Request) -> object:
+def script(request: Request) -> Any:
     """What the model says: a message names a tool, and is answered by its result."""
     last = request.messages[-1]
     said = text_of(last)

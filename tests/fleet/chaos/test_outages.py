@@ -1,23 +1,32 @@
 """A worker outlives its store: while that cannot be reached, or is full, it waits; nothing counts against sessions."""
 
+# pyright: reportPrivateUsage=false
+# How slow a worker is itself cannot be brought about from outside without waiting.
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 import perdure
 from perdure import Agent, tool
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.boards import Work
-from perdure.errors import EffectFailed, OutcomeUnknown, StoreError, StoreFull, Unavailable
+from perdure.boards import Boarded, Work
+from perdure.errors import EffectFailed, OutcomeUnknown, Poisoned, StoreError, StoreFull, Unavailable
+from perdure.fleet.keeper import Keeper
 from perdure.fleet.places import board_of
 from perdure.fleet.submitting import submit_async
+from perdure.fleet.supervisor import Supervisor
 from perdure.fleet.verdicts import after_error
 from perdure.fleet.worker import Worker
+from perdure.stores import open_store
+from tests.clock import FakeClock
+from tests.contract.test_sqlite_failing import FailingFile, failing_disk
+from tests.fleet.boarding import worker
 from tests.fleet.chaos.stage import wait_gone
 from tests.servers import process
 from tests.servers.postgres import postgres_url, start_postgres
@@ -54,8 +63,8 @@ async def _outage(server: process.Running, caplog: pytest.LogCaptureFixture) -> 
     agent = Agent("desk", model=ScriptedModel(lambda request: f"answer {len(request.messages)}"))
     url = postgres_url(server)
     async with perdure.open_async(url, lease_ttl=1.0, patience=0.3) as db:
-        worker = Worker(db, [agent])
-        running = asyncio.create_task(worker.run())
+        one = Worker(db, [agent])
+        running = asyncio.create_task(one.run())
         await submit_async(db, "s", "one", agent="desk", key="1")
         await _answered(db, 1)
         begun, go_on = asyncio.Semaphore(0), asyncio.Event()
@@ -79,7 +88,7 @@ async def _outage(server: process.Running, caplog: pytest.LogCaptureFixture) -> 
             await submit_async(db, "s", "two", agent="desk", key="2")
             await _answered(db, 2)
             assert not running.done()
-            worker.stop()
+            one.stop()
             await asyncio.wait_for(running, 60)
         finally:
             process.stop(again, keep=True)
@@ -91,6 +100,41 @@ def test_a_worker_that_was_thought_dead_and_gets_its_session_back_does_not_begin
     caplog.set_level("INFO")
     asyncio.run(_thought_dead(f"sqlite:///{tmp_path}/fleet.db"))
     assert "was put down" not in caplog.text
+
+
+@pytest.mark.parametrize(("slow", "dead"), [(0.0, True), (0.5, False)])
+def test_who_hardly_gets_to_speak_does_not_call_others_dead_for_their_silence(slow: float, dead: bool, tmp_path: Path):
+    clock = FakeClock()
+    store = open_store(f"sqlite:///{tmp_path}/fleet.db", clock=clock)
+    try:
+        assert isinstance(store, Boarded)
+        board = store.board()
+        board.beat(worker("other"))
+        clock.advance(1200)
+        supervisor = Supervisor(
+            Keeper(cast("Any", None), 1000, None), board, lambda: worker("us"), lambda _: None, 1000
+        )
+        supervisor._beaten = time.monotonic() - slow
+        supervisor._round()
+        assert {w.id for w in board.workers()} == ({"us"} if dead else {"us", "other"})
+    finally:
+        store.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_worker_whose_disk_cannot_sync_ends_so_that_another_one_is_started(tmp_path: Path):
+    async def main() -> None:
+        async with perdure.open_async(f"sqlite:///{tmp_path}/fleet.db", lease_ttl=1.0) as db:
+            one = Worker(db, [Agent("desk", model=ScriptedModel(["answer"]))])
+            running = asyncio.create_task(one.run())
+            await submit_async(db, "s", "hello", agent="desk", key="1")
+            await _answered(db, 1)
+            FailingFile.failing = "sync"
+            with pytest.raises(Poisoned):
+                await asyncio.wait_for(running, 60)
+
+    with failing_disk():
+        asyncio.run(main())
 
 
 def _two_calls(begun: asyncio.Semaphore, go_on: asyncio.Event) -> Agent:
@@ -114,8 +158,8 @@ async def _thought_dead(url: str) -> None:
         return f"answer to {request.messages[-1]['content']}"
 
     async with perdure.open_async(url, lease_ttl=30.0) as db:
-        worker = Worker(db, [Agent("desk", model=ScriptedModel(script))])
-        running = asyncio.create_task(worker.run())
+        one = Worker(db, [Agent("desk", model=ScriptedModel(script))])
+        running = asyncio.create_task(one.run())
         await submit_async(db, "s", "one", agent="desk", key="1")
         await asyncio.wait_for(asked.wait(), 60)
         board = await asyncio.to_thread(board_of, db)
@@ -124,20 +168,22 @@ async def _thought_dead(url: str) -> None:
             return next((w.tries for w in board.works() if w.worker), 0)
 
         assert tries() == 1
-        await asyncio.to_thread(board.leave, worker.id)
+        await asyncio.to_thread(board.leave, one.id)
         await _until(lambda: tries() == 2)
         go_on.set()
         await _answered(db, 1)
         # It looks once more: nobody knows what it was queued for.
-        await _until(lambda: worker.done >= 2 and not any(w.worker or w.queued for w in board.works()))
-        assert worker.done == 2
-        worker.stop()
+        await _until(lambda: one.done >= 2 and not any(w.worker or w.queued for w in board.works()))
+        assert one.done == 2
+        one.stop()
         await asyncio.wait_for(running, 60)
 
 
 async def _until(what: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
-        while not what():
+        while True:
+            if what():
+                return
             await asyncio.sleep(0.01)
 
 

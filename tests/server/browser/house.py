@@ -23,7 +23,7 @@ LIMIT = 60.0
 APP = "tests.server.browser.app"
 TOKEN = "a-token-for-the-tests-of-the-console"
 NEAR = "sqlite:///agents.db"
-"""The store as its processes name it, in its folder: pages show that, and pictures must not show whose machine it is."""
+"""The store as its processes name it, in its folder: pages show that, and pictures must not show a machine."""
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -73,7 +73,10 @@ def _picture(page: Page, name: str, who: str) -> None:
     if os.environ.get(PICTURES) and name in SHOWN[who]:
         folder = Path(ROOT) / "docs" / "screenshots"
         folder.mkdir(exist_ok=True)
-        page.screenshot(path=folder / f"{name}{'' if who == 'light' else '-' + who}.png", full_page=True)
+        page.screenshot(
+            path=folder / f"{name}{'' if who == 'light' else '-' + who}.png",
+            full_page=name not in ("sessions", "failures"),
+        )
 
 
 def test_dark_and_light_differ_and_the_switch_is_remembered(visitors: dict[str, Visitor]) -> None:

@@ -91,7 +91,7 @@ async def many(db: AsyncDatabase, count: int = 10_000) -> None:
         async with gate:
             s = await db.session(f"customer-{i:05}", owner=f"owner-{i % 97}", lease=False)
             s._settings.agent = ("support", "sales", "travel")[i % 3]
-            status = statuses[i % 100]
+            status = statuses[i * 37 % 100]
             x = {"error": errors[i % 12], "note": "it went wrong"} if status == "failed" else {}
             await drive(s.bridge, s._write(Kind.COMMIT, x=x, status=status))
             await s.release()

@@ -70,7 +70,7 @@ class FleetPage:
             request, "fleet_now.html" if part else "fleet.html", fleet=fleet, working=working, parked=parked,
             describe=describe, totals=_sample(fleet), shown=SHOWN, minutes=int(KEPT * EVERY // 60),
             curves={
-                "Sessions put down a second": curve_of(rates),
+                "Runs a second": curve_of(rates),
                 "Waiting for a worker": curve_of([s.queued for s in samples]),
                 "Being worked on": curve_of([s.working for s in samples]),
             },

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from perdure.server.console.rendering import Console
 
 PAGE = 50
+CAUSES = 5
+"""Causes of failures that are shown, the most frequent first."""
 AGES = {"": "any time", "1h": "the last hour", "1d": "the last day", "7d": "the last week", "old": "over a week ago"}
 _HOUR = 3_600_000
 _SPANS = {"1h": _HOUR, "1d": 24 * _HOUR, "7d": 7 * 24 * _HOUR}
@@ -113,11 +115,11 @@ class Cause(NamedTuple):
     """Sessions that stand still for the same reason."""
 
     error: str
-    agent: str
-    status: str
     number: int
     share: float
     """Of the most frequent cause."""
+    agents: str
+    """Whose sessions they are."""
 
 
 class Summary(NamedTuple):
@@ -132,16 +134,23 @@ class Summary(NamedTuple):
 def summary_of(counts: list[tuple[str, str, str, int]]) -> Summary:
     """How many there are of what."""
     statuses: dict[str, int] = {}
-    causes: dict[tuple[str, str, str], int] = {}
+    causes: dict[str, dict[str, int]] = {}
     for status, agent, error, number in counts:
         statuses[status] = statuses.get(status, 0) + number
         if error and status in (Status.FAILED, Status.IN_DOUBT, Status.PAUSED):
-            causes[error, agent, status] = causes.get((error, agent, status), 0) + number
+            agents = causes.setdefault(error, {})
+            agents[agent] = agents.get(agent, 0) + number
     rank = {name: i for i, name in enumerate(ORDER)}
     ordered = sorted(statuses.items(), key=lambda s: (rank.get(s[0], len(ORDER)), s[0]))
-    most = max(causes.values(), default=1)
-    found = [Cause(*k, n, n / most) for k, n in sorted(causes.items(), key=lambda c: (-c[1], c[0]))[:8]]
+    sums = sorted(((sum(agents.values()), error) for error, agents in causes.items()), key=lambda c: (-c[0], c[1]))
+    found = [Cause(error, n, n / sums[0][0], _agents(causes[error])) for n, error in sums[:CAUSES]]
     return Summary(sum(statuses.values()), ordered, sorted({a for _, a, _, _ in counts if a}), found)
+
+
+def _agents(counts: dict[str, int]) -> str:
+    """Whose they are, the most first."""
+    names = sorted(counts, key=lambda a: (-counts[a], a))
+    return ", ".join(name or "no agent" for name in names[:4]) + (", …" if len(names) > 4 else "")
 
 
 class Listing:
