@@ -318,7 +318,7 @@ def test_what_a_killed_worker_was_told_is_told_to_another(place: Place):
     put(place, "s1", "s2")
     fetched = "select (f).id from (select $jobs.procrastinate_fetch_job_v2(null, 1) as f) x"
     with psycopg.connect(place.url.partition("?")[0], autocommit=True) as dead:
-        dead.execute(f'set search_path = "{place.jobs}"')
+        dead.execute("select set_config('search_path', %s, false)", (f'"{place.jobs}"',))
         dead.execute(
             "insert into procrastinate_workers (id, last_heartbeat) overriding system value values (1, '2020-01-01')"
         )

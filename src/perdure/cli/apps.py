@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
     from perdure.agent.agent import Agent
@@ -44,13 +45,16 @@ def load_agents(text: str) -> list[Agent]:
     module = _from_file(place) if place.endswith(".py") else _from_module(place)
     found: dict[str, Agent] = {}
     for value in vars(module).values():
-        several: Any = value if isinstance(value, (list, tuple)) else (value,)
-        for agent in (a for a in several if isinstance(a, Agent)):
+        for agent in (a for a in _several(value) if isinstance(a, Agent)):
             if found.setdefault(agent.name, agent) is not agent:
                 raise InvalidInput(f"{place} has two agents called {agent.name!r}: give one another name")
     if not found:
         raise InvalidInput(f"{place} has no agent in it: make one with perdure.Agent(...)")
     return list(found.values())
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else (value,)
 
 
 def _parts(text: str) -> tuple[str, str]:
