@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure.errors import InvalidInput
 
@@ -54,7 +54,7 @@ def load_agents(text: str) -> list[Agent]:
 
 
 def _several(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (list, tuple)) else (value,)
+    return cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else (value,)
 
 
 def _parts(text: str) -> tuple[str, str]:
