@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -71,8 +71,13 @@ class _End(msgspec.Struct, array_like=True):
     blobs: int
 
 
-def backup(kernel: Kernel, path: str | os.PathLike[str], progress: Progress | None = None) -> Backed:
-    """Write everything into one file while the store is in use. The file gets its name when it is complete."""
+def backup(
+    kernel: Kernel, path: str | os.PathLike[str], progress: Progress | None = None, *, only: Sequence[str] | None = None
+) -> Backed:
+    """Write everything, or some sessions only, into one file while the store is in use.
+
+    The file gets its name when it is complete.
+    """
     target = os.path.abspath(path)
     unfinished = f"{target}.{os.getpid()}.tmp"
     try:
@@ -80,7 +85,7 @@ def backup(kernel: Kernel, path: str | os.PathLike[str], progress: Progress | No
         try:
             with open(fd, "wb") as file:
                 writer = _Writer(kernel, file)
-                done = writer.run(progress)
+                done = writer.run(progress, only)
                 file.flush()
                 faults.point("backup.before_fsync")
                 os.fsync(file.fileno())
@@ -109,28 +114,33 @@ class _Writer:
         self._blobs: set[str] = set()
         self._missing: set[str] = set()
 
-    def run(self, progress: Progress | None) -> Backed:
+    def run(self, progress: Progress | None, only: Sequence[str] | None) -> Backed:
         store = self._kernel.store
         self._raw(MAGIC)
         self._frame(HEADER, _Header(store.id, store.epoch, self._kernel.clock.wall()))
         sessions = checkpoints = 0
-        after: str | None = None
-        while rows := store.sessions(after=after, limit=PAGE):
-            after = rows[-1].id
-            for row in rows:
-                try:
-                    dump = store.dump(row.id)
-                except NotFound:
-                    # It has gone since it was listed.
-                    continue
-                self._session(dump)
-                sessions, checkpoints = sessions + 1, checkpoints + len(dump.rows)
-                if progress is not None:
-                    progress(row.id, sessions)
+        for session in self._all() if only is None else only:
+            try:
+                dump = store.dump(session)
+            except NotFound:
+                if only is not None:
+                    raise
+                # It has gone since it was listed.
+                continue
+            self._session(dump)
+            sessions, checkpoints = sessions + 1, checkpoints + len(dump.rows)
+            if progress is not None:
+                progress(session, sessions)
         held = len(self._blobs) - len(self._missing)
         self._frame(END, _End(sessions, checkpoints, held))
         self._file.write(self._hash.digest())
         return Backed(sessions, checkpoints, held, self._size + 32, tuple(sorted(self._missing)))
+
+    def _all(self) -> Iterator[str]:
+        after: str | None = None
+        while rows := self._kernel.store.sessions(after=after, limit=PAGE):
+            after = rows[-1].id
+            yield from (row.id for row in rows)
 
     def _session(self, dump: Dump) -> None:
         refs = {ref for _, shown in dump.rows for ref in shown["blobs"]}
@@ -172,8 +182,12 @@ class _Writer:
         self._size += len(data)
 
 
-def restore(kernel: Kernel, path: str | os.PathLike[str], progress: Progress | None = None) -> Restored:
+def restore(
+    kernel: Kernel, path: str | os.PathLike[str], progress: Progress | None = None, *, whole: bool = True
+) -> Restored:
     """Bring everything of a backup into this store, which gets a new epoch: cursors expire and leases end.
+
+    With ``whole=False`` it is some sessions of another store that come to those that are here: the epoch stays.
 
     The whole file is read and checked first: a damaged one is refused, and so is one with a session that is here
     already and differs, before anything is written.
@@ -181,18 +195,19 @@ def restore(kernel: Kernel, path: str | os.PathLike[str], progress: Progress | N
     where = os.fspath(path)
     try:
         with open(where, "rb") as file:
-            return _restore(kernel, file, where, progress)
+            return _restore(kernel, file, where, progress, whole)
     except FileNotFoundError as e:
         raise NotFound(f"there is no backup {where}") from e
     except OSError as e:
         raise Unavailable(f"backup {where} cannot be read: {e.strerror}") from e
 
 
-def _restore(kernel: Kernel, file: IO[bytes], where: str, progress: Progress | None) -> Restored:
+def _restore(kernel: Kernel, file: IO[bytes], where: str, progress: Progress | None, whole: bool) -> Restored:
     there = _check(kernel, file, where)
     file.seek(0)
     faults.point("restore.checked")
-    kernel.store.renew_epoch()
+    if whole:
+        kernel.store.renew_epoch()
     sessions = blobs = 0
     for item in _items(_frames(file, where), where):
         if isinstance(item, Dump):

@@ -60,7 +60,8 @@ def documented() -> list[str]:
 
 
 def test_the_queries_of_the_documentation_are_answered(command: Command, shop: str):
-    failed, doubtful, waiting, rates = documented()
+    causes, failed, doubtful, waiting, rates = documented()
+    assert sum(row["count"] for row in ask(command, shop, causes)) == 3
     (row,) = ask(command, shop, failed)
     assert (row["session"], row["owner"], row["tool"], row["error"]) == ("failed", "ana", "charge", "visa was declined")
     assert ask(command, shop, doubtful) == []

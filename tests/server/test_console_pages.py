@@ -17,6 +17,7 @@ import perdure
 import perdure.server.console
 from perdure.server.auth import FORM_HEADER
 from perdure.server.console.text import harmless
+from tests.places import STORES, url_of
 from tests.server.asking import TOKEN, Asking, asking
 from tests.server.browser import app, world
 from tests.server.browser.places import PAGES
@@ -53,10 +54,10 @@ def get(console: Asking, path: str, status: int = 200, **headers: str) -> str:
     return answer.text
 
 
-def post(console: Asking, path: str, status: int = 303, **fields: Any) -> str:
+def post(console: Asking, path: str, wanted: int = 303, /, **fields: Any) -> str:
     """Send a form; where it leads."""
     answer = console.http.post(path, data=fields, follow_redirects=False)
-    assert answer.status_code == status, (path, answer.status_code, answer.text[:2000])
+    assert answer.status_code == wanted, (path, answer.status_code, answer.text[:2000])
     return answer.headers.get("location", answer.text)
 
 
@@ -192,6 +193,24 @@ def test_nothing_is_done_to_all_sessions_by_mistake(console: Asking) -> None:
     assert all(row.pending == 0 for row in console.db.sessions())
 
 
+def test_all_calls_in_doubt_of_many_sessions_are_settled_alike(console: Asking) -> None:
+    page = post(console, "/bulk", 200, do="resolve", status="in_doubt")
+    assert "Resolve 1 session?" in page
+    assert console.db.look("parcel-1204").status == "in_doubt"
+    assert "made again, or given up" in post(console, "/bulk/do", 422, do="resolve", status="in_doubt", by="ana")
+    post(console, "/bulk/do", do="resolve", status="in_doubt", verdict="abort", by="ana")
+    assert "The parcel" in str(_settled(console, "parcel-1204"))
+
+
+def _settled(console: Asking, session: str) -> Any:
+    """The last message once the session rests: this server runs it on, since there is no worker."""
+    end = time.monotonic() + 60
+    while console.db.look(session).status != "idle":
+        assert time.monotonic() < end, console.db.look(session)
+        time.sleep(0.05)
+    return console.db.read(session).plain()["messages"][-1]
+
+
 def test_a_decision_needs_a_name_and_is_taken_once(console: Asking) -> None:
     page = get(console, "/approvals")
     approval = re.search(r'name="approval" value="(ap_[0-9a-f]+)"', page)
@@ -227,6 +246,17 @@ def test_what_was_changed_in_the_store_is_found(console: Asking) -> None:
         assert time.monotonic() < end
         time.sleep(0.05)
     assert "not as written" in said
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_every_page_is_there_on_every_store(tmp_path: Path, kind: str) -> None:
+    app.LEDGER = str(tmp_path / "ledger")
+    with asking(tmp_path, kind, agents=[app.support]) as console:
+        fill(url_of(kind, tmp_path), world.story)
+        for path in PAGES.values():
+            get(console, path)
+        page = get(console, "/session?id=trip-42&branch=cheaper")
+        assert "half the budget" in page
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])

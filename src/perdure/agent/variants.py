@@ -26,6 +26,8 @@ from perdure.model import MAIN, Kind, Status
 from perdure.tracked import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perdure.agent.agent import Agent
     from perdure.agent.outcome import RunResult
     from perdure.bridge import AsyncDatabase, AsyncSession
@@ -33,17 +35,22 @@ if TYPE_CHECKING:
 
 
 async def branch_off(
-    db: AsyncDatabase, session: str, name: str, *, at: int, branch: str = MAIN, before: bool = False,
+    db: AsyncDatabase, session: str, name: str, *, at: int | str, branch: str = MAIN, before: bool = False,
     instructions: str | None = None, said: str | None = None, state: dict[str, Any] | None = None,
 ) -> Checkpoint:  # fmt: skip
     """Start a branch at a step, or before the answer that a step holds; its head.
 
-    Before an answer, what that answer was given to is there again, and is asked anew once the branch is run on.
+    Before an answer, what that answer was given to is there again, and is asked anew once the branch is run on; such a
+    place is named by its step, others also by a tag, branch or checkpoint id.
     ``instructions`` are the agent's on this branch, ``said`` takes the place of the last message of the user, ``state``
     sets whole parts of the state (such as ``vars``). Raises ``Busy`` while somebody writes the session.
     """
     row = await db.look(session)
-    start = await asyncio.to_thread(_start, db.kernel, session, at, branch) if before else None
+    if before and not isinstance(at, int):
+        raise InvalidInput(f"to branch before an answer, name its step, not {at!r:.80}")
+    start = await asyncio.to_thread(_start, db.kernel, session, at, branch) if isinstance(at, int) and before else None
+    # Looked for first: what cannot be changed must not leave a branch behind.
+    notes = await asyncio.to_thread(_notes, db, session, at, branch) if instructions is not None else {}
     view = await asyncio.to_thread(_as_stored, db, session, branch)
     async with view.session(session, branch=branch, create=False) as s:
         await s.fork(name, at=start.step if start is not None else at)
@@ -54,7 +61,7 @@ async def branch_off(
             for body in start.said:
                 s.messages.append(as_message(body))
         if instructions is not None:
-            await asyncio.to_thread(_instruct, s, instructions, at, branch)
+            _instruct(s, instructions, notes)
         _change(s, said, state)
         note = f"before step {at} of {branch}" if before else f"from step {at} of {branch}"
         # A branch that nobody runs is not running, whatever the session was at when it parted.
@@ -72,12 +79,17 @@ def _as_stored(db: AsyncDatabase, session: str, branch: str) -> AsyncDatabase:
     return view
 
 
-def _instruct(s: AsyncSession, instructions: str, at: int, branch: str) -> None:
-    """Note other instructions on the branch; before its first answer the session's own notes are not there yet."""
-    loaded = load_at(s.kernel, look(s.kernel, s.id), at, branch)
+def _notes(db: AsyncDatabase, session: str, at: int | str, branch: str) -> dict[str, Any]:
+    """What the agent of a session has noted of itself up to a place."""
+    loaded = load_at(db.kernel, look(db.kernel, session), at, branch)
     known: dict[str, Any] = plain(loaded.doc[BOOK]).get(AGENT) or {}
     if "made" not in known:
-        raise InvalidInput(f"no agent has worked on session {s.id!r} up to step {at}: it has no instructions to change")
+        raise InvalidInput(f"no agent has worked on session {session!r} up to {at}: it has no instructions to change")
+    return known
+
+
+def _instruct(s: AsyncSession, instructions: str, known: dict[str, Any]) -> None:
+    """Note other instructions on the branch; before its first answer the session's own notes are not there yet."""
     notes = s._book.setdefault(AGENT, {"turn": 0, "calls": [], "run": None})
     notes["made"] = {**known["made"], "instructions": instructions}
     if "context" not in notes:
@@ -97,12 +109,14 @@ def _change(s: AsyncSession, said: str | None, state: dict[str, Any] | None) -> 
 
 
 async def run_on(
-    db: AsyncDatabase, agent: Agent, session: str, branch: str, *, effects: str = "dry", max_turns: int | None = None
-) -> RunResult:
+    db: AsyncDatabase, agent: Agent, session: str, branch: str, *, effects: str = "dry", max_turns: int | None = None,
+    agents: Sequence[Agent] = (), stop: asyncio.Event | None = None,
+) -> RunResult:  # fmt: skip
     """Run a branch on with its own instructions.
 
     ``effects``: "dry" reuses what the session has done already, lets reads run, and makes no other call; "reuse" also
     makes calls that were made nowhere yet; "live" makes all of them, after asking where another branch has made them.
+    ``agents`` are others that may have the conversation. Once ``stop`` is set, the run is put down after its step.
     """
     view = await asyncio.to_thread(_as_stored, db, session, branch)
     async with view.session(session, branch=branch, effects=effects, create=False) as s:
@@ -111,7 +125,15 @@ async def run_on(
         told: str | None = made.get("instructions")
         own = agent if told is None or told == agent.instructions else _told(agent, told)
         most = agent.max_turns if max_turns is None else max_turns
-        loop = Loop(own, s, Limits(db.kernel.clock, max_turns=most), context=notes.get("context"), db=db)
+        loop = Loop(
+            own,
+            s,
+            Limits(db.kernel.clock, max_turns=most),
+            context=notes.get("context"),
+            db=db,
+            agents=agents,
+            stop=stop,
+        )
         # What waits in the inbox is meant for the main branch.
         loop.deaf = branch != MAIN
         return await loop.go()

@@ -10,23 +10,28 @@ from typing import Annotated
 import typer
 
 from perdure.cli import (
+    branching,
     checking,
     copying,
     deciding,
     doctor,
+    exporting,
     fleet,
+    following,
     looking,
     past,
     querying,
     replaying,
+    running,
     serving,
     starting,
     trying,
     upkeep,
+    why,
     working,
 )
 from perdure.cli.text import safe
-from perdure.errors import Conflict, InvalidInput, LeaseError, Misuse, PerdureError, StoreError
+from perdure.errors import Conflict, InvalidInput, LeaseError, MergeConflict, Misuse, PerdureError, StoreError
 
 FINE, NEGATIVE, USAGE, STORE, TAKEN = 0, 1, 2, 3, 4
 """Exit codes; ``docs/reference/cli.md`` says what each means."""
@@ -36,7 +41,7 @@ app = typer.Typer(
     name="perdure",
     help="Durable state for AI agents: look at sessions, their past and their integrity.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -61,8 +66,8 @@ def program(
 
 
 for group in (
-    looking, past, deciding, checking, doctor, upkeep, copying, querying, replaying, starting, working, fleet,
-    serving, trying,
+    looking, why, following, past, branching, deciding, checking, doctor, upkeep, exporting, copying, querying,
+    replaying, starting, running, working, fleet, serving, trying,
 ):  # fmt: skip
     group.register(app)
 
@@ -76,7 +81,7 @@ def exit_code(error: PerdureError) -> int:
     """
     if isinstance(error, StoreError):
         return STORE
-    if isinstance(error, (LeaseError, Conflict)):
+    if isinstance(error, (LeaseError, Conflict)) and not isinstance(error, MergeConflict):
         return TAKEN
     return USAGE if isinstance(error, (InvalidInput, Misuse)) else NEGATIVE
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from perdure.agent.agent import Agent
@@ -107,3 +107,16 @@ def _from_module(name: str) -> ModuleType:
         raise InvalidInput(
             f"{name!r:.80} is no name of a module: name one, such as app, or a file, such as app.py"
         ) from None
+
+
+def load_app(text: str) -> Agent | Callable[..., Any]:
+    """An agent, or with ``app:name`` also a function that works on a database it is given."""
+    from perdure.agent.agent import Agent
+
+    place, name = _parts(text)
+    found: Any = _named(_from_file(place) if place.endswith(".py") else _from_module(place), name, Agent)
+    if isinstance(found, Agent) or callable(found):
+        return found
+    raise InvalidInput(
+        f"{place} has no {name or NAME!r} that is an agent or a function of a database: name one, such as {place}:work"
+    )

@@ -1,11 +1,11 @@
-"""``perdure doctor``: whether this machine can keep what the store promises."""
+"""``perdure doctor``: whether this machine can keep what the store promises, or an app survives being killed."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -37,20 +37,52 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-def doctor(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
-    """Check that this machine can keep what the store promises.
+def doctor(
+    app: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[APP]",
+            help="Check your own program: app.py, app:agent, or app:work, a function of a database.",
+            show_default=False,
+        ),
+    ] = None,
+    say: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="With APP: what is said to the agent, in this order.")
+    ] = None,
+    really: Annotated[
+        bool, typer.Option("--really", help="With APP: run it even when its model is a real one, which costs money.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, max=3600, help="With APP: how long one run may take.")
+    ] = 60.0,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that this machine can keep what the store promises; or that your program survives being killed.
 
-    Looks at versions, the key, the store, its disk and the clocks, and kills a child process to see what survives. The
-    durability test writes to a scratch database beside yours, never into it.
+    Without APP it looks at versions, the key, the store, its disk and the clocks, and kills a child process to see what
+    survives; that test writes to a scratch database beside yours, never into it. With APP it runs your program in
+    scratch folders on scratch databases, kills it and starts it again, and looks at what it saves and when. Its tools
+    really run.
     """
     from perdure.cli.output import Out, print_json
+    from perdure.cli.text import cut
 
-    found: list[Finding] = []
+    if app is None and (say or really):
+        raise InvalidInput("--say and --really go with APP")
+    if app is not None:
+        from perdure.cli import app_doctor
+
+        checks: Iterator[Any] = app_doctor.findings(app, say or [], really=really, timeout=timeout)
+    else:
+        checks = findings(store, blobs)
+    found: list[Any] = []
     out = Out()
-    for finding in findings(store, blobs):
+    for finding in checks:
         found.append(finding)
         if not as_json:
-            out.line(f"{finding.verdict:4}  {finding.name}: {finding.words}", _STYLES[finding.verdict])
+            out.line(f"{finding.verdict:4}  {finding.name}: {cut(finding.words, 1500)}", _STYLES[finding.verdict])
     failed = sum(f.verdict == FAIL for f in found)
     if as_json:
         print_json({"ok": not failed, "findings": [f._asdict() for f in found]})

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing
+from perdure.cli.sifting import step_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perdure.cli.places import Opened
     from perdure.database import Database
     from perdure.model import SessionRow
 
 MAIN = "main"
+_ORDERED = {"updated": "--newest "}
 _STYLES = {"in_doubt": "bold red", "failed": "red", "waiting_approval": "yellow", "running": "green", "closed": "dim"}
 
 
@@ -37,50 +41,99 @@ def ls(
     search: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only sessions with this in their id or owner.")
     ] = None,
-    newest: Annotated[bool, typer.Option("--newest", help="Those that were written last come first.")] = False,
+    tag: Annotated[str | None, typer.Option(metavar="NAME", help="Only sessions that have this tag.")] = None,
+    age: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only those written in the last 30min, 2h, 7d; +2h: not since then."),
+    ] = None,
+    failed_step: Annotated[
+        str | None,
+        typer.Option(metavar="STEP", help="Only those that failed, or are in doubt, at this step or in this tool."),
+    ] = None,
+    sort: Annotated[
+        str, typer.Option(metavar="BY", help="id, updated, created, owner, agent, status, step or inbox.")
+    ] = "id",
+    newest: Annotated[
+        bool, typer.Option("--newest", help="Those that were written last come first: --sort updated.")
+    ] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many at most.")] = 100,
     after: Annotated[
         str | None, typer.Option(metavar="SESSION", help="Go on after this session id; with --newest, this cursor.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Results that sessions share, too.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show them again whenever something changes.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List sessions in order of id, or the newest first, with what waits in their inboxes."""
-    from perdure.cli.output import print_json
+    """List sessions in order of id, or another one, with what waits in their inboxes."""
+    from perdure.cli.output import Out, print_json
+    from perdure.cli.sifting import again_and_again, check_sort, parse_age, sieve
     from perdure.errors import InvalidInput
     from perdure.model import Status
 
     if status is not None and status not in list(Status):
         raise InvalidInput(f"there is no status {status[:40]!r}: it is one of {', '.join(Status)}")
+    if watch and as_json:
+        raise InvalidInput("--watch is for people: programs follow what happens with perdure tail --json")
+    sort = "updated" if newest else check_sort(sort)
+    if after is not None and sort not in ("id", "updated"):
+        raise InvalidInput("--after goes with --sort id or updated: other orders are made anew each time")
+    since = parse_age(age) if age is not None else None
+    chosen: dict[str, Any] = {"owner": owner, "status": status, "agent": agent, "error": error, "search": search}
+    filtered = any(value is not None for value in (*chosen.values(), tag, age, failed_step, after))
     with open_existing(store, blobs) as db:
-        # One more than wanted tells whether there is more.
-        rows = _listed(
-            db, everything, limit + 1, after,
-            owner=owner, status=status, agent=agent, error=error, search=search, newest=newest,
-        )  # fmt: skip
-        now = db.kernel.clock.wall()
-    more, rows = len(rows) > limit, rows[:limit]
-    following = None if not more else rows[-1].cursor if newest else rows[-1].id
-    if as_json:
-        print_json({"sessions": [row_json(row) for row in rows], "next": following})
-    else:
-        chosen = any(value is not None for value in (status, owner, agent, error, search, after))
-        go_on = None if following is None else f"{'--newest ' if newest else ''}--after {following}"
-        _print_rows(rows, now, go_on, filtered=chosen)
+
+        def look() -> list[SessionRow]:
+            bounds = since.bounds(db.kernel.clock.wall()) if since is not None else {}
+            fits = sieve(db, tag, failed_step)
+            # One more than wanted tells whether there is more.
+            return _listed(db, everything, limit + 1, after, sort, fits, **chosen, **bounds)
+
+        def show_rows(rows: list[SessionRow]) -> None:
+            following = _following(rows, limit, sort)
+            if as_json:
+                print_json({"sessions": [row_json(row) for row in rows[:limit]], "next": following})
+                return
+            go_on = None if following is None else f"perdure ls {_ORDERED.get(sort, '')}--after {following}"
+            if len(rows) > limit and following is None:
+                go_on = "a larger --limit shows them"
+            _print_rows(rows[:limit], db.kernel.clock.wall(), go_on, filtered=filtered)
+
+        if not watch:
+            show_rows(look())
+            return
+        try:
+            again_and_again(look, show_rows, Out().clear)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
 
 
-def _listed(db: Database, everything: bool, most: int, after: str | None, **chosen: Any) -> list[SessionRow]:
+def _following(rows: list[SessionRow], limit: int, sort: str) -> str | None:
+    """What to say to go on after the last of them."""
+    if len(rows) <= limit or sort not in ("id", "updated"):
+        return None
+    return rows[limit - 1].cursor if sort == "updated" else rows[limit - 1].id
+
+
+def _listed(
+    db: Database, everything: bool, most: int, after: str | None, sort: str,
+    fits: Callable[[SessionRow], bool] | None, **chosen: Any,
+) -> list[SessionRow]:  # fmt: skip
     """So many sessions; results that are shared between sessions are kept in such, too, and are not what is meant."""
     from perdure.caching import PREFIX
+    from perdure.cli.sifting import MOST, in_order
 
+    newest, native = sort == "updated", sort in ("id", "updated")
+    wanted = most if native else MOST
+    page_size = min(wanted, 1000) if fits is not None or not native else most
     found: list[SessionRow] = []
-    while len(found) < most:
-        page = db.sessions(after=after, limit=most, **chosen)
-        found += [row for row in page if everything or not row.id.startswith(PREFIX)]
-        if len(page) < most:
+    while len(found) < wanted:
+        page = db.sessions(after=after, limit=page_size, newest=newest, **chosen)
+        named = [row for row in page if everything or not row.id.startswith(PREFIX)]
+        found += named if fits is None else [row for row in named if fits(row)]
+        if len(page) < page_size:
             break
-        after = page[-1].cursor if chosen["newest"] else page[-1].id
-    return found[:most]
+        after = page[-1].cursor if newest else page[-1].id
+    return (found if native else in_order(found, sort))[:most]
 
 
 def row_json(row: SessionRow) -> dict[str, Any]:
@@ -92,18 +145,13 @@ def row_json(row: SessionRow) -> dict[str, Any]:
         "created": row.created,
         "updated": row.updated,
         "expires": row.expires,
-        "step": _step(row),
+        "step": step_of(row),
         "branches": {h.branch: {"step": h.step, "id": h.id.hex()} for h in row.heads},
         "inbox": row.pending,
         "writer": row.lease.holder or None,
         "agent": row.agent,
         "error": row.error,
     }
-
-
-def _step(row: SessionRow) -> int | None:
-    heads = {h.branch: h.step for h in row.heads}
-    return heads.get(MAIN, max(heads.values(), default=None))
 
 
 def _print_rows(rows: list[SessionRow], now: int, go_on: str | None, *, filtered: bool) -> None:
@@ -125,7 +173,7 @@ def _print_rows(rows: list[SessionRow], now: int, go_on: str | None, *, filtered
                 cut(row.owner, 30) or "-",
                 *([cut(row.agent, 30) or "-"] if agents else []),
                 cut(row.status, 20),
-                str(_step(row) or "-"),
+                str(step_of(row) or "-"),
                 str(branches),
                 str(row.pending or "-"),
                 ago(row.updated, now),
@@ -137,7 +185,7 @@ def _print_rows(rows: list[SessionRow], now: int, go_on: str | None, *, filtered
     header = ("SESSION", "OWNER", *named, "STATUS", "STEP", "BRANCHES", "INBOX", "UPDATED", "EXPIRES", "WRITER")
     out.table(header, table, [_STYLES.get(row.status, "") for row in rows])
     if go_on is not None:
-        out.line(f"there are more: perdure ls {cut(go_on, 200)}", "dim")
+        out.line(f"there are more: {cut(go_on, 200)}", "dim")
 
 
 def show(

@@ -11,6 +11,7 @@ import typer
 from perdure.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
+    from perdure.bridge import AsyncDatabase
     from perdure.database import Database
 
 DEFAULT = os.path.join(".perdure", "agents.db")
@@ -66,9 +67,20 @@ def open_existing(given: str | None, blobs: str | None = None, *, maintain: bool
     import perdure
 
     url = find_url(given)
-    # On a server only the store itself can tell whether it is there.
-    options: dict[str, Any] = {"create": False} if "postgresql://" in url or "postgres://" in url else {}
-    return perdure.open(url, maintain=maintain, blobs=blobs or None, **options)
+    return perdure.open(url, maintain=maintain, blobs=blobs or None, **_only_there(url))
+
+
+def open_existing_async(given: str | None, blobs: str | None = None, *, maintain: bool = False) -> AsyncDatabase:
+    """The same, awaited."""
+    import perdure
+
+    url = find_url(given)
+    return perdure.open_async(url, maintain=maintain, blobs=blobs or None, **_only_there(url))
+
+
+def _only_there(url: str) -> dict[str, Any]:
+    """On a server only the store itself can tell whether it is there."""
+    return {"create": False} if "postgresql://" in url or "postgres://" in url else {}
 
 
 def path_of(url: str) -> str:

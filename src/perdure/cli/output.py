@@ -30,6 +30,11 @@ class Out:
         """Whether somebody is looking."""
         return self._console is not None
 
+    def clear(self) -> None:
+        """Begin at the top of a terminal; a pipe just gets more."""
+        if self._console is not None:
+            self._console.clear()
+
     def line(self, text: str = "", style: str = "", *, fold: bool = True) -> None:
         """One line; in a terminal it is folded, or cut at the edge."""
         if self._console is None:
@@ -57,10 +62,10 @@ class Out:
 
 def print_json(value: Any) -> None:
     """One JSON document; pure ASCII, so that nothing in it can steer a terminal."""
-    print(json.dumps(value, indent=2, ensure_ascii=True, default=_extra))
+    print(json.dumps(value, indent=2, ensure_ascii=True, default=extra))
 
 
-def _extra(value: Any) -> Any:
+def extra(value: Any) -> Any:
     """Bytes have no JSON form of their own."""
     if isinstance(value, bytes):
         return {"$bytes": base64.b64encode(value).decode("ascii")}

@@ -15,7 +15,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure import faults, logs, telemetry
+from perdure import logs, telemetry
 from perdure.boards import Rest, WorkerRow
 from perdure.bridge import drive
 from perdure.errors import PerdureError, Poisoned, StoreError
@@ -191,7 +191,6 @@ class Worker:
         again = {work.session for work in works}
         self._rests = [rest for rest in self._rests if rest.session not in again]
         for work in works:
-            faults.point("fleet.claimed")
             if work.session in self._tasks:
                 # Still at work on it. Whether that has seen what it was queued for nobody knows.
                 self._twice.add(work.session)

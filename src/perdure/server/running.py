@@ -71,6 +71,11 @@ class Runs:
         except Exception:
             log.exception("a run of session %r on %r failed", session[:80], branch[:80])
 
+    def track(self, session: str, branch: str, task: asyncio.Task[None]) -> None:
+        """Count a run in that was started elsewhere in this server: its end is waited for as well."""
+        self._tasks[session, branch] = task
+        task.add_done_callback(lambda _: self._tasks.pop((session, branch), None))
+
     async def close(self, grace: float = 5.0) -> None:
         """Put all runs down: after their current step, or where they are."""
         self._stop.set()

@@ -47,13 +47,15 @@ def main() -> int:
     parser.add_argument("--store", choices=STORES, action="append", help="only this kind of store")
     parser.add_argument("--seconds", type=float, default=330.0, help="of faults, on each store")
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--rate", type=float, default=3.0, help="new sessions a second")
+    parser.add_argument("--rate", type=float, default=2.0, help="new sessions a second")
     parser.add_argument("--outage", type=float, default=12.0, help="seconds that PostgreSQL is away at most")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    parser.add_argument("--no-mount", action="store_true", help="do without a disk of its own")
     parser.add_argument("--keep", type=Path, help="put the logs of workers there")
     parser.add_argument("--report", action="store_true", help=f"write the result into {REPORT.name}")
     args = parser.parse_args()
-    enter_namespace("tests.fleet.chaos.campaign", [*sys.argv[1:], "--seed", str(args.seed)])
+    if not args.no_mount:
+        enter_namespace("tests.fleet.chaos.campaign", [*sys.argv[1:], "--seed", str(args.seed)])
     print(f"seed {args.seed}", flush=True)
     began, lines, fine = time.monotonic(), list[str](), True
     for kind in args.store or STORES:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 APP = "tests.fleet.chaos.app"
 LEASE = 1.0
+CONCURRENCY = 8
+TRIES = 20
+"""Where a worker dies or freezes every few seconds bad luck alone has a session meet five of them."""
 
 
 class Crew(Fleet):
@@ -72,7 +75,7 @@ class Crew(Fleet):
                 if worker.pid not in self.expected and worker.pid in self.begun:
                     self.quit.append(worker.returncode)
         if (missing := self._number - len(self.workers)) > 0:
-            self.start(missing)
+            self.start(missing, "--concurrency", str(CONCURRENCY), "--tries", str(TRIES))
 
     def one(self, dice: random.Random) -> subprocess.Popen[bytes] | None:
         """Some worker that is awake and has begun to work."""

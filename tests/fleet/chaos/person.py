@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import select
 import sys
@@ -42,5 +41,4 @@ def _look(db: perdure.Database, seen: dict[str, float], dice: random.Random) -> 
 
 
 if __name__ == "__main__":
-    os.set_blocking(0, True)
     main(sys.argv[1], int(sys.argv[2]))

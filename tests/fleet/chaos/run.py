@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from perdure.boards import Work
 
-REST = 120.0
-"""Seconds within which everything must have come to rest once nothing goes wrong any more."""
+REST = 90.0
+"""Seconds without any session coming to rest after which those that are left are stuck."""
 
 
 class Plan(NamedTuple):
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     seconds: float
     seed: int
     workers: int = 3
-    rate: float = 3.0
+    rate: float = 2.0
     """New sessions a second."""
     outage: float = 12.0
     """Seconds that the database server is away at most: more than its clients wait for it."""
@@ -94,7 +94,9 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None]) -> Outcome:
                 customers.stop()
             say(f"{len(customers.said)} sessions, faults end")
             rest = _come_to_rest(db, crew, customers, say)
-            return _judge(db, crew, customers, faults, rest, stage.how)
+            found = _judge(db, crew, customers, faults, rest, stage.how)
+            # A write that fails for another reason than a full disk ends a worker, as it should.
+            return found if stage.ends_as_told else found._replace(quit=[])
     finally:
         if crew is not None:
             crew.stop()
@@ -143,13 +145,16 @@ def _until_begun(db: perdure.Database, crew: Crew) -> None:
 
 def _come_to_rest(db: perdure.Database, crew: Crew, customers: Customers, say: Callable[[str], None]) -> float:
     """Wait until nothing is left to do; how many seconds that took."""
-    began = told = time.monotonic()
-    while time.monotonic() - began < REST:
+    began = told = moved = time.monotonic()
+    fewest = len(customers.said) + 1
+    while time.monotonic() - moved < REST:
         crew.refill()
         _see(db, crew)
         left = _unrested(db, customers)
         if not left:
             break
+        if len(left) < fewest:
+            fewest, moved = len(left), time.monotonic()
         if time.monotonic() - told > 5:
             told = time.monotonic()
             say(f"{len(left)} sessions left: {left[0]}")
@@ -159,22 +164,24 @@ def _come_to_rest(db: perdure.Database, crew: Crew, customers: Customers, say: C
 
 def _unrested(db: perdure.Database, customers: Customers) -> list[str]:
     """Sessions that are not done, and how they stand."""
-    busy = {w.session: w for w in board(db).works(limit=100_000) if w.queued or w.worker or w.parked or w.due}
     now = db.kernel.clock.wall()
-    found = [f"{s}: {_standing(w, now)}" for s, w in busy.items()]
+    works = board(db).works(limit=100_000)
+    busy = {w.session: w for w in works if w.queued or w.worker or w.parked}
+    due = {w.session: f", looked at in {((w.due or now) - now) / 1000:.1f} s" for w in works}
+    found = [f"{s}: {_standing(w)}" for s, w in busy.items()]
     for session in customers.said:
         row = db.look(session)
         if session not in busy and (row.status != "idle" or row.pending or row.lease.holder):
-            found.append(f"{session}: {row.status}, {row.pending} waiting, held by {row.lease.holder or 'nobody'}")
+            held = f"held by {row.lease.holder}" if row.lease.holder else "held by nobody"
+            found.append(f"{session}: {row.status}, {row.pending} waiting, {held}{due.get(session, '')}")
     return found
 
 
-def _standing(work: Work, now: int) -> str:
+def _standing(work: Work) -> str:
     if work.parked:
         return f"parked: {work.parked}"
-    if work.worker:
-        return f"at work in {'/'.join(work.worker.split('/')[:2])}, try {work.tries}"
-    return "queued" if work.queued else f"due in {((work.due or now) - now) / 1000:.1f} s, try {work.tries}"
+    where = f"at work in {'/'.join(work.worker.split('/')[:2])}" if work.worker else "queued"
+    return f"{where}, try {work.tries}"
 
 
 def _judge(db: perdure.Database, crew: Crew, customers: Customers, faults: Faults, rest: float, how: str) -> Outcome:

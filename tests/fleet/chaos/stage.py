@@ -32,7 +32,8 @@ def enter_namespace(module: str, arguments: Sequence[str]) -> None:
     """Start this program anew where it may mount a disk of its own, which goes with it; stay here if that cannot be."""
     if INSIDE in os.environ or shutil.which("unshare") is None:
         return
-    user = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
+    # The same user there: PostgreSQL does not run as root, nor as a user that only looks like it.
+    user = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
     command = ["unshare", *user, "--mount"]
     if subprocess.run([*command, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], check=False, capture_output=True).returncode:
         return
@@ -57,11 +58,19 @@ class Disk:
         self.url = f"sqlite:///{at}/chaos.db"
 
     @property
+    def ends_as_told(self) -> bool:
+        """Whether workers end only when they are told to."""
+        return self.is_real
+
+    @property
     def how(self) -> str:
         """How the disk is filled, for people."""
         if self.is_real:
             return f"disk full: a disk of its own of {SIZE >> 20} MB (tmpfs), filled until ENOSPC"
-        return "disk full: files of the workers may not grow (RLIMIT_FSIZE): no disk can be mounted here"
+        return (
+            "instead of a full disk files of workers that may not grow (RLIMIT_FSIZE), of which workers end: "
+            "no disk can be mounted here"
+        )
 
     def fill(self, workers: Sequence[int]) -> None:
         """Leave no space at all."""
@@ -101,6 +110,7 @@ class Servers:
     """PostgreSQL behind Redis, both our own: nobody else sees them restart."""
 
     kind = "tiered"
+    ends_as_told = True
 
     def __init__(self, folder: Path) -> None:
         self.postgres = start_postgres()

@@ -131,6 +131,9 @@ def test_a_worker_whose_disk_cannot_sync_ends_so_that_another_one_is_started(tmp
             await _answered(db, 1)
             FailingFile.failing = "sync"
             with pytest.raises(Poisoned):
+                await db.post("s", "more")
+            FailingFile.failing = ""
+            with pytest.raises(Poisoned):
                 await asyncio.wait_for(running, 60)
 
     with failing_disk():

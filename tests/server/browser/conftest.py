@@ -29,16 +29,16 @@ WAIT = 30_000
 expect.set_options(timeout=WAIT)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """One browser for all tests of this process."""
+    """One browser for all tests of this folder; no longer, for its loop keeps others from having one of their own."""
     with sync_playwright() as playwright:
         browser = launch(playwright)
         yield browser
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def house(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[House]:
     """A server with a worker, over the sessions of the story."""
     house = House(tmp_path_factory.mktemp("house"))

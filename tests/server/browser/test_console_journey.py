@@ -64,6 +64,11 @@ def test_an_agreement_from_the_inbox_lets_a_parked_agent_go_on(house: House, db:
     expect(card).to_contain_text("refunded so far")
     assert not any("refund ORD-2024-8847" in line for line in house.lines())
     card.get_by_label("Reason").fill("it is broken")
+    card.get_by_text("Change the arguments").click()
+    submit(db, "agree-too", "And my money back for 8847 as well.", agent="support", owner="ben")
+    expect(page.get_by_role("link", name="agree-too")).to_be_visible()
+    expect(card.get_by_label("Reason")).to_have_value("it is broken")
+    expect(card.get_by_label("Arguments as JSON")).to_be_visible()
     card.get_by_label("Your name").fill("Rosa")
     card.get_by_role("button", name="Approve").click()
     expect(page.get_by_role("status")).to_contain_text("Approved")
@@ -130,6 +135,19 @@ def test_two_browsers_see_the_same_without_loading_anything_again(
     assert visitors[1].page.evaluate("window.same"), "the page was loaded again"
     for visitor in visitors:
         visitor.close()
+
+
+def test_what_is_ticked_stays_ticked_when_the_list_changes(house: House, db: perdure.Database, page: Page) -> None:
+    for i in range(2):
+        submit(db, f"tick-{i}", "Hello", agent="support", owner="ticker")
+        until(lambda i=i: db.look(f"tick-{i}").status == "idle" and not db.look(f"tick-{i}").pending, house.said)
+    page.goto("/?owner=ticker")
+    page.get_by_label("Select tick-0").check()
+    expect(page.locator("#bulk-count")).to_have_text("1 selected")
+    submit(db, "tick-2", "Hello", agent="support", owner="ticker")
+    expect(page.get_by_role("row").nth(1)).to_contain_text("tick-2")
+    expect(page.get_by_label("Select tick-0")).to_be_checked()
+    assert page.locator("input[name=session]:checked").count() == 1
 
 
 def test_many_sessions_are_cancelled_after_a_look_at_which_they_are(

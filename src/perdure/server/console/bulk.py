@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput
+from perdure.server.console.deciding import go_on
 from perdure.server.console.listing import Wanted, wanted
 from perdure.server.console.rendering import asked, decider, named, see
 from perdure.server.routing import Call, Nothing
@@ -50,7 +51,9 @@ class BulkPages:
         """Which sessions are meant; nothing is done yet."""
         form = await request.form(max_fields=2000)
         do, which, filter = _read(form, self._console.now)
-        found = await self._call(BulkAsked(action=do, filter=which, dry_run=True, limit=BATCH, by="console"))
+        # Which verdict it will be makes no difference yet.
+        verdict: Any = "retry" if do == "resolve" else None
+        found = await self._call(BulkAsked(action=do, filter=which, dry_run=True, limit=BATCH, verdict=verdict))
         return self._console.page(
             request, "bulk.html", do=do, deed=DEEDS[do], sessions=found.sessions, shown=SHOWN,
             more=found.next is not None, filter=filter, named=which.sessions is not None,
@@ -71,6 +74,10 @@ class BulkPages:
             )
             changed, meant = changed + found.changed, meant + len(found.sessions)
             failed += [f"{f.session}: {f.detail}" for f in found.failed]
+            if do == "resolve":
+                left = {f.session for f in found.failed}
+                for session in (s for s in found.sessions if s not in left):
+                    await go_on(self._console.ctx, session)
             if found.next is None:
                 break
             after = found.next

@@ -8,15 +8,19 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from perdure._version import __version__
-from perdure.errors import InvalidInput, PerdureError
+from perdure.errors import InvalidInput, MissingExtra, PerdureError
 from perdure.model import TAG_PREFIX
 from perdure.server.console import text
 from perdure.server.console.runs import BranchRuns
 from perdure.server.problems import Refusal, status_of
+
+try:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+except ImportError:
+    raise MissingExtra("jinja2", "console") from None
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

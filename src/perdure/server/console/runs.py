@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.variants import run_on
 from perdure.errors import LimitExceeded, PerdureError
 
 if TYPE_CHECKING:
     from perdure.agent.agent import Agent
-    from perdure.agent.outcome import RunResult
     from perdure.server.context import Ctx
 
 log = logging.getLogger("perdure.server")
@@ -58,17 +57,14 @@ class BranchRuns:
         task = asyncio.create_task(self._work(agent, session, branch, effects))
         self._tasks[session, branch] = task
         task.add_done_callback(lambda _: self._tasks.pop((session, branch), None))
+        self._ctx.runs.track(session, branch, task)
 
     async def _work(self, agent: Agent, session: str, branch: str, effects: str) -> None:
-        key = (session, branch)
+        key, ctx = (session, branch), self._ctx
         self._ended.pop(key, None)
-        closing = asyncio.create_task(self._ctx.closing.wait())
-        work = asyncio.ensure_future(run_on(self._ctx.db, agent, session, branch, effects=effects))
         try:
-            await asyncio.wait({work, closing}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                work.cancel()
-            result: RunResult = await work
+            more: dict[str, Any] = {"agents": list(ctx.agents.values()), "stop": ctx.closing}
+            result = await run_on(ctx.db, agent, session, branch, effects=effects, **more)
             self._ended[key] = State(False, result.status, result.reason or result.text)
         except PerdureError as e:
             self._ended[key] = State(False, "failed", str(e))
@@ -76,6 +72,5 @@ class BranchRuns:
             log.exception("a run of session %r on %r failed", session[:80], branch[:80])
             self._ended[key] = State(False, "failed", f"{type(e).__name__}: {e}")
         finally:
-            closing.cancel()
             while len(self._ended) > REMEMBERED:
                 del self._ended[next(iter(self._ended))]

@@ -10,13 +10,14 @@ from starlette.responses import Response
 
 from perdure.agent.models.parts import packed
 from perdure.agent.rebuild import AGENT
-from perdure.boards import Boarded, Filter, NewWork
+from perdure.boards import Boarded, Filter
 from perdure.errors import Corrupted, Gone, InvalidInput
 from perdure.fleet.why import Why, gather, told
 from perdure.hydrate import origins
 from perdure.model import MAIN, TAG_PREFIX, Kind
 from perdure.server.console import points
 from perdure.server.console.chat import conversation_of
+from perdure.server.console.deciding import go_on
 from perdure.server.console.drawing import Graph, Line, chart_of, graph_of
 from perdure.server.console.journal import effects_of, where_of
 from perdure.server.console.live import session_mark
@@ -106,13 +107,9 @@ class SessionPage:
         if not text:
             raise InvalidInput("the message is empty: write something")
         ctx = self._console.ctx
-        row = await ctx.db.look(session)
+        await ctx.db.look(session)
         await ctx.db.post(session, packed(text))
-        store = ctx.db.kernel.store
-        if isinstance(store, Boarded) and row.agent:
-            await asyncio.to_thread(store.board().put, [NewWork(row.id, row.agent, row.owner)])
-        elif row.agent in ctx.agents:
-            ctx.runs.start(ctx.agents[row.agent], session, MAIN)
+        await go_on(ctx, session)
         return see(request, "/session", id=session, told="The message is in the inbox.")
 
     # -- reading ------------------------------------------------------------------------------------------------------

@@ -38,16 +38,15 @@
       $$("[data-live]").filter((e) => e.dataset.live === topic && e.dataset.mark !== mark).forEach(refresh);
     });
   };
-  const busy = (element) => {
-    const at = document.activeElement;
-    return at && element.contains(at) && (at.matches("textarea, select, input:not([type=checkbox]):not([type=range])"))
-      && at.value !== at.defaultValue;
+  const refresh = (element) => htmx.trigger(element, "changed");
+  // Nothing is taken away from under somebody: what was typed, ticked or unfolded stays when news come in.
+  const theirs = (name, node) => {
+    if (name === "open") return node.localName === "details";
+    if (name === "checked") return node.name === "session";
+    if (name === "value") return node.matches("textarea, input:not([type=hidden]):not([type=range])") && node.value !== node.defaultValue;
+    return false;
   };
-  const refresh = (element) => {
-    // Nothing is taken away from under somebody who is typing.
-    if (busy(element)) return;
-    htmx.trigger(element, "changed");
-  };
+  const keepTheirs = () => { Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !theirs(name, node); };
 
   // -- times -----------------------------------------------------------------------------------------------------
   const units = [[86400000, "d"], [3600000, "h"], [60000, "min"], [1000, "s"]];
@@ -191,6 +190,7 @@
 
   const settle = () => { listen(); tick(); showTheme(); countSelected(); fitSlider(); };
   document.addEventListener("DOMContentLoaded", () => {
+    keepTheirs();
     skew = Number(document.body.dataset.now) - Date.now();
     settle();
     setInterval(tick, 1000);

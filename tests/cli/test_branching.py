@@ -1,0 +1,201 @@
+"""``perdure fork``, ``rewind``, ``merge`` and ``tag``: the past is a place to go to, from the command line too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import perdure
+from tests.cli import desk
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Command
+
+POINT = [
+    "session", "branch", "step", "id", "parent", "kind", "at", "owner", "status", "schema", "digest", "line", "more",
+]  # fmt: skip
+NASTY = "\x1b]0;x\x07<script>alert(1)</script>"
+
+
+def state(command: Command, place: str) -> dict[str, object]:
+    return command("show", place, "--json").json["state"]
+
+
+def editor(folder: Path, code: str) -> str:
+    """A program that edits the file it is given."""
+    path = folder / "editor.sh"
+    path.write_text(f"#!/bin/sh\n{code}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_fork_is_a_name_for_a_place(command: Command, trip: Path):
+    made = command("fork", "trip@2", "other", "--json").json
+    assert list(made) == POINT
+    assert (made["branch"], made["kind"]) == ("other", "fork")
+    assert state(command, "trip@other")["vars"] == {"city": "Porto"}
+    assert state(command, "trip")["vars"] == {"city": "Madrid"}
+    assert command("fork", "trip@2").out.startswith("trip: branch from-2 from step 2; it is at step ")
+    assert "branch from-2-2 " in command("fork", "trip@2").out
+
+
+def test_a_fork_changes_what_it_is_told_to_and_nothing_else(command: Command, trip: Path):
+    Path("plan.json").write_text('{"days": [1, 2]}')
+    Path("note.txt").write_text("line\nline")
+    made = command(
+        "fork", "trip@3", "other", "--set", "vars.city=Faro", "--set", "vars.n=2", "--set", "vars.plan=@plan.json",
+        "--set", "vars.note=@note.txt", "--set", "vars.at=@@home", "--set", "messages.-1.content=a day in Faro",
+        "--set", "/vars/a.b=1", "--json",
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    new = state(command, "trip@other")
+    assert new["vars"] == {
+        "city": "Faro", "n": 2, "plan": {"days": [1, 2]}, "note": "line\nline", "at": "@home", "a.b": 1,
+    }  # fmt: skip
+    said = [m["content"] for m in new["messages"]]  # type: ignore[attr-defined]
+    assert said == ["a day in Lisbon", "a day in Porto", "a day in Faro"]
+    command("fork", "trip@other", "less", "--unset", "vars.plan", "--unset", "messages.0")
+    less = state(command, "trip@less")
+    assert "plan" not in less["vars"]  # type: ignore[operator]
+    assert len(less["messages"]) == 2  # type: ignore[arg-type]
+    assert state(command, "trip")["vars"] == {"city": "Madrid"}
+
+
+def test_said_takes_the_place_of_the_last_message(command: Command, trip: Path):
+    assert command("fork", "trip", "other", "--set", f"said={NASTY}").code == 0
+    assert state(command, "trip@other")["messages"][-1] == {"role": "user", "content": NASTY}  # type: ignore[index]
+    shown = command("show", "trip@other").out
+    assert "\x1b" not in shown
+
+
+def test_a_place_may_be_a_tag_a_branch_or_an_id(command: Command, trip: Path):
+    tip = command("show", "trip", "--json").json["id"]
+    for place, city in (("early", "Lisbon"), ("cheaper", "Porto"), (tip, "Madrid"), (tip[:10], "Madrid")):
+        name = f"of-{place[:8]}-{len(place)}"
+        assert command("fork", f"trip@{place}", name, "--set", "vars.x=1").code == 0, place
+        assert state(command, f"trip@{name}")["vars"]["city"] == city  # type: ignore[index]
+
+
+def test_the_editor_changes_the_state(command: Command, trip: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("EDITOR", editor(trip.parent, "sed -i s/Madrid/Toledo/ $1"))
+    monkeypatch.delenv("VISUAL", raising=False)
+    assert command("fork", "trip", "other", "--edit").code == 0
+    assert state(command, "trip@other")["vars"] == {"city": "Toledo"}
+    monkeypatch.setenv("EDITOR", editor(trip.parent, "sed -i s/AAE=/AAI=/ $1"))
+    assert command("fork", "visit", "other", "--edit").code == 0
+    assert state(command, "visit@other")["vars"] == {"blob": {"$bytes": "AAI="}}
+
+
+@pytest.mark.parametrize(
+    "code", ["exit 3", "true", "echo '[1]' > $1", "echo '{' > $1", "echo '{\"a\": NaN}' > $1", "rm $1"]
+)
+def test_an_editor_that_fails_or_changes_nothing_leaves_no_branch(
+    command: Command, trip: Path, monkeypatch: pytest.MonkeyPatch, code: str
+):
+    monkeypatch.setenv("VISUAL", editor(trip.parent, code))
+    before = command("log", "trip", "--graph", "--json").json["branches"]
+    found = command("fork", "trip", "other", "--edit")
+    assert (found.code, found.err.count("\n")) == (2, 1)
+    assert command("log", "trip", "--graph", "--json").json["branches"] == before
+
+
+@pytest.mark.parametrize(
+    "edit",
+    ["vars", "=1", "vars.a.b=1", "messages.7.content=x", "messages.x=1", "vars.city.x=1", "x=@nowhere", "x=@."],
+)
+def test_edits_that_do_not_fit_leave_no_branch(command: Command, trip: Path, edit: str):
+    before = command("log", "trip", "--graph", "--json").json["branches"]
+    found = command("fork", "trip", "other", "--set", edit)
+    assert (found.code, found.err.count("\n")) == (2, 1)
+    assert command("log", "trip", "--graph", "--json").json["branches"] == before
+
+
+def test_what_is_taken_or_not_there_is_refused(command: Command, trip: Path):
+    assert command("fork", "trip", "cheaper").code == 4
+    assert command("fork", "trip", "x" * 2000).code == 2
+    assert command("fork", "trip", "tags/x").code == 2
+    assert command("fork", "nobody", "x").code == 1
+    assert command("fork", "trip@99", "x").code == 1
+    assert command("fork", "trip", "x", "--set", "system=polite").code == 2, "no agent has worked on it"
+    assert "x" not in command("log", "trip", "--json").json["branches"]
+    with perdure.open(f"sqlite:///{trip}") as db, db.session("trip"):
+        assert command("fork", "trip", "x").code == 4
+        assert command("rewind", "trip@1").code == 4
+        assert command("tag", "trip@1", "x").code == 4
+        assert command("merge", "trip", "cheaper").code == 4
+
+
+def test_other_instructions_are_the_agents_on_the_branch(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DESK_LEDGER", str(tmp_path / "ledger"))
+    asyncio.run(desk.agent.run(f"sqlite:///{tmp_path}/agents.db", session="s", message="book 7"))
+    done = (tmp_path / "ledger").read_text()
+    Path("prompt.txt").write_text("Be polite.")
+    made = command("fork", "s@1", "better", "--before", "--set", "system=@prompt.txt")
+    assert made.code == 0, made.err
+    ran = command("run", "tests.cli.desk", "s", "--branch", "better", "--json")
+    assert (ran.code, ran.json["text"]) == (0, "With pleasure: booked 7")
+    assert (tmp_path / "ledger").read_text() == done, "the branch has changed the world"
+    command("fork", "s@1", "other", "--before", "--set", "said=book 8", "--set", "vars.tried=1")
+    ran = command("resume", "tests.cli.desk", "s", "--branch", "other", "--effects", "reuse", "--json")
+    assert ran.json["text"] == "booked 8"
+    assert state(command, "s@other")["vars"] == {"tried": 1}
+    assert len((tmp_path / "ledger").read_text().splitlines()) == 2
+
+
+def test_a_rewind_goes_on_from_there_and_names_what_it_left(command: Command, trip: Path):
+    tip = command("show", "trip", "--json").json["id"]
+    found = command("rewind", "trip@1")
+    assert found.code == 0
+    assert found.out.rstrip().endswith(f"it has left step 3, {tip}")
+    assert state(command, "trip")["vars"] == {"city": "Lisbon"}
+    assert state(command, f"trip@{tip}")["vars"] == {"city": "Madrid"}
+    assert command("fork", f"trip@{tip}", "saved", "--set", "vars.n=1").code == 0
+    assert state(command, "trip@saved")["vars"] == {"city": "Madrid", "n": 1}
+    refused = command("fork", f"trip@{tip}", "x", "--before")
+    assert (refused.code, "rewind" in refused.err) == (2, True)
+    made = command("rewind", "trip@early", "--json").json
+    assert (list(made), made["kind"]) == (POINT, "rewind")
+    assert command("rewind", "trip").code == 2
+    assert command("rewind", "trip@99").code == 1
+
+
+def test_a_merge_brings_in_what_the_other_changed(command: Command, trip: Path):
+    made = command("merge", "trip", "cheaper", "--json").json
+    assert list(made) == ["merged", "conflicts"]
+    assert (list(made["merged"]), made["conflicts"]) == (POINT, [])
+    assert state(command, "trip")["vars"] == {"city": "Madrid", "budget": 600}
+
+
+def test_a_merge_with_conflicts_writes_nothing_and_lists_them(command: Command, trip: Path):
+    command("fork", "trip@2", "south", "--set", f"vars.city={NASTY}")
+    before = command("show", "trip", "--json").json["id"]
+    found = command("merge", "trip", "south")
+    assert found.code == 1
+    assert "vars" in found.out
+    assert "--prefer" in found.out
+    assert "\x1b" not in found.out
+    listed = command("merge", "trip", "south", "--json")
+    assert (listed.code, listed.json["merged"], len(listed.json["conflicts"])) == (1, None, 1)
+    assert command("show", "trip", "--json").json["id"] == before
+    assert command("merge", "trip", "south", "--prefer", "mine").code == 2
+    assert command("merge", "trip", "south", "--prefer", "theirs").code == 0
+    assert state(command, "trip")["vars"] == {"city": NASTY}
+    assert command("merge", "trip", "nowhere").code == 1
+
+
+def test_a_tag_never_moves(command: Command, trip: Path):
+    made = command("tag", "trip@2", "good", "--json").json
+    assert (list(made), made["kind"]) == (POINT, "tag")
+    assert command("tag", "trip", "last").out == "trip: step 3 is tagged last\n"
+    command("rewind", "trip@1")
+    assert state(command, "trip@good")["vars"] == {"city": "Porto"}
+    assert command("tag", "trip@1", "good").code == 4
+    assert command("tag", "trip@77", "x").code == 1
+    assert json.loads(command("ls", "--json").out)["sessions"][0]["branches"]["tags/good"]

@@ -1,0 +1,63 @@
+"""The program as a whole: its exit codes and its completion are what the reference says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import perdure
+from perdure.cli import app as program
+from perdure.cli import following, running
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Command
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = (ROOT / "docs/reference/cli.md").read_text("utf-8")
+
+
+def test_the_documented_exit_codes_are_the_real_ones(command: Command, trip: Path):
+    table = REFERENCE.partition("| exit code | meaning |")[2].partition("\n\n")[0]
+    documented = {int(code): words for code, words in re.findall(r"^\| (\d+) \| (.*) \|$", table, re.MULTILINE)}
+    assert list(documented) == [
+        program.FINE, program.NEGATIVE, program.USAGE, program.STORE, program.TAKEN, running.STOPPED,
+    ]  # fmt: skip
+    assert following.STOPPED == running.STOPPED == 130
+    assert command("ls").code == 0
+    assert command("show", "nobody").code == 1
+    assert command("ls", "--limit", "0").code == 2
+    assert command("no-such-command").code == 2
+    assert command("ls", "--store", "sqlite:///nowhere.db").code == 3
+    with perdure.open(f"sqlite:///{trip}") as db, db.session("trip"):
+        assert command("rewind", "trip@1").code == 4
+
+
+def test_every_error_of_ours_has_a_documented_exit_code():
+    for name in perdure.__all__:
+        kind = getattr(perdure, name)
+        if isinstance(kind, type) and issubclass(kind, perdure.PerdureError):
+            made = kind.__new__(kind)
+            assert program.exit_code(made) in (1, 2, 3, 4), name
+
+
+def test_every_command_has_a_documented_json_shape():
+    from typer.main import get_command
+
+    shapes = REFERENCE.partition("## Shapes of JSON")[2].partition("## Commands")[0]
+    for name, known in get_command(program.app).commands.items():  # type: ignore[attr-defined]
+        if any("--json" in p.opts for p in known.params):
+            assert re.search(rf"`{name}`", shapes), f"the shape of {name} --json is not documented"
+
+
+def test_the_shell_can_be_taught_the_commands(tmp_path: Path):
+    env = {**os.environ, "_PERDURE_COMPLETE": "complete_bash", "COMP_WORDS": "perdure wh", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from perdure.cli.app import app; app(prog_name='perdure')"],
+        env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.split() == ["why"], done.stderr
+    assert "--install-completion" in REFERENCE
