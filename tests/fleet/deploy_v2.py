@@ -37,11 +37,6 @@ def book(order: str, ctx: Context) -> str:
     return f"booked {order} otherwise"
 
 
-@tool_migration("book", "1", "2")
-def broken(arguments: dict[str, Any]) -> None:
-    """Broken on purpose."""
-
-
 def _ask(verb: str, words: list[str]) -> tuple[str, dict[str, Any]]:
     if verb == "refund":
         return "give_back", {"order": words[0], "cents": round(float(words[1]) * 100)}

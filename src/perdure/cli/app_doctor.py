@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.cli.app_trial import Task
+from perdure.cli.text import count
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ KILLS = 6
 """Points at which an app is killed."""
 ROUNDS = 30
 """How often a function is run to see whether its state only grows."""
+LONGEST = 500
+"""Checkpoints of a session that are looked at."""
 STILL = 0.9
 """A part of a state that has grown in nearly all of the last rounds only grows."""
 
@@ -163,7 +166,7 @@ def _ran(seen: Seen, about: dict[str, Any], said: bool) -> Finding:
         return Finding("run", FAIL, f"it ended with {error['kind']}: {error['words']}")
     results = seen.of("result")
     ended = f", the last one {results[-1]['status']}" if results else ""
-    words = f"{len(seen.of('save'))} saves in {len(results) or 1} run{'s' if len(results) > 1 else ''}{ended}"
+    words = f"{count(len(seen.of('save')), 'save')} in {count(len(results) or 1, 'run')}{ended}"
     if about["kind"] == "agent" and not said:
         return Finding("run", NOTE, f"{words}; only a greeting was said: say what makes it work with --say TEXT")
     return Finding("run", OK, words)
@@ -183,16 +186,21 @@ def _ending(seen: Seen) -> dict[str, Any]:
         for row in db.sessions(limit=100):
             if not row.heads or row.id.startswith(PREFIX):
                 continue
-            reading = db.read(row.id, migrate=False)
             together, before = list[int](), 0
-            points = db.history(row.id, limit=500)
+            calls, problems = set[str](), set[tuple[str, str]]()
+            points = db.history(row.id, limit=LONGEST)
             for point in reversed(points):
-                messages: list[Any] = db.read(row.id, point.step, migrate=False).plain()["messages"]
+                reading = db.read(row.id, point.step, migrate=False)
+                messages: list[Any] = reading.plain()["messages"]
                 together.append(sum(_is_answer(m) for m in messages[before:]))
                 before = len(messages)
-            book: dict[str, Any] = plain(reading._document.root[BOOK])  # pyright: ignore[reportPrivateUsage]
-            effects: list[dict[str, Any]] = list(book.get("effects", {}).values())
-            state = reading.plain()
+                # Looked for at every step: a call that is settled and told is taken from the book.
+                book: dict[str, Any] = plain(reading._document.root[BOOK])  # pyright: ignore[reportPrivateUsage]
+                for id, effect in book.get("effects", {}).items():
+                    calls.add(id)
+                    if effect.get("problem"):
+                        problems.add((effect["tool"], str(effect["problem"])))
+            state = db.read(row.id, migrate=False).plain()
             found[row.id] = {
                 "status": row.status,
                 "messages": [
@@ -201,8 +209,8 @@ def _ending(seen: Seen) -> dict[str, Any]:
                 "vars": state.get("vars"),
                 "together": together,
                 "saves": len(points),
-                "calls": len(effects),
-                "problems": sorted({(e["tool"], str(e["problem"])) for e in effects if e.get("problem")}),
+                "calls": len(calls),
+                "problems": sorted(problems),
             }
     return found
 
@@ -254,7 +262,8 @@ def _saves(seen: Seen, state: dict[str, Any]) -> Finding:
         )  # fmt: skip
     if not saves:
         return Finding("saves", NOTE if seen.error is not None else FAIL, "nothing was saved: call commit()")
-    return Finding("saves", OK, f"{saves} saves for {answers} answers and {calls} calls: a kill loses one step at most")
+    counted = f"{count(saves, 'save')} for {count(answers, 'answer')} and {count(calls, 'call')}"
+    return Finding("saves", OK, f"{counted}: a kill loses one step at most")
 
 
 def _resumes(lab: Lab, place: str, first: Seen, state: dict[str, Any], about: dict[str, Any]) -> Finding:
@@ -269,11 +278,13 @@ def _resumes(lab: Lab, place: str, first: Seen, state: dict[str, Any], about: di
     if _compared(control, texts=False) != _compared(state, texts=False):
         return Finding("resume", NOTE, "two undisturbed runs end differently, so that a resumed one cannot be compared")
     steady = _compared(control, texts=True) == _compared(state, texts=True)
-    parked: set[str] = set()
+    kills, parked = 0, set[str]()
     for point in points:
         name = f"killed-{point}"
         if not lab.run(place, name, stop_at=point).killed:
+            # It has saved less often than the first time.
             continue
+        kills += 1
         seen = lab.run(place, name)
         if (error := seen.error) is not None or seen.late:
             what = f"{error['kind']}: {error['words']}" if error is not None else "no end"
@@ -291,7 +302,9 @@ def _resumes(lab: Lab, place: str, first: Seen, state: dict[str, Any], about: di
                 "resume", FAIL, f"killed after save {point} and started again, it ended elsewhere: "
                 f"{_first_difference(state, left)}; what a run needs must be in the session, not in the process",
             )  # fmt: skip
-    killed = f"killed with SIGKILL after {len(points)} of {landed} saves"
+    if not kills:
+        return Finding("resume", NOTE, "it saves now and then only: it ended before it could be killed")
+    killed = f"killed with SIGKILL after {kills} of {landed} saves"
     if parked:
         return Finding(
             "resume", NOTE, f"{killed}: a tool that was cut off waits for a person; "

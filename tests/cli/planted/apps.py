@@ -133,7 +133,7 @@ def pay(amount: int) -> int:
 def _script(*wanted: Any) -> ScriptedModel:
     def said(request: Any) -> Any:
         answered = [m["content"] for m in request.messages if m["role"] == "tool"]
-        return calls(wanted[len(answered)]) if len(answered) < len(wanted) else f"{answered[-1]} in all"
+        return calls(wanted[len(answered)]) if len(answered) < len(wanted) else f"{(answered or [0])[-1]} in all"
 
     return ScriptedModel(said)
 
