@@ -84,8 +84,8 @@ def fork(
     if as_json:
         print_json(made.as_dict())
     else:
-        where = f"{'before ' if before else ''}step {opened.reading.step}{', changed' if changed else ''}"
-        _say(f"{opened.row.id}: branch {name} from {where}; it is at step {made.step}")
+        where = f"{'before' if before else 'from'} step {opened.reading.step}{', changed' if changed else ''}"
+        _say(f"{opened.row.id}: branch {name} {where}; it is at step {made.step}")
 
 
 async def _branched(

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 POLL = 5_000
 """Milliseconds between looks at results that come later and can be asked for."""
-IDLE = 300_000
-"""Milliseconds until a session in which there was nothing to do is looked at again by itself."""
 FIRST, LONGEST = 1_000, 300_000
 """How long to wait before a failed run is tried again, at first and at most, in ms."""
 
@@ -50,10 +48,6 @@ def after_run(agent: Agent, work: Work, result: RunResult, now: int, *, most: in
             return rest._replace(due=min((a.expires for a in result.approvals), default=None))
         case ended.WAITING_RESULT if any(tool.poll is not None for tool in agent.tools.values()):
             return rest._replace(due=now + POLL)
-        case ended.DONE if not result.turns and result.until is None:
-            # There was nothing to do, and its status may still say otherwise (another branch is being run, say):
-            # it is not looked at again and again for that.
-            return rest._replace(due=now + IDLE)
         case _:
             return rest._replace(due=result.until)
 

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure import logs, telemetry
+from perdure.agent.outcome import DONE
 from perdure.boards import Rest, WorkerRow
 from perdure.bridge import drive
 from perdure.errors import PerdureError, Poisoned, StoreError
@@ -49,8 +50,11 @@ TIDY = 30.0
 SUSPECT = 3
 """From this try on a session may be what its workers died of.
 
-A worker has one of these at a time, so that those that merely stood beside the culprit soon show that they are not.
+A worker has one of these at a time at first, and twice as many whenever one has done no harm: those that merely stood
+beside the culprit soon show that they are not.
 """
+ASTRAY = 300_000
+"""Milliseconds until a session that stands at running with nothing to do is looked at again."""
 WAIT = 200
 """Milliseconds until another worker may have a suspect that this one has no place for."""
 
@@ -96,7 +100,9 @@ class Worker:
         self._on_end = on_end
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._rests: list[Rest] = []
-        self._suspect = ""
+        self._suspects: set[str] = set()
+        self._trust = 1
+        """How many suspects it takes at once."""
         self._twice: set[str] = set()
         """Sessions that were claimed again while they were still at work here."""
         self._stir = asyncio.Event()
@@ -196,10 +202,10 @@ class Worker:
                 self._twice.add(work.session)
                 continue
             if work.tries >= SUSPECT:
-                if self._suspect:
+                if len(self._suspects) >= self._trust:
                     self._rests.append(Rest(work.session, work.step, due=now + WAIT, uncounted=True))
                     continue
-                self._suspect = work.session
+                self._suspects.add(work.session)
             task = asyncio.create_task(self._one(board, work), name=f"session {work.session}")
             self._tasks[work.session] = task
         return bool(works)
@@ -283,6 +289,8 @@ class Worker:
             options: dict[str, Any] = {"agents": tuple(self.agents.values()), "live": self.settings.live}
             result = await agent.run(self.db, session=work.session, owner=work.owner, stop=self._park, **options)
             rest = after_run(agent, work, result, clock.wall(), most=most, version=self.version)
+            if result.status == DONE and not result.turns and await self._is_astray(work):
+                rest = rest._replace(due=clock.wall() + ASTRAY)
             if rest.park:
                 log.warning("session %r is parked: %s", work.session, rest.park)
             if self._on_end is not None:
@@ -296,8 +304,9 @@ class Worker:
         finally:
             telemetry.let_go(work.session)
             self._tasks.pop(work.session, None)
-            if self._suspect == work.session:
-                self._suspect = ""
+            if work.session in self._suspects:
+                self._suspects.discard(work.session)
+                self._trust = min(self._trust * 2, self.settings.concurrency)
             self.done += 1
             if rest is not None and work.session in self._twice:
                 self._twice.discard(work.session)
@@ -305,6 +314,13 @@ class Worker:
             if rest is not None:
                 self._rests.append(rest)
             self._stir.set()
+
+    async def _is_astray(self, work: Work) -> bool:
+        """Whether a session stands at running although there was nothing to do in it: another branch is being run.
+
+        It would be adopted at once, again and again.
+        """
+        return (await self.db.look(work.session)).status == Status.RUNNING
 
     async def _counted(self, board: Board, work: Work) -> Work:
         """How often it was tried at the place it stands at: what got further before its worker died counts anew."""
