@@ -125,12 +125,13 @@ async def _one(db: AsyncDatabase, name: str) -> None:
 def _storm(
     db: perdure.Database, fleet: Fleet, plan: Plan, diary: Diary, say: Callable[[str], None], options: Iterable[str]
 ) -> None:
-    dice, began = random.Random(plan.seed + diary.kills), time.monotonic()
-    told = began
+    dice, told = random.Random(plan.seed + diary.kills), time.monotonic()
     while True:
         time.sleep(dice.uniform(0.3, 0.9))
         left = plan.sessions - len(fleet.charges())
         if time.monotonic() - told > 15:
+            # As it goes along: a run that is stopped has used this time all the same.
+            diary.write(seconds=round(time.monotonic() - told, 1))
             told = time.monotonic()
             say(f"{left} left, {diary.kills} kills, {len(diary.hit)} sessions interrupted")
         if not left and _settled(db, plan):
@@ -143,7 +144,7 @@ def _storm(
             if inside >= 10 or inside >= left > 0:
                 diary.write(hit=_kill(db, victim))
                 fleet.start(1, *options)
-    diary.write(seconds=round(time.monotonic() - began, 1))
+    diary.write(seconds=round(time.monotonic() - told, 1))
 
 
 def _claimed(db: perdure.Database, worker: subprocess.Popen[bytes]) -> list[str]:
