@@ -27,10 +27,15 @@ made: list[Any] = []
 def _fresh() -> Iterator[None]:
     """No test sees the migrations or the calls of another."""
     made.clear()
+    registered: tuple[dict[Any, Any], ...] = (upgrades._arguments, upgrades._results, upgrades._renamed)
+    before = [dict(one) for one in registered]
+    for one in registered:
+        one.clear()
     yield
-    upgrades._arguments.clear()
-    upgrades._results.clear()
-    upgrades._renamed.clear()
+    # What other modules have declared when they were imported is theirs.
+    for one, was in zip(registered, before, strict=True):
+        one.clear()
+        one.update(was)
 
 
 def old_refund(**declared: Any) -> Tool:
