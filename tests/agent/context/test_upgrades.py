@@ -15,7 +15,7 @@ from perdure.agent.upgrades import tool_migration
 from tests.agent.context.scene import Killed, killed_at, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from perdure.bridge import AsyncDatabase
@@ -24,18 +24,11 @@ made: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    """No test sees the migrations or the calls of another."""
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the migrations or the calls of another, nor takes away what other modules have declared."""
     made.clear()
-    registered: tuple[dict[Any, Any], ...] = (upgrades._arguments, upgrades._results, upgrades._renamed)
-    before = [dict(one) for one in registered]
-    for one in registered:
-        one.clear()
-    yield
-    # What other modules have declared when they were imported is theirs.
-    for one, was in zip(registered, before, strict=True):
-        one.clear()
-        one.update(was)
+    for registry in ("_arguments", "_results", "_renamed"):
+        monkeypatch.setattr(upgrades, registry, {})
 
 
 def old_refund(**declared: Any) -> Tool:
