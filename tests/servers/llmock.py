@@ -62,5 +62,5 @@ def _answers(port: int) -> bool:
 def _admin(server: Running, method: str, path: str, body: Any = None) -> Any:
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(f"http://127.0.0.1:{server.port}/_llmock{path}", data, method=method)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return json.load(answer)
