@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.opening import AsJson, NoDatabase, find_url
-from perdure.cli.text import count, cut, size
+from perdure.cli.text import count, cut
 from perdure.errors import InvalidInput
+from perdure.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -166,7 +166,8 @@ def _list(db: Database, session: str, branch: str, as_json: bool) -> None:
     """What waits for somebody in a session, with what to type."""
     from perdure.cli.output import Out, print_json
     from perdure.cli.places import open_matters, open_place
-    from perdure.cli.text import ago, brief, cut
+    from perdure.cli.text import brief, cut
+    from perdure.wording import ago
 
     opened = open_place(db, session, branch)
     effects, approvals = open_matters(opened.reading)

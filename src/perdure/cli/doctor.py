@@ -174,7 +174,7 @@ def _filesystem(folder: str) -> Finding:
         return Finding("disk", NOTE, f"{folder} is on a network filesystem ({kind}): use a local disk")
     space = os.statvfs(folder)
     free = space.f_bavail * space.f_frsize
-    from perdure.cli.text import size
+    from perdure.wording import size
 
     if free < 64 << 20:
         return Finding("disk", NOTE, f"only {size(free)} are free in {folder}")

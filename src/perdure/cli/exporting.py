@@ -31,7 +31,8 @@ def export(
     """
     from perdure.backup import backup
     from perdure.cli.output import Out, print_json
-    from perdure.cli.text import count, cut, size
+    from perdure.cli.text import count, cut
+    from perdure.wording import size
 
     if os.path.exists(file):
         raise InvalidInput(f"{file} exists already: choose a new name, so that nothing is lost")

@@ -70,8 +70,9 @@ def _agent_of(db: Any, session: str) -> str:
 def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
     """List the workers of a fleet, what is queued, and which agents nobody serves."""
     from perdure.cli.output import Out, print_json
-    from perdure.cli.text import ago, cut
+    from perdure.cli.text import cut
     from perdure.fleet.looking import fleet_of
+    from perdure.wording import ago
 
     with open_existing(store, blobs) as db:
         found, now = fleet_of(db), db.kernel.clock.wall()
@@ -95,7 +96,8 @@ def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False)
 
 
 def _line(w: WorkerRow, now: int) -> list[str]:
-    from perdure.cli.text import ago, cut
+    from perdure.cli.text import cut
+    from perdure.wording import ago
 
     agents = cut(", ".join(w.agents), 40)
     up = ago(w.started, now).removesuffix(" ago") if w.started else "-"

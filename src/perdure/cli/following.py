@@ -90,7 +90,8 @@ def _print_change(change: Change, cursor: str | None, *, as_json: bool) -> None:
         _print_line({**change._asdict(), "id": change.id.hex(), "cursor": cursor})
         return
     from perdure.cli.output import Out
-    from perdure.cli.text import cut, when
+    from perdure.cli.text import cut
+    from perdure.wording import when
 
     where = cut(change.session, 80) + (f" on {cut(change.branch, 60)}" if change.branch != "main" else "")
     words = f"{when(change.at)}  {where}@{change.step}  {cut(change.kind, 20)}  {cut(change.status, 20)}"

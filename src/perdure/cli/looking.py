@@ -156,8 +156,9 @@ def row_json(row: SessionRow) -> dict[str, Any]:
 
 def _print_rows(rows: list[SessionRow], now: int, go_on: str | None, *, filtered: bool) -> None:
     from perdure.cli.output import Out
-    from perdure.cli.text import ago, cut
+    from perdure.cli.text import cut
     from perdure.holders import describe
+    from perdure.wording import ago
 
     out = Out()
     if not rows:
@@ -214,7 +215,8 @@ def show(
 
 def _print_state(opened: Opened, state: Any, effects: list[Any], approvals: list[Any], now: int, *, full: bool) -> None:
     from perdure.cli.output import Out
-    from perdure.cli.text import Shown, ago, brief, cut, when
+    from perdure.cli.text import Shown, brief, cut
+    from perdure.wording import ago, when
 
     out, c = Out(), opened.reading.checkpoint
     out.line(f"{cut(opened.row.id, 200)}@{c.step} on {cut(c.branch, 200)}", "bold")

@@ -30,6 +30,16 @@ Store = Annotated[
         show_default=False,
     ),
 ]
+Made = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="PERDURE_STORE",
+        metavar="URL",
+        help="Where it is kept; made if it is not there. Default: .perdure/agents.db in this folder.",
+        show_default=False,
+    ),
+]
 BlobsAt = Annotated[
     str | None,
     typer.Option(

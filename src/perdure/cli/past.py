@@ -83,7 +83,8 @@ def _print_log(
 ) -> None:
     from perdure.cli.graph import draw
     from perdure.cli.output import Out
-    from perdure.cli.text import ago, cut
+    from perdure.cli.text import cut
+    from perdure.wording import ago
 
     out = Out()
     if not points:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing_async
+from perdure.cli.opening import AsJson, BlobsAt, Made, Store, open_existing_async
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -40,16 +40,6 @@ Effects = Annotated[
 Turns = Annotated[
     int | None,
     typer.Option("--max-turns", metavar="N", min=1, help="Answers of the model at most.", show_default=False),
-]
-Made = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        envvar="PERDURE_STORE",
-        metavar="URL",
-        help="Where it is kept; made if it is not there. Default: .perdure/agents.db in this folder.",
-        show_default=False,
-    ),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.opening import BlobsAt
+from perdure.cli.opening import BlobsAt, Made
 from perdure.errors import InvalidInput
 
 FILES = {"app.py": "app.py", "README.md": "README.md", "gitignore": ".gitignore"}
@@ -43,15 +43,7 @@ def chat(
     session: Annotated[
         str | None, typer.Option(metavar="ID", help="Which conversation; the agent's name if not said.")
     ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PERDURE_STORE",
-            metavar="URL",
-            help="Where it is kept; made if it is not there. Default: .perdure/agents.db in this folder.",
-            show_default=False,
-        ),
-    ] = None,
+    store: Made = None,
     blobs: BlobsAt = None,
     owner: Annotated[str, typer.Option(metavar="NAME", help="Whose session it is.", show_default=False)] = "",
 ) -> None:

@@ -6,6 +6,8 @@ import json
 import unicodedata
 from typing import Any, cast
 
+from perdure.wording import size
+
 LONG = 400
 """Characters of one text that are shown before it is cut."""
 MANY = 24
@@ -15,7 +17,6 @@ DEEP = 12
 WIDE, FEW = 110, 8
 """How many characters and items a list or object may have to be shown in one line."""
 _KEEP = frozenset("\u200c\u200d")
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 def safe(text: str) -> str:
@@ -50,47 +51,6 @@ def cut(text: str, limit: int) -> str:
     # Only as much as can be shown is looked at: the text may have megabytes.
     shown = safe(text[: limit + 1])
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
-
-
-def ago(then: int, now: int) -> str:
-    """How long ago, or in how long, in the largest unit that fits.
-
-    >>> ago(0, 90_000), ago(7_200_000, 0), ago(5, 9)
-    ('1 min ago', 'in 2 h', 'now')
-    """
-    gap = abs(now - then)
-    for unit, name in _UNITS:
-        if gap >= unit:
-            return f"{gap // unit} {name} ago" if then < now else f"in {gap // unit} {name}"
-    return "now"
-
-
-def when(ms: int) -> str:
-    """A moment in universal time, to the second.
-
-    >>> when(1_700_000_000_000), when(10**18)
-    ('2023-11-14 22:13:20Z', '1000000000000000000 ms')
-    """
-    from datetime import UTC, datetime
-
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
-        return f"{ms} ms"
-
-
-def size(count: int) -> str:
-    """A number of bytes.
-
-    >>> size(312), size(70_000), size(5 << 20)
-    ('312 bytes', '68.4 KiB', '5.0 MiB')
-    """
-    if count < 1024:
-        return f"{count} bytes"
-    for power, unit in ((1, "KiB"), (2, "MiB")):
-        if count < 1024 ** (power + 1):
-            return f"{count / 1024**power:.1f} {unit}"
-    return f"{count / 1024**3:.1f} GiB"
 
 
 def count(number: int, thing: str) -> str:

@@ -10,8 +10,9 @@ import typer
 
 from perdure.cli.checking import one_or_all
 from perdure.cli.opening import DEFAULT, AsJson, BlobsAt, Store, open_existing
-from perdure.cli.text import count, cut, size
+from perdure.cli.text import count, cut
 from perdure.errors import InvalidInput
+from perdure.wording import size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -127,7 +127,8 @@ def _fleet(db: Database) -> dict[str, Any] | None:
 
 def _print_stats(found: dict[str, Any]) -> None:
     from perdure.cli.output import Out
-    from perdure.cli.text import count, cut, size
+    from perdure.cli.text import count, cut
+    from perdure.wording import size
 
     out = Out()
     out.line(cut(found["store"], 400), "bold")

@@ -9,22 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.opening import BlobsAt
+from perdure.cli.opening import BlobsAt, Made
 
 if TYPE_CHECKING:
     from perdure.agent.agent import Agent
     from perdure.fleet.worker import Settings, Worker
-
-Writing = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        envvar="PERDURE_STORE",
-        metavar="URL",
-        help="Where sessions are kept; made if it is not there. Default: .perdure/agents.db in this folder.",
-        show_default=False,
-    ),
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 def worker(
     app: Annotated[str, typer.Argument(metavar="APP", help="A module or file with agents in it: app, app.py:desk.")],
-    store: Writing = None,
+    store: Made = None,
     blobs: BlobsAt = None,
     concurrency: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Sessions at once.")] = 20,
     lease: Annotated[

@@ -1,20 +1,24 @@
 """Giving work to a fleet: a session that names its agent, a message in its inbox, and its place on the board."""
 
+# pyright: reportPrivateUsage=false
+# Both ways to submit are the same flows of the database, one after the other.
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
+from perdure import bridge, flow
 from perdure.agent.models.parts import packed
 from perdure.boards import NewWork
-from perdure.bridge import AsyncDatabase
 from perdure.errors import InvalidInput
 from perdure.fleet.places import board_of
+from perdure.flow import Do, Flow
 from perdure.names import check_name, check_session
 
 if TYPE_CHECKING:
-    from perdure.database import Database
+    from perdure.boards import Board
+    from perdure.bridge import AsyncDatabase
+    from perdure.database import Database, DatabaseFlows
 
 MOST = 1_000_000
 """So many sessions may be queued unless told otherwise."""
@@ -37,15 +41,7 @@ def submit(
     ``agent`` is the name of the agent that has it; ``key`` makes this safe to repeat; larger ``priority`` goes first;
     with ``most`` queued already it is refused with ``LimitExceeded``: slow down. False when the key was there already.
     """
-    _check(session, agent, priority)
-    board = board_of(db)
-    made = db.create(session, agent=agent, owner=owner, ttl=ttl)
-    fresh = made
-    if message is not None:
-        fresh = db.post(session, packed(message), key=key or os.urandom(12).hex())
-    # Last: whoever is killed before it leaves a session with something to do, which a worker finds by itself.
-    board.put([NewWork(session, agent, owner, priority)], most=most)
-    return fresh
+    return flow.drive(db, _submission(db, session, message, agent, owner, key, priority, ttl, most))
 
 
 async def submit_async(
@@ -61,13 +57,21 @@ async def submit_async(
     most: int | None = MOST,
 ) -> bool:
     """The same as :func:`submit`, awaited."""
+    work = _submission(db, session, message, agent, owner, key, priority, ttl, most)
+    return await bridge.drive(db.bridge, work)
+
+
+def _submission(
+    db: DatabaseFlows, session: str, message: Any, agent: str, owner: str, key: str | None, priority: int,
+    ttl: Any, most: int | None,
+) -> Flow[bool]:  # fmt: skip
     _check(session, agent, priority)
-    board = await asyncio.to_thread(board_of, db)
-    made = await db.create(session, agent=agent, owner=owner, ttl=ttl)
-    fresh = made
+    board: Board = yield Do(board_of, (db,))
+    fresh = yield from db._create_flow(session, agent=agent, owner=owner, ttl=ttl)
     if message is not None:
-        fresh = await db.post(session, packed(message), key=key or os.urandom(12).hex())
-    await asyncio.to_thread(board.put, [NewWork(session, agent, owner, priority)], most=most)
+        fresh = yield from db._post_flow(session, packed(message), key=key or os.urandom(12).hex())
+    # Last: whoever is killed before it leaves a session with something to do, which a worker finds by itself.
+    yield Do(lambda: board.put([NewWork(session, agent, owner, priority)], most=most))
     return fresh
 
 

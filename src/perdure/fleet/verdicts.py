@@ -10,7 +10,7 @@ from perdure.agent.rebuild import AGENT
 from perdure.batches import OPEN
 from perdure.boards import Rest
 from perdure.errors import Busy, Gone, LeaseLost, NotFound, OutcomeUnknown, Unavailable
-from perdure.hydrate import load_head, look
+from perdure.hydrate import load_head
 from perdure.kernel import BOOK
 from perdure.model import MAIN
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.agent.outcome import RunResult
     from perdure.boards import Work
     from perdure.database import DatabaseFlows
+    from perdure.model import SessionRow
 
 POLL = 5_000
 """Milliseconds between looks at results that come later and can be asked for."""
@@ -52,12 +53,11 @@ def after_run(agent: Agent, work: Work, result: RunResult, now: int, *, most: in
             return rest._replace(due=result.until)
 
 
-def how_far(db: DatabaseFlows, session: str) -> int:
+def how_far(db: DatabaseFlows, row: SessionRow) -> int:
     """A number that grows whenever a session gets further: answers, and outcomes of the calls of the last one.
 
     Its steps do not tell: a call that is tried again and again and kills its worker writes one each time.
     """
-    row = look(db.kernel, session)
     if not any(head.branch == MAIN for head in row.heads):
         return 0
     book = load_head(db.kernel, row, MAIN).doc[BOOK]

@@ -18,6 +18,7 @@ from perdure.kernel import BOOK
 from perdure.model import MAIN, Status
 from perdure.names import check_session
 from perdure.tracked import plain
+from perdure.wording import gap
 
 if TYPE_CHECKING:
     from perdure.boards import Board, Work
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 OK, WAIT, ACT = "ok", "wait", "act"
 """Nothing is to be done; it goes on by itself; a person has to do something."""
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 _TIMERS = ("wake", "cron")
 _LEFT_OUT = 90
 """Characters of a call's arguments, or of an error, that are told."""
@@ -282,10 +282,7 @@ def _end(text: str) -> str:
 
 
 def _gap(ms: int) -> str:
-    for unit, name in _UNITS:
-        if ms >= unit:
-            return f"{ms // unit} {name}"
-    return "a moment"
+    return gap(ms) or "a moment"
 
 
 def _waits(number: int) -> str:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from perdure.agent.agent import Agent
-    from perdure.agent.outcome import RunResult
     from perdure.boards import Board, Work
     from perdure.bridge import AsyncDatabase
     from perdure.fleet.engines import Engine
@@ -86,7 +85,6 @@ class Worker:
         settings: Settings | None = None,
         *,
         url: str | None = None,
-        on_end: Callable[[Work, RunResult], None] | None = None,
     ) -> None:
         self.db = db
         self.agents = {agent.name: agent for agent in agents}
@@ -97,7 +95,6 @@ class Worker:
         """By which another process can open the same store; without it nobody keeps leases for one that computes."""
         self.engine: Engine | None = None
         """What brings hints; without one the board is looked at often."""
-        self._on_end = on_end
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._rests: list[Rest] = []
         self._suspects: set[str] = set()
@@ -232,12 +229,12 @@ class Worker:
             if mark and now != mark:
                 return
             mark = now
-            if self._ticks(now):
+            if self._ticks():
                 return
 
     _looked = 0.0
 
-    def _ticks(self, _: str) -> bool:
+    def _ticks(self) -> bool:
         """Whether it is time to look at the board although it has not changed: a timer may be due."""
         now = asyncio.get_running_loop().time()
         if now - self._looked < 0.25:
@@ -293,8 +290,6 @@ class Worker:
                 rest = rest._replace(due=clock.wall() + ASTRAY)
             if rest.park:
                 log.warning("session %r is parked: %s", work.session, rest.park)
-            if self._on_end is not None:
-                self._on_end(work, result)
         except PerdureError as e:
             rest = after_error(work, e, clock.wall(), most=most, span=self.db._lease_ttl)
             log.info("session %r was put down: %s", work.session, e)
@@ -327,7 +322,7 @@ class Worker:
         row = await self.db.look(work.session)
         if row.status == Status.RUNNING:
             telemetry.took_over(work.session, max(0, self.db.kernel.clock.wall() - row.updated) / 1000)
-        far: int = await self._do(how_far, self.db, work.session)
+        far: int = await self._do(how_far, self.db, row)
         tries: int = await self._do(board.got, self.id, work.session, far)
         return work._replace(tries=tries, step=far)
 

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from perdure import wording
 from perdure._version import __version__
 from perdure.errors import InvalidInput, MissingExtra, PerdureError
 from perdure.model import TAG_PREFIX
@@ -85,13 +86,13 @@ def make_environment() -> Environment:
     )
     filters = cast("dict[str, Any]", env.filters)  # pyright: ignore[reportUnknownMemberType]
     filters.update(
-        cut=text.cut, size=text.size, number=text.number, money=text.money, span=text.span, when=text.when,
+        cut=text.cut, size=text.size, number=text.number, money=text.money, span=text.span, when=wording.when,
         json=text.as_json, brief=text.brief, shown=text.shown, plural=text.plural,
     )  # fmt: skip
     shared = cast("dict[str, Any]", env.globals)  # pyright: ignore[reportUnknownMemberType]
     shared.update(
         url=url, enc=enc, status_words=STATUS_WORDS, tones=TONES, version=__version__, call_words=text.call_words,
-        ago=text.ago, static=static,
+        ago=wording.ago, static=static,
     )  # fmt: skip
     return env
 

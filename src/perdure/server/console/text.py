@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
+
+from perdure import wording
 
 LONG = 6000
 """Characters of one text that are shown before it is cut."""
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 _KEEP = frozenset("\n\t\u200c\u200d")
 """Line breaks, tabs, and the joiners that some scripts and emoji need."""
 _CONTROLS = {0: "NUL", 7: "BEL", 8: "BS", 13: "CR", 27: "ESC", 127: "DEL"}
@@ -59,19 +59,6 @@ def cut(text: str, limit: int = 80) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def ago(then: int, now: int) -> str:
-    """How long ago, or in how long, in the largest unit that fits.
-
-    >>> ago(0, 90_000), ago(7_200_000, 0), ago(5, 9)
-    ('1 min ago', 'in 2 h', 'now')
-    """
-    gap = abs(now - then)
-    for unit, name in _UNITS:
-        if gap >= unit:
-            return f"{gap // unit} {name} ago" if then < now else f"in {gap // unit} {name}"
-    return "now"
-
-
 def span(ms: float) -> str:
     """How long something took.
 
@@ -89,30 +76,13 @@ def span(ms: float) -> str:
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {int(ms // 1000) % 60} s"
 
 
-def when(ms: int) -> str:
-    """A moment in universal time.
-
-    >>> when(1_700_000_000_000), when(10**18)
-    ('2023-11-14 22:13:20Z', '1000000000000000000 ms')
-    """
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
-        return f"{ms} ms"
-
-
 def size(count: float) -> str:
     """A number of bytes.
 
     >>> size(312), size(70_000), size(5 << 20)
     ('312 B', '68.4 KiB', '5.0 MiB')
     """
-    if count < 1024:
-        return f"{count:.0f} B"
-    for power, unit in ((1, "KiB"), (2, "MiB")):
-        if count < 1024 ** (power + 1):
-            return f"{count / 1024**power:.1f} {unit}"
-    return f"{count / 1024**3:.1f} GiB"
+    return wording.size(count, "B")
 
 
 def number(value: float) -> str:
