@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KILLS = 30
+ROUNDS = 12
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -38,6 +39,9 @@ def test_a_journal_that_makes_doubtful_calls_again_is_found_out(tmp_path: Path) 
 
 def test_a_call_that_a_siblings_commit_calls_started_is_found_out(tmp_path: Path) -> None:
     with campaigning("sqlite", tmp_path, seed=3, sabotage="siblings") as campaign:
-        for hit in range(3, 12):
+        # Which sibling commits first is up to the machine: one round in a few happens to show it.
+        for hit in ROUNDS * list(range(3, 12)):
             campaign.session("approved", drops=False, kills=[("commit.after_write", hit)])
-    assert any(v.never_begun for v in campaign.verdicts)
+            if campaign.verdicts[-1].never_begun:
+                return
+    raise AssertionError(f"{campaign.kills} kills, and no call in doubt that nobody had begun")
