@@ -196,6 +196,40 @@ def test_killing_a_parent_with_its_child_loses_and_repeats_nothing(tmp_path: Pat
         assert len(set((folder / "bookings").read_text().split())) == 1
 
 
+def test_putting_a_parent_down_puts_its_child_down_after_the_childs_step(tmp_path: Path):
+    stop = asyncio.Event()
+
+    @tool(if_unsure="ask")
+    def sign(paper: str) -> str:
+        """Sign a paper."""
+        booked.append(paper)
+        stop.set()
+        return f"{paper} signed"
+
+    def twice() -> tuple[Agent, Agent]:
+        script = by_turn(calls(("sign", {"paper": "one"})), calls(("sign", {"paper": "two"})), last)
+        child = Agent("signer", model=ScriptedModel(script), tools=[sign])
+        does = child.as_tool(description="Sign papers.")
+        return Agent(
+            "boss", model=ScriptedModel(by_turn(calls(("signer", {"task": "both"})), last)), tools=[does]
+        ), child
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            parent, _ = twice()
+            put_down = await parent.run(db, session="trip", message="go", stop=stop)
+            assert put_down.status == "waiting_result"
+            assert [c.status for c in put_down.children] == ["running"]
+            assert booked == ["one"]
+        async with opened(tmp_path) as db:
+            parent, _ = twice()
+            end = await parent.run(db, session="trip")
+            assert (end.status, end.text) == ("done", "two signed")
+
+    play(work())
+    assert booked == ["one", "two"]
+
+
 def test_cancelling_reaches_children_that_wait(tmp_path: Path):
     parent, _ = pair("Rome")
 

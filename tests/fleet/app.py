@@ -97,6 +97,8 @@ async def script(request: Request) -> object:
         return calls(("compute", {"seconds": float(words[1])}))
     if words[0] == "crash":
         return calls(("crash", {}))
+    if words[0] == "delegate":
+        return calls(("desk", {"task": " ".join(words[1:])}))
     if words[0] == "down":
         raise ModelUnavailable("the model is down")
     return f"you said {said}"
@@ -109,3 +111,4 @@ def model() -> ScriptedModel:
 
 desk = Agent("desk", model=model(), tools=[charge, look_up, refund, narrow], instructions="Help.")
 heavy = Agent("heavy", model=model(), tools=[compute, crash])
+boss = Agent("boss", model=model(), tools=[desk.as_tool(description="Have the desk do it.")])

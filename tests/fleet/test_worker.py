@@ -49,6 +49,7 @@ def test_a_killed_worker_is_replaced_in_the_middle_of_a_step(kind: str, tmp_path
         until(lambda: is_idle(db, sessions), workers)
         assert [answered(db, s) for s in sessions] == [[f"done: charged B{i}"] for i in range(5)]
         assert workers.charges() == {f"{name}{i}": 1 for i in range(5) for name in "AB"}
+        until(lambda: [w.recovered for w in board(db).workers()] == [len(hit)], workers)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,6 +70,24 @@ def test_an_evicted_worker_ends_its_step_and_leaves_nothing_behind(kind: str, tm
         workers.start()
         until(lambda: is_idle(db, ["s"]), workers)
         assert workers.charges() == {"A": 1}
+        assert len(workers.lines("charge")) == 1
+
+
+def test_an_evicted_worker_does_not_wait_for_the_whole_work_of_a_child(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.3", lease=30.0) as workers:
+        (one,) = workers.start()
+        submit(db, "s", "delegate charge A", agent="boss")
+        until(lambda: workers.lines("charge"), workers)
+        workers.kill(one, signal.SIGTERM)
+        assert one.returncode == 0, workers.said()
+        (child,) = (row for row in db.sessions() if row.id != "s")
+        assert not any(m["role"] == "assistant" and m["content"] for m in db.read(child.id).plain()["messages"])
+        assert not db.look("s").lease.holder
+        assert not child.lease.holder
+        workers.start()
+        until(lambda: is_idle(db, ["s"]), workers)
+        assert answered(db, "s") == ["done: done: charged A"]
         assert len(workers.lines("charge")) == 1
 
 
@@ -132,6 +151,9 @@ def test_a_model_that_is_down_is_asked_again_later_and_the_session_parked_in_the
         (work,) = until(lambda: board(db).works(Filter(state="parked")), workers)
         assert "the model is down" in work.parked
         assert db.look("s").pending == 1
+        # Trying again is no recovery: nobody died.
+        until(lambda: [w.done for w in board(db).workers()] == [2], workers)
+        assert [w.recovered for w in board(db).workers()] == [0]
 
 
 def test_only_so_many_calls_of_a_narrow_tool_are_made_at_once_by_all_workers(tmp_path: Path):

@@ -72,7 +72,7 @@ class AgentTool(Tool):
         if result.status == ended.SLEEPING and result.text:
             # It had answered already when a process died, and has work of its own to do later.
             return said_by(result)
-        if result.status in WAITS:
+        if result.status in (*WAITS, ended.STOPPED):
             return Later({"session": session, "effect": effect, "status": result.status})
         if result.status != ended.DONE:
             raise NotDone(f"{self.agent.name} ended with {result.status}: {result.reason or result.text}"[:500])
@@ -86,6 +86,8 @@ class AgentTool(Tool):
             try:
                 # It lives as long as who waits for it, unless it was told otherwise.
                 options: dict[str, Any] = {"ttl": loop.s._settings.ttl, **self._options}
+                # A worker that must go does not wait for a child's whole work, only for its step.
+                options["stop"] = loop.stopping
                 return await self.agent.run(
                     db, session=session, message=task, key=effect, owner=loop.s.owner, parent=parent, **options
                 )

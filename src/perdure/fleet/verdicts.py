@@ -32,8 +32,10 @@ def wait_before(tries: int) -> int:
     return min(LONGEST, int(FIRST * 2 ** (max(tries, 1) - 1) * random.uniform(0.75, 1.25)))
 
 
-def after_run(agent: Agent, work: Work, result: RunResult, now: int, *, most: int, version: str) -> Rest:
-    """How to put a session down after a run that ended with a result."""
+def after_run(
+    agent: Agent, work: Work, result: RunResult, now: int, *, most: int, version: str, going: bool = False
+) -> Rest:
+    """How to put a session down after a run that ended with a result; ``going``: the worker was told to go."""
     rest = Rest(work.session, work.step)
     match result.status:
         case ended.STOPPED:
@@ -47,6 +49,9 @@ def after_run(agent: Agent, work: Work, result: RunResult, now: int, *, most: in
         case ended.WAITING_APPROVAL:
             # An expired request is an outcome, and somebody must notice.
             return rest._replace(due=min((a.expires for a in result.approvals), default=None))
+        case ended.WAITING_RESULT if going:
+            # What it waits for may be a child that was put down between two steps, as this worker goes.
+            return rest._replace(again=True)
         case ended.WAITING_RESULT if any(tool.poll is not None for tool in agent.tools.values()):
             return rest._replace(due=now + POLL)
         case _:
@@ -73,7 +78,7 @@ def after_error(work: Work, error: Exception, now: int, *, most: int, span: int)
         return rest._replace(due=now + span)
     if isinstance(error, Busy):
         # A person talks to it, or a worker that was thought dead is alive after all.
-        return rest._replace(due=now + max(50, span // 4))
+        return rest._replace(uncounted=True, due=now + max(50, span // 4))
     if isinstance(error, (Gone, NotFound)):
         return rest
     if isinstance(error, (Unavailable, OutcomeUnknown)):

@@ -275,17 +275,19 @@ class Worker:
         """Run one session as far as it goes, and say how to put it down."""
         most, clock = self.settings.most_tries, self.db.kernel.clock
         rest: Rest | None = Rest(work.session, work.step, again=True)
+        left = False
         try:
             if work.tries > 1:
-                self.recovered += 1
-                work = await self._counted(board, work)
+                work, left = await self._counted(board, work)
                 if work.tries > most:
                     rest = await self._give_up(work)
                     return
             agent = self.agents[work.agent]
             options: dict[str, Any] = {"agents": tuple(self.agents.values()), "live": self.settings.live}
             result = await agent.run(self.db, session=work.session, owner=work.owner, stop=self._park, **options)
-            rest = after_run(agent, work, result, clock.wall(), most=most, version=self.version)
+            self.recovered += left
+            going = self._park.is_set()
+            rest = after_run(agent, work, result, clock.wall(), most=most, version=self.version, going=going)
             if result.status == DONE and not result.turns and await self._is_astray(work):
                 rest = rest._replace(due=clock.wall() + ASTRAY)
             if rest.park:
@@ -317,14 +319,17 @@ class Worker:
         """
         return (await self.db.look(work.session)).status == Status.RUNNING
 
-    async def _counted(self, board: Board, work: Work) -> Work:
-        """How often it was tried at the place it stands at: what got further before its worker died counts anew."""
+    async def _counted(self, board: Board, work: Work) -> tuple[Work, bool]:
+        """How often it was tried at the place it stands at: what got further before its worker died counts anew.
+
+        And whether a worker died of it or beside it: what failed was put down, and is merely tried again.
+        """
         row = await self.db.look(work.session)
         if row.status == Status.RUNNING:
             telemetry.took_over(work.session, max(0, self.db.kernel.clock.wall() - row.updated) / 1000)
         far: int = await self._do(how_far, self.db, row)
         tries: int = await self._do(board.got, self.id, work.session, far)
-        return work._replace(tries=tries, step=far)
+        return work._replace(tries=tries, step=far), row.status != Status.FAILED
 
     async def _give_up(self, work: Work) -> Rest:
         reason = f"its worker died or failed {work.tries - 1} times at the same place: look at it, then retry it"
