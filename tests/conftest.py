@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import settings
 
@@ -14,6 +16,9 @@ settings.load_profile("perdure")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Say where servers are written down before test processes are started."""
+    # A run in the background of a script is born deaf to interrupts, and so would be all that it starts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     shared.begin()
 
 
