@@ -244,11 +244,10 @@ class Branching(SessionCore):
         try:
             yield from self._settle_pending()
             body = codec.encode(_EMPTY, self.kernel.form)
-            # The session stands where it stood, whatever was going on at a place that now gets a name.
-            status = row.status if asked[0] in (Kind.FORK, Kind.TAG) else before.envelope.status
+            # The branch stands where that checkpoint did; of the session only a rewind of main says so.
             item, point = seal_commit(
                 self.kernel, self.id, branch, before, asked[0], body, x, self._settings,
-                status, self.fence, line=row.lines, expect=expect,
+                before.envelope.status, self.fence, line=row.lines, expect=expect,
             )  # fmt: skip
             self._beginning = Line(item, point, left)
             self._pending, self._asked = (item, point, {}), asked

@@ -15,7 +15,7 @@ from perdure.errors import Corrupted, KeyMismatch, PerdureError, UnsupportedForm
 from perdure.hydrate import open_row, payload_of, where_is
 from perdure.inbox import open_entry
 from perdure.kernel import Kernel, Point, genesis
-from perdure.model import ANCHOR, PACK, SNAPSHOT, TAG_PREFIX, Artifact, Dump, Envelope, Kind, Row
+from perdure.model import ANCHOR, MAIN, PACK, SNAPSHOT, TAG_PREFIX, Artifact, Dump, Envelope, Head, Kind, Row
 from perdure.packs import PackReader, flesh_out, open_base
 from perdure.values import BlobRef
 
@@ -281,11 +281,19 @@ class Inspection:
                 if not rows or (rows[-1][0].step, rows[-1][0].id) != (head.step, head.id):
                     self._note(where, "its pointer is not at the end of its line")
         if self._dump.rows:
-            last = self._dump.rows[-1][0]
-            env = self._envelopes.get((last.line, last.step))
-            row = self._dump.row
-            if env is not None and (env.owner, env.status) != (row.owner, row.status):
-                self._note(f"session {self._id!r}", "the store says another owner or status than its newest checkpoint")
+            self._standing(heads.get(MAIN))
+
+    def _standing(self, main: Head | None) -> None:
+        """What the store tells of the session must be what its checkpoints say."""
+        last, row, where = self._dump.rows[-1][0], self._dump.row, f"session {self._id!r}"
+        newest = self._envelopes.get((last.line, last.step))
+        if newest is not None and newest.owner != row.owner:
+            self._note(where, "the store says another owner than its newest checkpoint")
+        # Where it stands is what main says; only without it, any branch does.
+        env = self._envelopes.get((main.line, main.step)) if main is not None else newest
+        if env is not None and (env.status, str(env.x.get("error", ""))) != (row.status, row.error):
+            of = " of main" if main is not None else ""
+            self._note(where, f"the store says another status or error than its newest checkpoint{of}")
 
     def _named(self) -> None:
         """Checkpoints that others name, and that nothing else need stand on: retention keeps those, too."""

@@ -109,7 +109,12 @@ class Lease(NamedTuple):
 
 
 class SessionRow(NamedTuple):
-    """What a store knows of a session without opening anything: projections of the newest envelope."""
+    """What a store knows of a session without opening anything: projections of its envelopes.
+
+    Where it stands (``status``, ``error``, ``agent``) is what commits on the branch ``main`` say, so that nothing that
+    happens on another branch hides what waits there; while there is no ``main``, the newest commit of any branch says
+    it. Every commit, of whatever branch, moves ``owner``, ``updated`` and ``expires``.
+    """
 
     id: str
     owner: str
@@ -126,14 +131,20 @@ class SessionRow(NamedTuple):
     lines: int = 0
     """The number of the next line to be started."""
     agent: str = ""
-    """Who works on it, as the newest commit that named an agent says."""
+    """Who works on it, as the newest commit of ``main`` that named an agent says."""
     error: str = ""
-    """The error class of the newest checkpoint; "" when it has none."""
+    """The error class of the newest checkpoint of ``main``; "" when it has none."""
 
     @property
     def cursor(self) -> str:
         """Where a list that shows the newest first goes on after this session."""
         return f"{self.updated}:{self.id}"
+
+    @property
+    def branches(self) -> list[str]:
+        """Where something may wait, ``main`` first. Not tags: nothing waits there, and what they name may be gone."""
+        names = (head.branch for head in self.heads if not head.branch.startswith(TAG_PREFIX))
+        return sorted(names, key=lambda name: (name != MAIN, name))
 
 
 class Row(NamedTuple):
@@ -180,7 +191,7 @@ class Append(NamedTuple):
     effect: str = ""
     approval: str = ""
     agent: str = ""
-    """Whom the session belongs to from now on; "" leaves that as it is."""
+    """Whom the session belongs to from now on; "" leaves that as it is. Like status and error it counts on ``main``."""
 
 
 class Landed(NamedTuple):

@@ -14,8 +14,10 @@ import msgspec
 import psycopg
 import pytest
 
+from perdure.model import Head
 from perdure.redislink import pack
 from perdure.stores import _pg_open, _sqlite_open, open_store
+from perdure.stores._fileindex import Place, SessionIndex
 from perdure.stores._filerecords import COMMIT, STATE, Commit, State, decode
 from perdure.stores.redis import RedisStore
 from tests.contract.writing import commit, entry, land, post, write
@@ -34,7 +36,8 @@ FOLDER = resources.files("perdure.stores") / "sql"
 FIRST = commit("s", owner="ana", tool="search", ttl=60)
 SECOND = commit("s", 1, FIRST.id, owner="ana", status="failed", error="TimeoutError")
 FORK = commit("s", 1, None, branch="b", line=1, starts=True, owner="ana")
-LATER = commit("s", 2, FORK.id, branch="b", line=1, owner="ana", error="Refused")
+LATER = commit("s", 2, FORK.id, branch="b", line=1, owner="ana", status="running", error="Refused")
+ALONE = commit("z", branch="b", owner="bob", status="paused", error="Refused")
 FINE = commit("t", owner="bob")
 
 
@@ -46,9 +49,10 @@ def the_same_as_ever(url: str) -> None:
         assert row is not None
         assert (row.owner, row.status, row.lines) == ("ana", "failed", 2)
         assert {head.branch: head.id for head in row.heads} == {"main": SECOND.id, "b": LATER.id}
-        assert (row.agent, row.error) == ("", "Refused")
+        # Version 1 let the newest commit of any branch say where a session stands.
+        assert (row.agent, row.error) == ("", "TimeoutError")
         assert [r.id for r in store.load("s", 0).rows] == [FIRST.id, SECOND.id]
-        assert store.counts() == [("failed", "", "Refused", 1), ("idle", "", "", 1)]
+        assert store.counts() == [("failed", "", "TimeoutError", 1), ("idle", "", "", 1)]
         land(store, commit("s", 2, SECOND.id, owner="ana", agent="support"))
         write(store, "new", agent="billing", error="TimeoutError")
         assert store.counts() == [
@@ -123,10 +127,10 @@ def old_file(tmp_path: Path) -> Path:
         for no, session, owner in ((1, "s", "ana"), (2, "t", "bob")):
             sql = "insert into sessions (no, id, owner, status, created, updated) values (?, ?, ?, 'idle', 1, 2)"
             connection.execute(sql, (no, session, owner))
-        for no, item in ((1, FIRST), (1, FORK), (1, LATER._replace(error="")), (1, SECOND), (2, FINE)):
-            put(connection, no, item)
         # The newest of its heads is another one than that of main.
-        connection.execute("update commits set seq = 99, error = 'Refused' where id = ?", (LATER.id,))
+        for no, item in ((1, FIRST), (1, FORK), (1, SECOND), (1, LATER), (2, FINE)):
+            put(connection, no, item)
+        assert connection.execute("select status from sessions where no = 1").fetchall() == [("running",)]
     return path
 
 
@@ -137,6 +141,19 @@ def test_a_file_of_version_1_is_brought_up_to_date(old_file: Path):
         old = "sqlite_autoindex_sessions_1", "sessions_by_owner"
         found = {name for (name,) in connection.execute("select name from sqlite_schema where tbl_name = 'sessions'")}
         assert found >= {"sessions", *old}
+
+
+def test_a_session_without_main_stands_at_its_newest_checkpoint_in_a_file(old_file: Path):
+    with closing(apsw.Connection(str(old_file))) as connection:
+        sql = "insert into sessions (no, id, owner, status, created, updated) values (3, 'z', 'bob', 'idle', 1, 2)"
+        connection.execute(sql)
+        put(connection, 3, commit("z", branch="a", line=1))
+        put(connection, 3, ALONE)
+    store = open_store(f"sqlite:///{old_file}")
+    row = store.look("z")
+    assert row is not None
+    assert (row.status, row.error) == ("paused", "Refused")
+    store.close()
 
 
 def test_a_process_of_version_1_that_has_the_file_open_goes_on(old_file: Path):
@@ -153,7 +170,7 @@ def test_a_process_of_version_1_that_has_the_file_open_goes_on(old_file: Path):
 
 def test_ten_processes_may_bring_one_file_up_to_date_at_once(old_file: Path):
     (answer,) = open_ten_times_at_once(f"sqlite:///{old_file}")
-    assert answer.split() == ["ab" * 16, "Refused"]
+    assert answer.split() == ["ab" * 16, "TimeoutError"]
     the_same_as_ever(f"sqlite:///{old_file}")
 
 
@@ -191,8 +208,9 @@ def old_schema(tmp_path: Path) -> Iterator[tuple[str, Any]]:
             "insert into perdure_meta (version, id, epoch, cluster, timeline) values (1, %s, %s, %s, %s)",
             ("ab" * 16, "cd" * 8, cluster, timeline),
         )
-        for item in (FIRST, SECOND, FORK, LATER._replace(status="failed"), FINE):
+        for item in (FIRST, SECOND, FORK, LATER, FINE):
             assert append(connection, item) == "l"
+        assert connection.execute("select status from perdure_session where id = 's'").fetchone() == ("running",)
         yield url, connection
 
 
@@ -202,6 +220,17 @@ def test_tables_of_version_1_are_brought_up_to_date(old_schema: tuple[str, Any])
     assert connection.execute("select version from perdure_meta").fetchone() == (_pg_open.VERSION,)
     shown = connection.execute("select session, agent, error from perdure_sessions order by session").fetchall()
     assert shown == [("new", "billing", "TimeoutError"), ("s", "support", ""), ("t", "", "")]
+
+
+def test_a_session_without_main_stands_at_its_newest_checkpoint_in_tables(old_schema: tuple[str, Any]):
+    url, connection = old_schema
+    assert append(connection, ALONE) == "l"
+    assert append(connection, commit("z", 1, None, branch="a", line=1, starts=True, status="failed")) == "l"
+    store = open_store(url)
+    row = store.look("z")
+    assert row is not None
+    assert (row.status, row.error) == ("failed", "")
+    store.close()
 
 
 def test_a_process_of_version_1_that_has_the_tables_open_goes_on(old_schema: tuple[str, Any]):
@@ -214,7 +243,8 @@ def test_a_process_of_version_1_that_has_the_tables_open_goes_on(old_schema: tup
     assert append(connection, fork) == "l"
     assert connection.execute("select count(*) from perdure_sessions").fetchone() == (3,)
     store = open_store(url)
-    assert [(row.agent, row.error) for row in store.sessions()][1:] == [("support", "TimeoutError"), ("", "Refused")]
+    # What it writes on another branch does not speak for the session any more, either.
+    assert [(row.agent, row.error) for row in store.sessions()][1:] == [("support", "TimeoutError"), ("", "")]
     store.drop("s", None, "deleted")
     assert store.look("s").agent == ""  # type: ignore[union-attr]
     store.close()
@@ -236,7 +266,7 @@ def test_ten_processes_may_bring_the_tables_up_to_date_at_once(old_schema: tuple
         connection.execute("commit")
 
     (answer,) = open_ten_times_at_once(url, end_it_once_somebody_waits)
-    assert answer.split() == ["ab" * 16, "Refused"]
+    assert answer.split() == ["ab" * 16, "TimeoutError"]
     assert connection.execute("select count(*) from perdure_sessions where agent = ''").fetchone() == (3,)
 
 
@@ -261,6 +291,24 @@ def test_records_of_a_log_that_was_written_before_there_were_agents_can_be_read(
         assert isinstance(read, Commit | State)
         assert read.agent == ""
         assert decode(kind, msgspec.msgpack.encode(values), "a log") == record
+
+
+def test_a_log_that_was_rewritten_when_any_branch_said_where_a_session_stands():
+    index = SessionIndex()
+    heads: list[Head] = []
+    for number, item in enumerate((FIRST, SECOND, FORK, LATER), 1):
+        said = Commit(
+            number, item.branch, item.line, item.step, item.id, item.digest, item.starts, "ana", item.status, "commit",
+            1, 2, None, (), (), "", item.error, b"e", b"p",
+        )  # fmt: skip
+        index.apply(said, Place(number * 100, 100))
+        heads.append(Head(item.branch, item.line, item.step, item.id))
+    state = State("ana", "running", 1, 2, None, (heads[1], heads[3]), "", 3, 2, 4, 0, 0, "", "Refused")
+    index.apply(state, Place(500, 100))
+    assert (index.status, index.error) == ("failed", "TimeoutError")
+    # One that has no main, and a tombstone, stand where they were said to.
+    index.apply(msgspec.structs.replace(state, heads=(heads[3],)), Place(600, 100))
+    assert (index.status, index.error) == ("running", "Refused")
 
 
 def test_a_session_in_redis_that_was_written_before_there_were_agents_can_be_read_and_written(tmp_path: Path):

@@ -71,6 +71,7 @@ DAMAGE = {
     " from commits where step = 4 and line = 0) where step = 3 and line = 0",
     "a kind": "update commits set kind = 'done' where step = 3 and line = 0",
     "a status": "update sessions set status = 'failed'",
+    "an error": "update sessions set error = 'TimeoutError'",
     "an owner": "update sessions set owner = 'eve'",
     "blob refs": "update commits set blobs = '' where blobs <> ''",
     "a pointer": "update sessions set step = 39, head = (select id from commits where step = 39 and line = 0)",
@@ -123,6 +124,22 @@ def test_damage_is_found_and_the_rest_is_looked_at_all_the_same(tmp_path: Path, 
         assert {f.session for f in report.findings} <= {"s", "t", ""}
         assert report.sessions == 2
         assert "'s'" in str(report.findings[0])
+
+
+def test_a_session_that_is_said_to_stand_where_a_branch_does_is_found(tmp_path: Path, clock: FakeClock):
+    url = f"sqlite:///{tmp_path}/a.db"
+    with perdure.open(url, clock=clock) as db, db.session("s", owner="ana") as s:
+        s.commit("waits", status="waiting_result")
+        s.fork("b")
+        s.switch("b")
+        s.commit("fails", status="failed")
+        assert db.verify().ok
+    connection = apsw.Connection(f"{tmp_path}/a.db")
+    connection.execute("update sessions set status = 'failed'")
+    connection.close()
+    with perdure.open(url, clock=clock) as db:
+        (finding,) = db.verify().findings
+        assert finding.what == "the store says another status or error than its newest checkpoint of main"
 
 
 def test_several_findings_are_reported_each_in_its_place(tmp_path: Path, clock: FakeClock):

@@ -313,7 +313,7 @@ class Worker:
             self._stir.set()
 
     async def _is_astray(self, work: Work) -> bool:
-        """Whether a session stands at running although there was nothing to do in it: another branch is being run.
+        """Whether a session stands at running although there is nothing to do for its agent: other code has a run open.
 
         It would be adopted at once, again and again.
         """

@@ -10,6 +10,7 @@ from perdure.model import Append, Head, Landed, Span, Status
 from perdure.stores import _verdicts as verdicts
 from perdure.stores._filerecords import Commit, Posted, Record, Rewritten, State, checked
 from perdure.stores._lease import StoredLease
+from perdure.stores._standing import restored_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -211,7 +212,7 @@ def drop(file: SessionFile, session: str, reason: str, wall: int) -> None:
 
 def restore(file: SessionFile, dump: Dump) -> None:
     """Write a dumped session; what was posted here meanwhile stays."""
-    row, index = dump.row, file.index
+    row, index = restored_row(dump), file.index
     if index.next_line:
         raise verdicts.has_checkpoints(row.id, next(iter(index.heads.values()), None))
     lease = file.lease()

@@ -12,6 +12,7 @@ from perdure.model import MAIN, Append, Head, Landed, Lease, Status
 from perdure.pg.text import packed, unpacked
 from perdure.stores import _verdicts as verdicts
 from perdure.stores._pg_read import EXTRA
+from perdure.stores._standing import restored_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,7 +189,7 @@ class Writer:
 
     def restore(self, connection: Connection, dump: Dump, rows: list[tuple[Any, ...]], claim: int) -> None:
         """Insert a dumped session, in one transaction of several statements."""
-        row, schema = dump.row, self._schema
+        row, schema = restored_row(dump), self._schema
         wall = self._time.now()[0]
         with connection.transaction():
             ((no, lines, head, claimed),) = connection.ask(

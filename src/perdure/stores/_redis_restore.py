@@ -13,6 +13,7 @@ from perdure.stores import _redis_scripts as scripts
 from perdure.stores import _verdicts as verdicts
 from perdure.stores._redis_desk import refusal, utf8
 from perdure.stores._redis_form import SHOWN, artifact_value, entry_tail, mark, names_value, packed, row_tail
+from perdure.stores._standing import restored_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +70,7 @@ def _begin(desk: Desk, stage: bytes) -> bytes:
 
 
 def _about(dump: Dump, totals: dict[str, int]) -> bytes:
-    row = dump.row
+    row = restored_row(dump)
     return packed(
         {
             "owner": row.owner,

@@ -13,6 +13,7 @@ from perdure.model import MAIN, Head, Landed, Status
 from perdure.stores import _verdicts as verdicts
 from perdure.stores._sqlite_cursor import value_of
 from perdure.stores._sqlite_read import NEWEST
+from perdure.stores._standing import restored_row, speaks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,9 +42,10 @@ _BRANCH = (
     " on conflict do update set line = excluded.line, step = excluded.step, head = excluded.head"
 )
 _MAIN = "update sessions set line = ?, step = ?, head = ? where no = ?"
-_TOUCH = "update sessions set status = ?, updated = ?, expires = ?, until = ?, boot = ?, lines = ?, error = ?"
+_TOUCH = "update sessions set updated = ?, expires = ?, until = ?, boot = ?, lines = ?"
 _TOUCH_BRANCH = f"{_TOUCH} where no = ?"
-_TOUCH_MAIN = f"{_TOUCH}, line = ?, step = ?, head = ? where no = ?"
+_TOUCH_ALONE = f"{_TOUCH}, status = ?, error = ? where no = ?"
+_TOUCH_MAIN = f"{_TOUCH}, status = ?, error = ?, line = ?, step = ?, head = ? where no = ?"
 
 
 class Writer:
@@ -63,6 +65,7 @@ class Writer:
     def _append(self, cursor: Cursor, item: Append) -> Landed | PerdureError:
         found = cursor.execute(_STATE, (item.session,)).fetchone()
         no, owner, lines, reason, *place, holder, token, until, span, boot = found or _NO_STATE
+        tells = speaks(item.branch, place[2] is not None)
         if item.branch != MAIN:
             place = cursor.execute(_HEAD, (no, item.branch)).fetchone() or (None, None, None)
         stored, lines = self._reader.lease(holder, token, until, span, boot), self._reader.whole(lines)
@@ -107,18 +110,21 @@ class Writer:
             cursor.execute(born, (item.owner, wall, no))
         elif owner != item.owner:
             cursor.execute("update sessions set owner = ? where no = ?", (item.owner, no))
-        if item.agent:
+        if item.agent and tells:
             cursor.execute("update sessions set agent = ? where no = ?", (item.agent, no))
         if item.token is not None:
             stored = self._judge.grant(stored.holder, stored.token, stored.span)
         expires = None if item.ttl is None else wall + item.ttl * 1000
         lines = max(lines, item.line + 1)
-        touched = (item.status, wall, expires, stored.until, stored.boot, lines, item.error)
+        touched, standing = (wall, expires, stored.until, stored.boot, lines), (item.status, item.error)
         if item.branch == MAIN:
-            cursor.execute(_TOUCH_MAIN, (*touched, item.line, item.step, item.id, no))
+            cursor.execute(_TOUCH_MAIN, (*touched, *standing, item.line, item.step, item.id, no))
         else:
             cursor.execute(_BRANCH, (no, item.branch, item.line, item.step, item.id))
-            cursor.execute(_TOUCH_BRANCH, (*touched, no))
+            if tells:
+                cursor.execute(_TOUCH_ALONE, (*touched, *standing, no))
+            else:
+                cursor.execute(_TOUCH_BRANCH, (*touched, no))
         if item.takes:
             cursor.executemany(
                 "update inbox set taken = ?, body = x'' where no = ? and key = ?",
@@ -253,7 +259,7 @@ class Writer:
 
     def restore(self, cursor: Cursor, dump: Dump) -> None:
         """Insert a dumped session."""
-        row = dump.row
+        row = restored_row(dump)
         no = self.number(cursor, row.id)
         if value_of(cursor, "select lines from sessions where no = ?", (no,)):
             raise verdicts.has_checkpoints(row.id, next(iter(self._reader.heads(cursor, no)), None))

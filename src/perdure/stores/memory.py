@@ -14,6 +14,7 @@ from perdure.clock import SystemClock
 from perdure.errors import ForkedProcess, HandleClosed, InvalidInput, PerdureError
 from perdure.model import (
     ANCHOR,
+    MAIN,
     SNAPSHOT,
     Bundle,
     ChangePage,
@@ -43,6 +44,7 @@ from perdure.stores._memory_room import (
     rows_between,
     write_row,
 )
+from perdure.stores._standing import restored_row, speaks
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -135,8 +137,9 @@ class MemoryStore:
         wall = self._clock.wall()
         if session.reason or not session.lines:
             session.created, session.reason = wall, ""
-        session.owner, session.status, session.updated = item.owner, item.status, wall
-        session.agent, session.error = item.agent or session.agent, item.error
+        session.owner, session.updated = item.owner, wall
+        if speaks(item.branch, MAIN in session.heads):
+            session.status, session.error, session.agent = item.status, item.error, item.agent or session.agent
         session.expires = None if item.ttl is None else wall + item.ttl * 1000
         session.lines = max(session.lines, item.line + 1)
         if item.token is not None:
@@ -362,7 +365,7 @@ class MemoryStore:
 
     def restore(self, dump: Dump) -> None:
         """Put a dumped session into this store."""
-        row = dump.row
+        row = restored_row(dump)
         for _, shown in dump.rows:
             if missing := {
                 "branch",

@@ -8,7 +8,7 @@ local R, place = P .. ':r:' .. id, line .. ':' .. step
 local meta = call('HMGET', P .. ':meta', 'id', 'fence')
 if meta[1] ~= ARGV[2] then return {'other'} end
 local s = call('HMGET', S, 'h:' .. branch, 'holder', 'token', 'until', 'span', 'reason', 'lines', 'owner', 'status',
-  'due', 'rows', 'bytes', 't:' .. line, 'error')
+  'due', 'rows', 'bytes', 't:' .. line, 'error', 'h:main')
 local head = s[1]
 local before = head and match(head, '^%d+:%d+:(.*)$')
 local same
@@ -85,13 +85,16 @@ if s[8] ~= owner then
   call('ZREM', P .. ':owner:' .. s[8], id)
   call('ZADD', P .. ':owner:' .. owner, 0, id)
 end
-if s[9] ~= status then
-  put('status', status)
-  call('ZREM', P .. ':status:' .. s[9], id)
-  call('ZADD', P .. ':status:' .. status, 0, id)
+-- Where a session stands is what "main" says; only while there is none, any branch does.
+if branch == 'main' or not s[15] then
+  if s[9] ~= status then
+    put('status', status)
+    call('ZREM', P .. ':status:' .. s[9], id)
+    call('ZADD', P .. ':status:' .. status, 0, id)
+  end
+  if agent ~= '' then put('agent', agent) end
+  if (s[14] or '') ~= problem then put('error', problem) end
 end
-if agent ~= '' then put('agent', agent) end
-if (s[14] or '') ~= problem then put('error', problem) end
 local due = s[10]
 if ttl == '' then
   put('expires', '')

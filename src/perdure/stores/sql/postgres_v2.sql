@@ -1,4 +1,5 @@
--- From version 1 of the PostgreSQL store to version 2: a session says who works on it, and what error it stands at.
+-- From version 1 of the PostgreSQL store to version 2: a session says who works on it, and what error it stands at;
+-- and it is the branch "main" that says where it stands.
 
 -- Changes nothing and locks the view: whoever reads through it takes it before the table, and so must this.
 alter view $schema.perdure_sessions alter column session drop default;
@@ -6,17 +7,17 @@ alter table $schema.perdure_session
     add column agent text collate "C" not null default '',
     add column error text not null default '';
 
--- What error they stand at now: that of the newest checkpoint, which is the head of some branch.
-update $schema.perdure_session s set error = newest.error
+-- Where they stand now: at the head of "main" or, where there is none, at the newest of the other heads.
+update $schema.perdure_session s set status = newest.status, error = coalesce(newest.error, '')
 from (
-    select distinct on (h.no) h.no, r.error
+    select distinct on (h.no) h.no, r.status, r.error
     from (
-        select t.no, t.line, t.step from $schema.perdure_session t where t.head is not null
+        select t.no, t.line, t.step, 0 as aside from $schema.perdure_session t where t.head is not null
         union all
-        select b.no, b.line, b.step from $schema.perdure_branch b) h
+        select b.no, b.line, b.step, 1 from $schema.perdure_branch b) h
     join $schema.perdure_row r on r.no = h.no and r.line = h.line and r.step = h.step
-    order by h.no, r.pos desc, r.seq desc) newest
-where newest.no = s.no and newest.error is not null;
+    order by h.no, h.aside, r.pos desc, r.seq desc) newest
+where newest.no = s.no and (newest.error is not null or newest.status <> s.status);
 
 create or replace view $schema.perdure_sessions as
 select
@@ -218,8 +219,11 @@ begin
         p_envelope, p_payload, nullif(v_xid, v_pos),
         p_tool, p_error, p_run, p_effect, p_approval, p_takes, p_blobs);
     update $schema.perdure_session t
-    set owner = p_owner, status = p_status, updated = v_wall, expires = v_wall + p_ttl * 1000,
-        agent = coalesce(p_agent, t.agent), error = coalesce(p_error, ''),
+    set owner = p_owner, updated = v_wall, expires = v_wall + p_ttl * 1000,
+        -- Where a session stands is what "main" says; only while there is none, any branch does.
+        status = case when p_branch = 'main' or t.head is null then p_status else t.status end,
+        agent = case when p_branch = 'main' or t.head is null then coalesce(p_agent, t.agent) else t.agent end,
+        error = case when p_branch = 'main' or t.head is null then coalesce(p_error, '') else t.error end,
         created = case when s.reason <> '' or s.lines = 0 then v_wall else t.created end, reason = '',
         until = case when p_token is null then t.until else v_mono + t.span end,
         lines = greatest(t.lines, p_line + 1), pos = v_pos, rows = t.rows + 1, bytes = t.bytes + v_size,

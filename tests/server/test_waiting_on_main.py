@@ -1,0 +1,194 @@
+"""What waits on main is found while branches are run on, and what waits on a branch can be found, too."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import perdure
+from perdure import Agent, ScriptedModel, tool
+from perdure.agent.models import Request, text_of
+from perdure.agent.models.scripted import calls
+from perdure.agent.variants import branch_off, run_on
+from tests.places import url_of
+from tests.server.asking import Asking, asking
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from perdure import AsyncDatabase
+
+paid: list[int] = []
+
+
+@tool(approve=True)
+def refund(amount: int) -> int:
+    """Give money back."""
+    paid.append(amount)
+    return amount
+
+
+@tool
+def wire(amount: int) -> None:
+    """Nobody knows what becomes of it."""
+    raise TimeoutError
+
+
+def said(request: Request) -> Any:
+    last = request.messages[-1]
+    if last["role"] == "tool":
+        return f"done: {text_of(last)}"
+    what, _, amount = text_of(last).partition(" ")
+    return calls((what, {"amount": int(amount)})) if amount else f"you said {what}"
+
+
+clerk = Agent("clerk", model=ScriptedModel(said), tools=[refund, wire])
+trainee = Agent("trainee", model=ScriptedModel(said), tools=[refund, wire])
+
+
+@pytest.fixture(autouse=True)
+def nothing_paid() -> None:
+    paid.clear()
+
+
+def play(folder: Path, kind: str, work: Callable[[AsyncDatabase], Awaitable[Any]]) -> Any:
+    """Do something as a program that has the agents does."""
+
+    async def go() -> Any:
+        async with perdure.open_async(url_of(kind, folder)) as db:
+            return await work(db)
+
+    return asyncio.run(go())
+
+
+async def try_out(db: AsyncDatabase, name: str, message: str, agent: Agent = clerk, **options: Any) -> Any:
+    """Run the session on a branch on which the user has said something else at first."""
+    await branch_off(db, "s", name, at=1, before=True, said=message)
+    return await run_on(db, agent, "s", name, **options)
+
+
+def waiting(ask: Asking, **params: Any) -> list[tuple[str, str, str]]:
+    """Session, branch and tool of all that waits for agreement, page by page."""
+    found, after = list[tuple[str, str, str]](), None
+    while True:
+        page = ask.get("/approvals", **params, **({"after": after} if after else {}))
+        found += [
+            (i["metadata"]["session"], i["metadata"]["branch"], i["metadata"]["tool"]) for i in page["interrupts"]
+        ]
+        if (after := page["next"]) is None:
+            return found
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file", "postgres", "redis", "tiered"])
+def test_an_approval_on_main_is_found_and_used_while_a_branch_is_newer(kind: str, tmp_path: Path):
+    waits = play(tmp_path, kind, lambda db: clerk.run(db, session="s", owner="ana", message="refund 5"))
+    assert waits.status == "waiting_approval"
+    other = play(tmp_path, kind, lambda db: try_out(db, "b", "hello", trainee))
+    assert (other.status, other.text) == ("done", "you said hello")
+
+    with asking(tmp_path, kind) as ask:
+        row = ask.db.look("s")
+        assert [h.step for h in row.heads if h.branch == "b"] == [other.step]
+        assert (row.status, row.agent) == ("waiting_approval", "clerk")
+        assert [s["id"] for s in ask.get("/sessions", status="waiting_approval")["sessions"]] == ["s"]
+        assert ask.get("/sessions", status="idle")["sessions"] == []
+        assert waiting(ask) == [("s", "main", "refund")]
+        (request,) = ask.get("/approvals")["interrupts"]
+        yes = {"status": "resolved", "payload": {"approved": True}, "by": "eve"}
+        ask.post(f"/sessions/s/approvals/{request['id']}", yes)
+        assert waiting(ask) == []
+
+    done = play(tmp_path, kind, lambda db: clerk.run(db, session="s"))
+    assert (done.status, done.text, paid) == ("done", "done: 5", [5])
+    with perdure.open(url_of(kind, tmp_path)) as db:
+        assert (db.look("s").status, db.read("s", branch="b").messages[-1]["content"]) == ("idle", "you said hello")
+        assert db.verify().ok
+
+
+def test_a_doubt_and_a_failure_on_main_stay_in_sight(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> None:
+        assert (await clerk.run(db, session="s", message="wire 7")).status == "in_doubt"
+        before = await db.look("s")
+        assert (await try_out(db, "b", "hello")).status == "done"
+        after = await db.look("s")
+        assert (after.status, after.error) == (before.status, before.error) == ("in_doubt", "TimeoutError")
+        assert after.updated >= before.updated
+        assert await db.counts() == [("in_doubt", "clerk", "TimeoutError", 1)]
+
+    play(tmp_path, "sqlite", work)
+    with asking(tmp_path) as ask:
+        assert [(e["branch"], e["tool"]) for e in ask.get("/in-doubt")["effects"]] == [("main", "wire")]
+
+
+def test_what_waits_on_a_branch_is_found_when_it_is_asked_for(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> Any:
+        for n in range(3):
+            await clerk.run(db, session=f"other{n}", message="hello")
+        assert (await clerk.run(db, session="s", message="hello")).status == "done"
+        await try_out(db, "c", "wire 7", effects="reuse")
+        return await try_out(db, "b", "refund 5", effects="reuse")
+
+    result = play(tmp_path, "sqlite", work)
+    assert result.status == "waiting_approval"
+    with asking(tmp_path, agents=[clerk]) as ask:
+        assert ask.db.look("s").status == "idle"
+        assert waiting(ask) == []
+        for limit in (1, 25):
+            assert waiting(ask, aside=True, limit=limit) == [("s", "b", "refund")]
+        assert ask.get("/in-doubt", limit=1)["effects"] == []
+        assert [(e["branch"], e["tool"]) for e in ask.get("/in-doubt", aside=True)["effects"]] == [("c", "wire")]
+        assert [i["metadata"]["branch"] for i in ask.get("/sessions/s/approvals")["interrupts"]] == ["b"]
+
+        page = ask.http.get("/approvals").text
+        assert "Nothing waits" in page
+        assert "/approvals?aside=yes" in page
+        page = ask.http.get("/approvals", params={"aside": "yes"}).text
+        assert "on b" in page
+        assert result.approvals[0].id in page
+        token = re.findall(r'name="token" value="([^"]+)"', page)
+        form = {"token": token[0] if token else "", "session": "s", "branch": "b", "do": "approve", "by": "eve"}
+        answer = ask.http.post("/approvals", data={**form, "approval": result.approvals[0].id})
+        assert "taken up when the branch is run on" in answer.text
+        assert waiting(ask, aside=True) == []
+    done = play(tmp_path, "sqlite", lambda db: run_on(db, clerk, "s", "b", effects="reuse"))
+    assert (done.text, paid) == ("done: 5", [5])
+
+
+def test_a_request_is_its_own_lines_also_where_a_branch_has_it(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> str:
+        waits = await clerk.run(db, session="s", message="refund 5")
+        async with db.session("s") as s:
+            await s.fork("a")
+        return waits.approvals[0].id
+
+    approval = play(tmp_path, "sqlite", work)
+    with asking(tmp_path) as ask:
+        assert waiting(ask) == [("s", "main", "refund")]
+        ask.db.approve("s", approval, by="eve")
+    assert play(tmp_path, "sqlite", lambda db: clerk.run(db, session="s")).status == "done"
+    with asking(tmp_path) as ask:
+        # On the branch it is as it was, but what it was for has been made.
+        assert waiting(ask, aside=True) == []
+        with pytest.raises(perdure.ApprovalError, match="used"):
+            ask.db.approve("s", approval, by="eve")
+    assert paid == [5]
+
+
+def test_a_branch_that_was_just_made_stands_for_itself(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> None:
+        await clerk.run(db, session="s", message="refund 5")
+        await branch_off(db, "s", "before", at=1, before=True, said="hello")
+        await branch_off(db, "s", "there", at=1)
+        assert (await db.read("s", branch="before")).checkpoint.status == "idle"
+        # What was asked at the place it starts from is open on it, too.
+        assert (await db.read("s", branch="there")).checkpoint.status == "waiting_approval"
+        async with db.session("s") as s:
+            await s.close()
+        assert (await try_out(db, "late", "hello")).status == "done"
+        assert (await db.look("s")).status == "closed"
+
+    play(tmp_path, "sqlite", work)
