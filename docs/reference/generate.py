@@ -15,9 +15,11 @@ BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 GROUPS = {
     "Opening": ["open", "open_async", "Database", "AsyncDatabase"],
     "Sessions": ["Session", "AsyncSession", "BlobRef", "Origin", "UncommittedEdits"],
-    "Looking": ["Reading", "Checkpoint", "Status", "Kind", "Difference", "Clash", "Message"],
+    "Looking": ["why", "why_async", "Why", "Reading", "Checkpoint", "Status", "Kind", "Difference", "Clash", "Message"],
     "Tools": ["tool", "Tool", "Context", "Done", "NotDone", "Unknown", "Approval"],
     "Agents": ["Agent", "RunResult", "Event", "follow", "handoff", "wake_me", "Window", "Janitor", "tool_migration"],
+    "Branches of agents": ["branch_off", "run_on"],
+    "Fleets": ["submit", "submit_async", "start_worker"],
     "Models": ["ChatModel", "OpenAIModel", "ScriptedModel", "RecordedModel", "Retry", "Price"],
     "Parts of messages": ["text", "image", "audio", "file"],
     "Keys and migrations": ["Keys", "Migrations", "migration"],
@@ -122,7 +124,7 @@ def errors() -> str:
 
 
 def cli() -> str:
-    """What `--help` says of every command."""
+    """What `--help` says of every command, and what it prints for programs."""
     from typer.main import get_command
     from typer.testing import CliRunner
 
@@ -131,12 +133,35 @@ def cli() -> str:
     out: list[str] = []
     runner = CliRunner(env={"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"})
     for name in ["", *get_command(app).commands]:  # type: ignore[attr-defined]
-        if name == "bench":
-            continue
         text = runner.invoke(app, [*([name] if name else []), "--help"], prog_name="perdure", terminal_width=100).output
         lines = "\n".join(line.rstrip() for line in text.strip().splitlines())
         out.append(f"### perdure {name}".rstrip() + f"\n\n```\n{lines}\n```\n")
+        if name:
+            out.append(_printed(name))
     return "\n".join(out)
+
+
+def _printed(command: str) -> str:
+    """What a command prints for programs, and when it ends with 1."""
+    from perdure.cli.shapes import FOR_PEOPLE, OUTPUTS
+
+    if command in FOR_PEOPLE:
+        return f"No JSON: {FOR_PEOPLE[command]}.\n"
+    output = OUTPUTS[command]
+    names = [getattr(kind, "__name__", "") for kind in output.shapes]
+    links = [f"[`{name}`](#{name.lower()})" if name != "dict" else "a JSON Schema" for name in names]
+    if output.when:
+        links = [f"{link} {when}" for link, when in zip(links, output.when, strict=True)]
+    each = ", one object a line" if output.lines else ""
+    ends = f" Ends with 1 when {output.negative}." if output.negative else ""
+    return f"`{output.option}`: {', '.join(links)}{each}.{ends}\n"
+
+
+def shapes() -> str:
+    """The shapes of what commands print for programs."""
+    from perdure.cli.shapes import components
+
+    return "\n".join(f"### `{name}`\n\n{_shape(shape, printed=True)}\n" for name, shape in sorted(components().items()))
 
 
 def http() -> str:
@@ -180,13 +205,17 @@ def _path(method: str, path: str, operation: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _shape(shape: dict[str, Any]) -> str:
+def _shape(shape: dict[str, Any], *, printed: bool = False) -> str:
+    """A shape as a list of its fields; of what is printed, those are named that may be missing."""
     about = _plain(" ".join(shape.get("description", "").split()))
+    if "enum" in shape:
+        return f"{about}\n\n{_kind(shape)}"
     required = shape.get("required", ())
-    rows = [
-        f"- `{name}` ({_kind(one)}{', required' if name in required else ''}){_about(one)}"
-        for name, one in shape.get("properties", {}).items()
-    ]
+    rows: list[str] = []
+    for name, one in shape.get("properties", {}).items():
+        word = ", may be missing" if printed and name not in required else ""
+        word = word or (", required" if not printed and name in required else "")
+        rows.append(f"- `{name}` ({_kind(one)}{word}){_about(one)}")
     return "\n".join([about, "", *rows])
 
 
@@ -202,7 +231,7 @@ def _kind(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(_kind(one) for one in schema["anyOf"])
     if "enum" in schema:
-        return " or ".join("null" if v is None else f"`{v}`" for v in schema["enum"])
+        return " or ".join("null" if v is None else f"`{v}`" if v else "empty" for v in schema["enum"])
     kind = schema.get("type", "any JSON")
     if kind == "array":
         return f"list of {_kind(schema.get('items', {}))}"
@@ -231,12 +260,18 @@ class Part:
         return f"{before}{begin}\n\n{globals()[self.name]()}\n{END}{rest.partition(END)[2]}"
 
 
-PARTS = [Part("api.md", "api"), Part("errors.md", "errors"), Part("cli.md", "cli"), Part("http.md", "http")]
+PARTS = [
+    Part("api.md", "api"),
+    Part("errors.md", "errors"),
+    Part("cli.md", "cli"),
+    Part("cli.md", "shapes"),
+    Part("http.md", "http"),
+]
 
 
 def stale() -> list[str]:
     """The files whose generated part is not what the code says."""
-    return [p.file for p in PARTS if p.renewed() != (HERE / p.file).read_text(encoding="utf-8")]
+    return [f"{p.file}: {p.name}" for p in PARTS if p.renewed() != (HERE / p.file).read_text(encoding="utf-8")]
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from perdure.agent.outcome import RunResult as RunResult
     from perdure.agent.stream import Event as Event
     from perdure.agent.upgrades import tool_migration as tool_migration
+    from perdure.agent.variants import branch_off as branch_off
+    from perdure.agent.variants import run_on as run_on
     from perdure.agent.waking import wake_me as wake_me
     from perdure.agent.window import Window as Window
     from perdure.approvals import Approval as Approval
@@ -70,6 +72,9 @@ if TYPE_CHECKING:
     from perdure.fleet.starting import start_worker as start_worker
     from perdure.fleet.submitting import submit as submit
     from perdure.fleet.submitting import submit_async as submit_async
+    from perdure.fleet.why import Why as Why
+    from perdure.fleet.why import why as why
+    from perdure.fleet.why import why_async as why_async
     from perdure.inbox import Message as Message
     from perdure.keys import Keys as Keys
     from perdure.merge import Clash as Clash
@@ -106,6 +111,7 @@ _HOMES = {
     "agent.outcome": ("RunResult",),
     "agent.stream": ("Event",),
     "agent.upgrades": ("tool_migration",),
+    "agent.variants": ("branch_off", "run_on"),
     "agent.waking": ("wake_me",),
     "agent.window": ("Window",),
     "approvals": ("Approval",),
@@ -121,6 +127,7 @@ _HOMES = {
     ),
     "fleet.starting": ("start_worker",),
     "fleet.submitting": ("submit", "submit_async"),
+    "fleet.why": ("Why", "why", "why_async"),
     "inbox": ("Message",),
     "keys": ("Keys",),
     "merge": ("Clash", "Difference"),

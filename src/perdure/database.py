@@ -37,7 +37,7 @@ from perdure.inbox import seal_entry
 from perdure.kernel import BOOK, STATE, Kernel, Loaded
 from perdure.lineage import history
 from perdure.merge import Difference, differences
-from perdure.model import DEFAULT_TTL, MAIN, TAG_PREFIX, ChangePage, Kind, Lease, SessionRow, Status
+from perdure.model import DEFAULT_TTL, MAIN, ChangePage, Kind, Lease, SessionRow, Status
 from perdure.names import check_branch, check_name, check_session, check_ttl
 from perdure.origin import Origin, origin_of
 from perdure.sealing import Settings
@@ -380,9 +380,9 @@ class DatabaseFlows(CatalogueFlows, Upkeep, BlobFlows, WakeFlows):
             raise ApprovalError(f"approval {approval} was decided already") from None
 
     def _find_approval(self, row: SessionRow, approval: str) -> dict[str, Any]:
-        # Not through tags: nothing waits there, and retention may have taken what they name.
-        for head in (h for h in row.heads if not h.branch.startswith(TAG_PREFIX)):
-            book = load_head(self.kernel, row, head.branch).doc[BOOK]
+        # A branch has the requests of the line it parted from; whose they are is asked first.
+        for branch in row.branches:
+            book = load_head(self.kernel, row, branch).doc[BOOK]
             if approval in book.get("approvals", {}):
                 return plain(book["approvals"][approval])
         raise ApprovalError(f"session {row.id!r} has no approval {approval!r:.60}")
@@ -425,6 +425,9 @@ class Database(DatabaseFlows):
     witness = sync(DatabaseFlows._witness_flow)
     backup = sync(DatabaseFlows._backup_flow)
     restore = sync(DatabaseFlows._restore_flow)
+    export_session = sync(DatabaseFlows._export_session_flow)
+    import_sessions = sync(DatabaseFlows._import_sessions_flow)
+    usage = sync(DatabaseFlows._usage_flow)
     put_blob = sync(DatabaseFlows._put_blob_flow)
     open_blob = sync(DatabaseFlows._open_blob_flow)
     copy_to = sync(DatabaseFlows._copy_to_flow)

@@ -16,7 +16,7 @@ from perdure.flow import Do, Flow
 from perdure.holders import new_holder
 from perdure.hydrate import look
 from perdure.lineage import history
-from perdure.model import TAG_PREFIX, Lease, SessionRow, Status
+from perdure.model import TAG_PREFIX, Lease, SessionRow, Status, Usage
 from perdure.names import check_session
 
 if TYPE_CHECKING:
@@ -194,6 +194,26 @@ class Upkeep:
 
         self._usable()
         return (yield Do(restore, (self.kernel, path, progress)))
+
+    def _export_session_flow(self, session: str, path: Path, progress: Progress | None = None) -> Flow[Backed]:
+        """Write one session into a file: its branches and checkpoints, its inbox and its blobs, sealed as they are."""
+        from perdure.backup import backup
+
+        self._usable()
+        yield Do(look, (self.kernel, check_session(session)))
+        return (yield Do(lambda: backup(self.kernel, path, progress, only=(session,))))
+
+    def _import_sessions_flow(self, path: Path, progress: Progress | None = None) -> Flow[Restored]:
+        """Bring the sessions of a file into this store. What is here, its leases and its cursors stay as they are."""
+        from perdure.backup import restore
+
+        self._usable()
+        return (yield Do(lambda: restore(self.kernel, path, progress, whole=False)))
+
+    def _usage_flow(self) -> Flow[Usage]:
+        """How many sessions and checkpoints the store holds, and how many bytes."""
+        self._usable()
+        return (yield Do(self.kernel.store.usage))
 
     def _copy_to_flow(
         self,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from perdure import codec
-from perdure.disk import FILE_MODE, Disk, sync_folder, write_all
-from perdure.errors import Corrupted, NotFound, UnsupportedFormat
+from perdure.disk import FILE_MODE, Disk, explain, sync_folder, write_all
+from perdure.errors import Corrupted, NotFound, Unavailable, UnsupportedFormat
 
 if TYPE_CHECKING:
     from perdure.kernel import Kernel, Point
@@ -121,7 +121,10 @@ def _write(kernel: Kernel, path: str, seen: Iterable[Seen | Waited]) -> int:
     body = b"\n".join(lines) + b"\n"
     mac = _digest(kernel, name, body, path)
     body += msgspec.json.encode(_End(len(lines) - 1, mac)) + b"\n"
-    _replace(path, body)
+    try:
+        _replace(path, body)
+    except OSError as e:
+        raise explain(e, path) from e
     return heads
 
 
@@ -151,7 +154,11 @@ def read_witness(kernel: Kernel, path: str | os.PathLike[str]) -> Witness:
         with open(where, "rb") as file:
             data = file.read()
     except FileNotFoundError as e:
-        raise NotFound(f"there is no witness {where}: write one with `perdure witness`") from e
+        raise NotFound(
+            f"there is no witness {where}: write one with perdure verify --all --witness {where} --update-witness"
+        ) from e
+    except OSError as e:
+        raise Unavailable(f"witness {where} cannot be read: {e.strerror}: name a file") from e
     lines = data.split(b"\n")
     header = _parse(where, lines[0], _Header)
     if header.v != 1:

@@ -1,4 +1,7 @@
-"""What the tests of the command line share: a way to run a command, and a database to look at."""
+"""What the tests of the command line share: a way to run a command, and a database to look at.
+
+Whatever a command prints with ``--json`` is held against its declared schema, in every test that runs it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
+from tests.cli.schemas import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +48,11 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         code = run(list(argv))
         out, err = capsys.readouterr()
         assert "Traceback" not in err
+        # Nobody looks at a pipe: no colours and nothing else that steers a terminal.
+        assert "\x1b" not in out + err
+        if "--json" in argv and out:
+            # Whatever else a test is about: what is printed for programs is what was promised to them.
+            check(argv[0], out)
         return Result(code, out, err)
 
     return do

@@ -31,6 +31,12 @@ def wire(amount: int) -> None:
     raise TimeoutError
 
 
+@tool
+def seat(ctx: perdure.Context) -> str:
+    """Ask the traveller."""
+    return str(ctx.ask("Window or aisle?", {"enum": ["window", "aisle"]}))
+
+
 def said(request: Request) -> Any:
     """Answers by the last message, in the manner of the instructions."""
     last = request.messages[-1]
@@ -44,9 +50,11 @@ def said(request: Request) -> Any:
         return calls(("refund", {"amount": int(words[1])}))
     if words[:1] == ["wire"]:
         return calls(("wire", {"amount": 1}))
+    if words[:1] == ["ask"]:
+        return calls(("seat", {}))
     if words[:1] == ["break"]:
         raise perdure.ModelError("the model is out of order")
     return f"You said: {text_of(last)}"
 
 
-agent = Agent("desk", model=ScriptedModel(said), tools=[book, refund, wire], instructions="Be brief.")
+agent = Agent("desk", model=ScriptedModel(said), tools=[book, refund, wire, seat], instructions="Be brief.")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Command
 
+APP = "tests.cli.desk"
 paid: list[int] = []
 
 
@@ -31,6 +32,14 @@ def seat(ctx: perdure.Context) -> str:
 @tool
 def wire(amount: int) -> None:
     raise TimeoutError
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the support desk writes what it has booked."""
+    path = tmp_path / "ledger"
+    monkeypatch.setenv("DESK_LEDGER", str(path))
+    return path
 
 
 @pytest.fixture
@@ -127,3 +136,38 @@ def test_cancel_is_left_in_the_inbox(command: Command, shop: str):
     assert command("cancel", "nobody").code == 1
     assert command("cancel", "s", "--by", "ana", "--reason", "wrong").out == "cancel: 1 of 1 sessions\n"
     assert command("ls", "--json").json["sessions"][0]["inbox"] == 1
+
+
+def test_what_waits_on_main_is_listed_and_decided_while_a_branch_is_newer(command: Command, ledger: Path):
+    assert command("run", APP, "s", "refund 7", "--json").json["status"] == "waiting_approval"
+    assert command("fork", "s@1", "b", "--before", "--set", "messages.-1.content=hello").code == 0
+    assert "You said: hello" in command("run", APP, "s", "--branch", "b").out
+    (row,) = command("ls", "--status", "waiting_approval", "--json").json["sessions"]
+    assert (row["id"], row["status"]) == ("s", "waiting_approval")
+    assert command("ls", "--status", "idle", "--json").json["sessions"] == []
+    (waits,) = command("approve", "s", "--json").json["approvals"]
+    assert command("approve", "s", waits["id"], "--by", "ana").code == 0
+    assert command("resume", APP, "s", "--json").json["text"] == "7"
+    assert command("ls", "--json").json["sessions"][0]["status"] == "idle"
+
+
+def test_what_waits_on_a_branch_is_pointed_at(command: Command, ledger: Path):
+    assert command("run", APP, "s", "hello").code == 0
+    assert command("fork", "s@1", "it's", "--before", "--set", "messages.-1.content=refund 7").code == 0
+    assert command("run", APP, "s", "--branch", "it's", "--effects", "reuse", "--json").json["status"] == (
+        "waiting_approval"
+    )
+    assert command("ls", "--json").json["sessions"][0]["status"] == "idle"
+    told = command("approve", "s").out.splitlines()
+    assert told == [
+        "nothing in s waits for anybody",
+        "1 more waits on branch it's: see it with --branch 'it'\"'\"'s'",
+    ]
+    there = command("approve", "s", "--branch", "it's").out.splitlines()
+    assert len(there) == 2
+    assert "refund {amount: 7} waits for agreement" in there[0]
+    (waits,) = command("approve", "s", "--branch", "it's", "--json").json["approvals"]
+    assert command("approve", "s", waits["id"]).code == 0
+    done = command("run", APP, "s", "--branch", "it's", "--effects", "reuse", "--json").json
+    assert (done["status"], done["text"]) == ("done", "7")
+    assert command("approve", "s").out == "nothing in s waits for anybody\n"

@@ -92,11 +92,11 @@ def test_drain_tells_workers_to_go(command: Command, url: str):
 
 def test_pause_and_unpause_by_name_and_by_filter(command: Command, url: str):
     assert command("pause", "a", "--json").json == {
-        "action": "pause", "dry_run": False, "sessions": ["a"], "changed": 1,
+        "action": "pause", "dry_run": False, "sessions": ["a"], "changed": 1, "failed": [],
     }  # fmt: skip
     assert states(url) == {"a": "paused", "b": "queued", "c": "queued"}
     dry = command("pause", "--owner", "ana", "--dry-run", "--json").json
-    assert dry == {"action": "pause", "dry_run": True, "sessions": ["a", "c"], "changed": 0}
+    assert dry == {"action": "pause", "dry_run": True, "sessions": ["a", "c"], "changed": 0, "failed": []}
     assert states(url)["c"] == "queued"
     assert command("pause", "--owner", "ana").out == "pause: 1 of 2 sessions\n"
     assert command("unpause", "--state", "paused").out == "unpause: 2 of 2 sessions\n"

@@ -44,13 +44,22 @@ def test_every_error_of_ours_has_a_documented_exit_code():
             assert program.exit_code(made) in (1, 2, 3, 4), name
 
 
-def test_every_command_has_a_documented_json_shape():
-    from typer.main import get_command
+def test_the_schema_of_every_command_can_be_asked_for(command: Command):
+    one = command("schema", "ls").json
+    assert command("schema", "ls").out == command("schema", "ls", "--json").out
+    assert one["$ref"] == "#/$defs/Sessions"
+    assert one["$defs"]["Row"]["additionalProperties"] is False
+    assert command("schema").json["ls"] == one
+    for name, why in (("chat", "programs use"), ("nothing", "no such command")):
+        found = command("schema", name)
+        assert (found.code, found.out, why in found.err) == (1, "", True)
 
-    shapes = REFERENCE.partition("## Shapes of JSON")[2].partition("## Commands")[0]
-    for name, known in get_command(program.app).commands.items():  # type: ignore[attr-defined]
-        if any("--json" in p.opts for p in known.params):
-            assert re.search(rf"`{name}`", shapes), f"the shape of {name} --json is not documented"
+
+def test_the_benchmarks_can_be_run_from_the_command_line(command: Command, tmp_path: Path):
+    found = command("bench", "cold", "--quick", "--only", "imports", "--dir", str(tmp_path))
+    assert (found.code, "import.perdure_ms" in found.out) == (0, True), found.err
+    assert command("bench").code == 2
+    assert command("bench", "everything").code == 2
 
 
 def test_the_shell_can_be_taught_the_commands(tmp_path: Path):

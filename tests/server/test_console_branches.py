@@ -46,7 +46,9 @@ def test_before_an_answer_the_model_is_asked_again_and_nothing_outside_changes(l
         assert result.text == "Your order is shipped with Northway and comes on Friday."
         assert ledger.read_text() == done
         assert app.support.instructions == app.INSTRUCTIONS
-        assert (await db.look("s")).status == "idle"
+        # It went well on the branch; on main it is as it was.
+        assert (await db.read("s", branch="better")).checkpoint.status == "idle"
+        assert (await db.look("s")).status == "failed"
 
     on(work)
 

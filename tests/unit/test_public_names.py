@@ -13,9 +13,9 @@ NAMES = [
     "ModelUnavailable", "NotDone", "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError",
     "Poisoned", "Price", "ReadOnly", "Reading", "RecordedModel", "RequestDiffers", "Retry", "RunResult",
     "ScriptedModel", "Session", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable",
-    "UncommittedEdits", "Unknown", "Window", "__version__", "audio", "file", "follow", "handoff", "image",
-    "migration", "open", "open_async", "start_worker", "submit",
-    "submit_async", "text", "tool", "tool_migration", "wake_me",
+    "UncommittedEdits", "Unknown", "Why", "Window", "__version__", "audio", "branch_off", "file", "follow", "handoff",
+    "image", "migration", "open", "open_async", "run_on", "start_worker", "submit",
+    "submit_async", "text", "tool", "tool_migration", "wake_me", "why", "why_async",
 ]  # fmt: skip
 
 

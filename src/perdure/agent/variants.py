@@ -16,20 +16,22 @@ from perdure.agent.limits import Limits
 from perdure.agent.loop import Loop, as_message
 from perdure.agent.rebuild import AGENT
 from perdure.agent.rerun import _start, _undo
+from perdure.agent.stored import check_state
 from perdure.bridge import drive
 from perdure.delta import diff
 from perdure.document import edit
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, Misuse
 from perdure.hydrate import load_at, load_head, look
 from perdure.kernel import BOOK
 from perdure.model import MAIN, Kind, Status
 from perdure.tracked import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from perdure.agent.agent import Agent
     from perdure.agent.outcome import RunResult
+    from perdure.agent.stream import Event
     from perdure.bridge import AsyncDatabase, AsyncSession
     from perdure.checkpoint import Checkpoint
 
@@ -45,9 +47,10 @@ async def branch_off(
     ``instructions`` are the agent's on this branch, ``said`` takes the place of the last message of the user, ``state``
     sets whole parts of the state (such as ``vars``). Raises ``Busy`` while somebody writes the session.
     """
-    row = await db.look(session)
     if before and not isinstance(at, int):
         raise InvalidInput(f"to branch before an answer, name its step, not {at!r:.80}")
+    if state is not None:
+        check_state(state)
     start = await asyncio.to_thread(_start, db.kernel, session, at, branch) if isinstance(at, int) and before else None
     # Looked for first: what cannot be changed must not leave a branch behind.
     notes = await asyncio.to_thread(_notes, db, session, at, branch) if instructions is not None else {}
@@ -64,9 +67,33 @@ async def branch_off(
             _instruct(s, instructions, notes)
         _change(s, said, state)
         note = f"before step {at} of {branch}" if before else f"from step {at} of {branch}"
-        # A branch that nobody runs is not running, whatever the session was at when it parted.
-        status = Status.IDLE if row.status == Status.RUNNING else row.status
-        return await drive(s.bridge, s._write(Kind.COMMIT, x={"note": note}, status=status))
+        return await drive(s.bridge, s._write(Kind.COMMIT, x={"note": note}, status=_resting(s)))
+
+
+async def say_on(db: AsyncDatabase, session: str, branch: str, message: Any) -> Checkpoint:
+    """Say something on a branch other than main, durably; whoever runs the branch on has it answered.
+
+    It does not go through the inbox, which is main's. ``Misuse`` while a call of the branch's last answer is open.
+    """
+    if branch == MAIN:
+        raise InvalidInput("what is said on main goes through the inbox: post it")
+    said = as_message(message)
+    check_state({"messages": [said]})
+    if not isinstance(said["role"], str):
+        raise InvalidInput("the role of a message must be text, such as user")
+    view = await asyncio.to_thread(_as_stored, db, session, branch)
+    async with view.session(session, branch=branch, create=False) as s:
+        notes: dict[str, Any] = plain(s._book.get(AGENT)) or {}
+        if notes.get("calls"):
+            raise Misuse(f"a call on branch {branch!r:.80} of session {session!r:.80} is open: run it on, or settle it")
+        s.messages.append(said)
+        return await drive(s.bridge, s._write(Kind.COMMIT, x={"note": f"said on {branch}"[:500]}, status=_resting(s)))
+
+
+def _resting(s: AsyncSession) -> str:
+    """Where a branch stands that nobody runs: not at running, whatever was going on where it parted."""
+    standing = s._standing()
+    return Status.IDLE if standing == Status.RUNNING else standing
 
 
 def _as_stored(db: AsyncDatabase, session: str, branch: str) -> AsyncDatabase:
@@ -110,20 +137,21 @@ def _change(s: AsyncSession, said: str | None, state: dict[str, Any] | None) -> 
 
 async def run_on(
     db: AsyncDatabase, agent: Agent, session: str, branch: str, *, effects: str = "dry", max_turns: int | None = None,
-    agents: Sequence[Agent] = (), stop: asyncio.Event | None = None,
+    instructions: str | None = None, agents: Sequence[Agent] = (), stop: asyncio.Event | None = None,
+    on_event: Callable[[Event], None] | None = None, live: bool = False,
 ) -> RunResult:  # fmt: skip
-    """Run a branch on with its own instructions.
+    """Run a branch on with its own instructions, or with others that it then remembers.
 
     ``effects``: "dry" reuses what the session has done already, lets reads run, and makes no other call; "reuse" also
     makes calls that were made nowhere yet; "live" makes all of them, after asking where another branch has made them.
     ``agents`` are others that may have the conversation. Once ``stop`` is set, the run is put down after its step.
+    ``on_event`` is told what happens as it happens, and with ``live`` whoever reads along from another process is, too.
     """
     view = await asyncio.to_thread(_as_stored, db, session, branch)
     async with view.session(session, branch=branch, effects=effects, create=False) as s:
         notes: dict[str, Any] = plain(s._book.get(AGENT)) or {}
         made: dict[str, Any] = notes.get("made") or {}
-        told: str | None = made.get("instructions")
-        own = agent if told is None or told == agent.instructions else _told(agent, told)
+        own = with_instructions(agent, made.get("instructions") if instructions is None else instructions)
         most = agent.max_turns if max_turns is None else max_turns
         loop = Loop(
             own,
@@ -133,14 +161,18 @@ async def run_on(
             db=db,
             agents=agents,
             stop=stop,
+            tell=on_event,
+            live=live,
         )
         # What waits in the inbox is meant for the main branch.
         loop.deaf = branch != MAIN
         return await loop.go()
 
 
-def _told(agent: Agent, instructions: str) -> Agent:
+def with_instructions(agent: Agent, instructions: str | None) -> Agent:
     """The same agent, told something else; the original stays as it is."""
+    if instructions is None or instructions == agent.instructions:
+        return agent
     other = copy.copy(agent)
     other.instructions = instructions
     return other

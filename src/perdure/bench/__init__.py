@@ -139,7 +139,11 @@ def _progress(result: Result) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="perdure bench", description="Measure this machine; a report, not a test.")
+    about = (
+        "Measure this machine; a report, not a test. Figures are ratios against a bare write of the same data at the "
+        "same durability, taken in the same run."
+    )
+    parser = argparse.ArgumentParser(prog="perdure bench", description=about)
     parser.add_argument("suite", choices=SUITES, help="kernel, stores (on servers), or cold starts")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quick", action="store_true", help="a few operations each: shows that everything runs")

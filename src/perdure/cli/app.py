@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -14,14 +15,17 @@ from perdure.cli import (
     checking,
     copying,
     deciding,
+    describing,
     doctor,
     exporting,
     fleet,
     following,
     looking,
     past,
+    posting,
     querying,
     replaying,
+    resolving,
     running,
     serving,
     starting,
@@ -66,8 +70,8 @@ def program(
 
 
 for group in (
-    looking, why, following, past, branching, deciding, checking, doctor, upkeep, exporting, copying, querying,
-    replaying, starting, running, working, fleet, serving, trying,
+    looking, why, following, past, branching, deciding, resolving, posting, checking, doctor, upkeep, exporting,
+    copying, querying, replaying, starting, running, working, fleet, serving, trying, describing,
 ):  # fmt: skip
     group.register(app)
 
@@ -88,18 +92,51 @@ def exit_code(error: PerdureError) -> int:
 
 def run(argv: list[str]) -> int:
     """Run one command; an error of ours is one line on stderr, with a traceback only when asked for."""
+    # Whoever closed them does not want to hear anything.
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     with warnings.catch_warnings():
         warnings.showwarning = _one_line
         try:
-            app(args=argv, prog_name="perdure")
-        except SystemExit as end:
-            return end.code if isinstance(end.code, int) else FINE
+            code = _ended(argv)
+            # What cannot be written must not be found out when nobody can say so any more.
+            sys.stdout.flush()
         except PerdureError as error:
             if os.environ.get(DEBUG):
                 raise
             print(f"perdure: {safe(str(error))}", file=sys.stderr)
             return exit_code(error)
+        except OSError as error:
+            if os.environ.get(DEBUG):
+                raise
+            _give_up_printing()
+            if not isinstance(error, BrokenPipeError):
+                what = f"{error.filename}: " if error.filename else f"{type(error).__name__}: "
+                said = error.strerror or str(error)
+                print(f"perdure: {safe(what + said)} ({DEBUG}=1 shows where)", file=sys.stderr)
+            return NEGATIVE
+    return code
+
+
+def _ended(argv: list[str]) -> int:
+    try:
+        app(args=argv, prog_name="perdure")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FINE
     return FINE
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+def _give_up_printing() -> None:
+    """What is still to be printed goes nowhere: it would only fail once more when the process ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError), _nowhere() as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _one_line(message: Warning | str, *_: object, **__: object) -> None:

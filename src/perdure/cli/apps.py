@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, PerdureError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from types import ModuleType
 
     from perdure.agent.agent import Agent
@@ -28,7 +30,7 @@ def load_agent(text: str) -> Agent:
     from perdure.agent.agent import Agent
 
     place, name = _parts(text)
-    found: Any = _named(_from_file(place) if place.endswith(".py") else _from_module(place), name, Agent)
+    found: Any = _named(_from_file(place) if place.endswith(".py") else load_module(place), name, Agent)
     if not isinstance(found, Agent):
         what = f"has no {name or NAME!r}" if found is None else f"has a {type(found).__name__} there"
         raise InvalidInput(f"{place} {what}, where an agent was looked for: name it, such as {place}:support")
@@ -42,7 +44,7 @@ def load_agents(text: str) -> list[Agent]:
     place, name = _parts(text)
     if name:
         return [load_agent(text)]
-    module = _from_file(place) if place.endswith(".py") else _from_module(place)
+    module = _from_file(place) if place.endswith(".py") else load_module(place)
     found: dict[str, Agent] = {}
     for value in vars(module).values():
         for agent in (a for a in _several(value) if isinstance(a, Agent)):
@@ -90,23 +92,44 @@ def _from_file(path: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    with _running(path):
+        spec.loader.exec_module(module)
     return module
 
 
-def _from_module(name: str) -> ModuleType:
+def load_module(name: str) -> ModuleType:
+    """A module of the person's own; those in this folder come first."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise InvalidInput(f"{name!r:.80} is no name of a module: name one, such as app, or a file, such as app.py")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
+    with _running(name):
         return importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _running(place: str) -> Generator[None]:
+    """Load a program of the person who asked: what is wrong with it is told in one line, with where it is."""
+    try:
+        yield
+    except PerdureError:
+        raise
     except ImportError as e:
+        raise InvalidInput(f"{place} cannot be imported ({e}): name a Python file or module of yours") from e
+    except (Exception, SystemExit) as e:
+        said = " ".join(str(e).split())[:300]
         raise InvalidInput(
-            f"{name} cannot be imported ({e}): name a Python file or module with an agent in it"
-        ) from None
-    except (TypeError, ValueError):
-        raise InvalidInput(
-            f"{name!r:.80} is no name of a module: name one, such as app, or a file, such as app.py"
-        ) from None
+            f"{place} cannot be loaded: {type(e).__name__}{f': {said}' if said else ''} ({_place_of(e)}); "
+            "PERDURE_DEBUG=1 shows more"
+        ) from e
+
+
+def _place_of(error: BaseException) -> str:
+    """The file and line in which a program went wrong."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{os.path.basename(error.filename)}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{os.path.basename(frames[-1].filename)}, line {frames[-1].lineno}" if frames else "nobody knows where"
 
 
 def load_app(text: str) -> Agent | Callable[..., Any]:
@@ -114,7 +137,7 @@ def load_app(text: str) -> Agent | Callable[..., Any]:
     from perdure.agent.agent import Agent
 
     place, name = _parts(text)
-    found: Any = _named(_from_file(place) if place.endswith(".py") else _from_module(place), name, Agent)
+    found: Any = _named(_from_file(place) if place.endswith(".py") else load_module(place), name, Agent)
     if isinstance(found, Agent) or callable(found):
         return found
     raise InvalidInput(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing
+from perdure.cli.progress import all_of, progress
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -58,10 +59,13 @@ def verify(
     if update and (witness is None or not everything):
         msg = "--update-witness needs --all and --witness FILE"
         raise InvalidInput(msg)
-    with open_existing(store, blobs) as db:
+    with (
+        open_existing(store, blobs) as db,
+        progress("verifying", all_of(db) if everything else None, show=not as_json) as told,
+    ):
         # The first time there is nothing to compare with yet, and --update-witness makes it.
         compare = witness if witness is not None and (os.path.exists(witness) or not update) else None
-        report = db.verify(session, compare, copied=copied)
+        report = db.verify(session, compare, told, copied=copied)
         updated = db.witness(witness) if update and report.ok and witness is not None else 0
     if as_json:
         print_json(_json(report, witness, updated))

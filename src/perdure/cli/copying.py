@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli.opening import AsJson, NoDatabase, find_url
+from perdure.cli.progress import all_of, progress
 from perdure.cli.text import count, cut
 from perdure.errors import InvalidInput
 from perdure.wording import size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from perdure.copying import Copied
     from perdure.database import Database
@@ -68,7 +67,7 @@ def copy(
     with (
         perdure.open(from_url, maintain=False, blobs=source_blobs) as src,
         perdure.open(_target_url(target, dry_run), maintain=False, blobs=None if dry_run else target_blobs) as dst,
-        _progress(src, sessions, owner, show=not as_json) as told,
+        progress("copying", _total(src, sessions, owner), show=not as_json) as told,
     ):
         done = src.copy_to(
             dst, sessions=sessions or None, owner=owner, verify=not no_verify, dry_run=dry_run, revive=revive,
@@ -94,22 +93,10 @@ def _target_url(given: str, dry_run: bool) -> str:
         return "memory://" if dry_run else given
 
 
-@contextlib.contextmanager
-def _progress(
-    src: Database, sessions: list[str] | None, owner: str | None, *, show: bool
-) -> Generator[Callable[[str, int], None] | None]:
-    """A bar for people; nothing in a pipe."""
-    if not (show and sys.stdout.isatty() and sys.stderr.isatty()):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    total = len(sessions) if sessions else None if owner is not None else src.kernel.store.usage().sessions
-    columns = TextColumn("copying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("copying", total=total)
-        yield lambda _, done: bar.update(task, completed=done)
+def _total(src: Database, sessions: list[str] | None, owner: str | None) -> Callable[[], int | None]:
+    if sessions:
+        return lambda: len(sessions)
+    return all_of(src) if owner is None else lambda: None
 
 
 def _print_json(done: Copied, urls: tuple[str, str], seconds: float, **more: Any) -> None:

@@ -1,17 +1,19 @@
-"""``perdure approve``, ``reject``, ``answer``, ``resolve`` and ``cancel``: what people decide about a session."""
+"""``perdure approve``, ``reject``, ``answer`` and ``cancel``: what people decide about a session."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing
-from perdure.cli.selecting import DryRun, Selected, Selection, act, pick
+from perdure.cli.selecting import DryRun, Failure, Selected, Selection, act, each, pick
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from perdure.cli.places import Opened
     from perdure.database import Database
 
 MAIN = "main"
@@ -29,7 +31,7 @@ Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch that is lo
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    for command in (approve, reject, answer, resolve, cancel):
+    for command in (approve, reject, answer, cancel):
         app.command(command.__name__)(command)
 
 
@@ -53,10 +55,10 @@ def approve(
         raise InvalidInput("--edit takes the call's arguments as an object, such as '{\"amount\": 60}'")
     with open_existing(store, blobs) as db:
         if approval is None:
-            _list(db, session, branch, as_json)
+            list_open(db, session, branch, as_json)
             return
-        db.approve(session, approval, by=by or _user(), reason=reason, args=cast("dict[str, Any] | None", args))
-    _tell(as_json, session, approval, "approved")
+        db.approve(session, approval, by=by or user_name(), reason=reason, args=cast("dict[str, Any] | None", args))
+    tell(as_json, session, approval, "approved")
 
 
 def reject(
@@ -72,10 +74,10 @@ def reject(
     """Refuse a call that waits for agreement, or the answer to a question."""
     with open_existing(store, blobs) as db:
         if approval is None:
-            _list(db, session, branch, as_json)
+            list_open(db, session, branch, as_json)
             return
-        db.reject(session, approval, by=by or _user(), reason=reason)
-    _tell(as_json, session, approval, "rejected")
+        db.reject(session, approval, by=by or user_name(), reason=reason)
+    tell(as_json, session, approval, "rejected")
 
 
 def answer(
@@ -92,50 +94,12 @@ def answer(
     """Answer a question that a tool has put."""
     with open_existing(store, blobs) as db:
         if approval is None:
-            _list(db, session, branch, as_json)
+            list_open(db, session, branch, as_json)
             return
         if value is None:
             raise InvalidInput("an answer is missing: perdure answer SESSION APPROVAL VALUE")
-        db.answer(session, approval, _json_or_text(value), by=by or _user(), reason=reason)
-    _tell(as_json, session, approval, "answered")
-
-
-def resolve(
-    session: Session,
-    effect: Annotated[
-        str | None, typer.Argument(metavar="[EFFECT]", help="Which one; without it those in doubt are listed.")
-    ] = None,
-    store: Store = None,
-    blobs: BlobsAt = None,
-    done: Annotated[
-        str | None, typer.Option(metavar="JSON", help="It happened, and this was its result.", show_default=False)
-    ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="It did not happen: it may be made again.")] = False,
-    abort: Annotated[bool, typer.Option("--abort", help="It did not happen, and is given up.")] = False,
-    by: By = None,
-    branch: Branch = MAIN,
-    as_json: AsJson = False,
-) -> None:
-    """Say what became of a call that was started and whose outcome nobody knows."""
-    from perdure.cli.places import open_place
-
-    verdict: dict[str, Any] = {}
-    if done is not None:
-        verdict["done"] = _json_or_text(done)
-    verdict |= {"retry": True} if retry else {}
-    verdict |= {"abort": True} if abort else {}
-    with open_existing(store, blobs) as db:
-        if effect is None:
-            _list(db, session, branch, as_json)
-            return
-        if len(verdict) != 1:
-            raise InvalidInput("say what became of it: exactly one of --done JSON, --retry and --abort")
-        # A command does not have the program's migrations: it writes in the schema that it finds.
-        db.kernel.schema = open_place(db, f"{session}@", branch).reading.checkpoint.schema
-        with db.session(session, branch=branch, create=False) as s:
-            s.resolve(effect, by=by or _user(), **verdict)
-            status = next((e["status"] for e in s.effects() if e["id"] == effect), "")
-    _tell(as_json, session, effect, {"done": "done", "failed": "given up"}.get(status, "to be made again"))
+        db.answer(session, approval, json_or_text(value), by=by or user_name(), reason=reason)
+    tell(as_json, session, approval, "answered")
 
 
 def cancel(
@@ -152,17 +116,18 @@ def cancel(
 ) -> None:
     """Stop agents: they end as soon as they notice, and go on only with a new message."""
     with open_existing(store, blobs) as db:
-        who = by or _user()
+        who = by or user_name()
+
+        failed: list[Failure] = []
 
         def stop(batch: list[Selected]) -> int:
-            for chosen in batch:
-                db.cancel(chosen.session, by=who, reason=reason)
-            return len(batch)
+            return each(batch, lambda chosen: db.cancel(chosen.session, by=who, reason=reason), failed)
 
-        act(pick(db, Selection(sessions, agent, owner, status)), "cancel", stop, dry_run=dry_run, as_json=as_json)
+        picked = pick(db, Selection(sessions, agent, owner, status))
+        act(picked, "cancel", stop, dry_run=dry_run, as_json=as_json, failed=failed)
 
 
-def _list(db: Database, session: str, branch: str, as_json: bool) -> None:
+def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
     """What waits for somebody in a session, with what to type."""
     from perdure.cli.output import Out, print_json
     from perdure.cli.places import open_matters, open_place
@@ -189,10 +154,33 @@ def _list(db: Database, session: str, branch: str, as_json: bool) -> None:
         why = f", ended with {cut(e['error'], 60)}" if e.get("error") else ""
         out.line(f"{e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}{why}", "bold red")
     if not approvals and not effects:
-        out.line(f"nothing in {cut(opened.row.id, 200)} waits for anybody")
+        where = "" if branch == MAIN else f" on branch {cut(branch, 80)}"
+        out.line(f"nothing in {cut(opened.row.id, 200)} waits for anybody{where}")
+    for name, number in _elsewhere(db, opened, branch):
+        waits = "1 more waits" if number == 1 else f"{number} more wait"
+        out.line(f"{waits} on branch {cut(name, 80)}: see it with --branch {cut(shlex.quote(name), 100)}", "yellow")
 
 
-def _tell(as_json: bool, session: str, what: str, decision: str) -> None:
+def _elsewhere(db: Database, opened: Opened, branch: str) -> list[tuple[str, int]]:
+    """How much waits on other branches than the one that is looked at, each request once."""
+    from perdure.cli.places import known_matters, open_matters, open_place
+
+    # A branch has the requests of the line it parted from: what is known here already is not its own.
+    seen, found = known_matters(opened.reading), list[tuple[str, int]]()
+    for name in opened.row.branches:
+        if name == branch:
+            continue
+        reading = open_place(db, f"{opened.row.id}@", name).reading
+        effects, approvals = open_matters(reading)
+        number = sum(one["id"] not in seen for one in (*effects, *approvals))
+        seen |= known_matters(reading)
+        if number:
+            found.append((name, number))
+    return found
+
+
+def tell(as_json: bool, session: str, what: str, decision: str) -> None:
+    """Say what was decided."""
     from perdure.cli.output import Out, print_json
     from perdure.cli.text import cut
 
@@ -209,14 +197,16 @@ def _json(text: str, what: str) -> Any:
         raise InvalidInput(f"{what} is not JSON: {e}") from None
 
 
-def _json_or_text(text: str) -> Any:
+def json_or_text(text: str) -> Any:
+    """A value as it is typed: JSON, and anything else is text."""
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who types this."""
     import getpass
 
     try:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli.opening import DEFAULT, AsJson, BlobsAt, NoDatabase, Store, find_url, open_existing
+from perdure.cli.progress import progress
 from perdure.errors import InvalidInput
 
 
@@ -29,16 +30,14 @@ def export(
 
     Whoever imports it needs the same key, if the store has one.
     """
-    from perdure.backup import backup
     from perdure.cli.output import Out, print_json
     from perdure.cli.text import count, cut
     from perdure.wording import size
 
     if os.path.exists(file):
         raise InvalidInput(f"{file} exists already: choose a new name, so that nothing is lost")
-    with open_existing(store, blobs) as db:
-        db.look(session)
-        done = backup(db.kernel, file, only=(session,))
+    with open_existing(store, blobs) as db, progress("exporting", show=not as_json) as told:
+        done = db.export_session(session, file, told)
     if as_json:
         print_json({**done._asdict(), "missing": list(done.missing)})
     else:
@@ -61,7 +60,6 @@ def bring_in(
     is exactly the one in the file. Other sessions, their leases and cursors stay as they are.
     """
     import perdure
-    from perdure.backup import restore
     from perdure.cli.output import Out, print_json
     from perdure.cli.text import count
 
@@ -72,8 +70,11 @@ def bring_in(
         where = find_url(store)
     except NoDatabase:
         where = store or DEFAULT
-    with perdure.open(where, maintain=False, blobs=blobs or None) as db:
-        done = restore(db.kernel, file, whole=False)
+    with (
+        perdure.open(where, maintain=False, blobs=blobs or None) as db,
+        progress("importing", show=not as_json) as told,
+    ):
+        done = db.import_sessions(file, told)
         url = db.url
     if as_json:
         print_json({**done._asdict(), "store": url})

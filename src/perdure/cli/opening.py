@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.errors import InvalidInput, Unavailable
+from perdure.urls import TIERED
 
 if TYPE_CHECKING:
     from perdure.bridge import AsyncDatabase
@@ -108,6 +109,8 @@ def _existing(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if separator and scheme == "memory":
         raise InvalidInput("memory:// lives inside one process: a command has nothing to look at in it")
+    if url.startswith(TIERED):
+        return url
     path = path_of(url)
     if not separator and os.path.isdir(path):
         url, scheme = f"file://{os.path.abspath(path)}", "file"

@@ -65,10 +65,20 @@ def _locate(db: Database, row: SessionRow, place: str, branch: str) -> tuple[int
 
 def open_matters(reading: Reading) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What waits for somebody at a checkpoint: effects without an outcome, and approvals without a decision."""
-    from perdure.kernel import BOOK
-    from perdure.tracked import plain
-
-    book: dict[str, Any] = plain(reading._document.root[BOOK])  # pyright: ignore[reportPrivateUsage]
+    book = _book(reading)
     effects = [e for e in book.get("effects", {}).values() if e["status"] in ("started", "in_doubt", "unknown")]
     approvals = [a for a in book.get("approvals", {}).values() if a["status"] == "pending"]
     return effects, approvals
+
+
+def known_matters(reading: Reading) -> set[str]:
+    """The ids of all effects and approvals that are known at a checkpoint, whatever became of them."""
+    book = _book(reading)
+    return {one["id"] for part in ("effects", "approvals") for one in book.get(part, {}).values()}
+
+
+def _book(reading: Reading) -> dict[str, Any]:
+    from perdure.kernel import BOOK
+    from perdure.tracked import plain
+
+    return plain(reading._document.root[BOOK])  # pyright: ignore[reportPrivateUsage]

@@ -136,7 +136,9 @@ async def _once(
             if branch != MAIN:
                 from perdure.agent.variants import run_on
 
-                return await run_on(db, agent, session, branch, effects=effects, max_turns=max_turns)
+                return await run_on(
+                    db, agent, session, branch, effects=effects, max_turns=max_turns, on_event=on_event, live=True
+                )
             if must_exist:
                 await db.read(session, migrate=False)
             return await agent.run(
@@ -174,10 +176,6 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
         print_json(result_json(result, branch))
         return
     out = Out()
-    if branch != MAIN and result.text:
-        # Only the main branch is heard while it speaks.
-        for line in result.text[:10_000].split("\n"):
-            out.line(line)
     for note in result.notes:
         out.line(cut(note, 400), "dim")
     for approval in result.approvals:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, PerdureError, Poisoned, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from perdure.database import Database
 
 BATCH = 500
+SHOWN = 20
+"""Sessions that are named when it could not be done to them."""
 STATES = ("queued", "working", "waiting", "parked", "paused")
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which sessions are meant, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking first.")]
 
 
 class Selection(NamedTuple):
@@ -41,6 +45,13 @@ class Selected(NamedTuple):
     agent: str
     owner: str
     status: str
+
+
+class Failure(NamedTuple):
+    """One that it could not be done to."""
+
+    session: str
+    error: PerdureError
 
 
 def pick(db: Database, chosen: Selection) -> list[Selected]:
@@ -77,10 +88,47 @@ def _by_state(db: Database, chosen: Selection) -> set[str]:
     return found
 
 
+def sure(yes: bool, what: str) -> bool:
+    """Whether somebody really means it; where nobody can be asked, it must have been said before."""
+    if yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidInput(f"this would {what}: look with --dry-run first, then add --yes")
+    if typer.confirm(f"{what[:1].upper()}{what[1:]}?"):
+        return True
+    raise typer.Exit(1)
+
+
+def each(batch: list[Selected], do: Callable[[Selected], Any], failed: list[Failure]) -> int:
+    """Do it to one after the other; one that it cannot be done to keeps nobody from the others."""
+    for chosen in batch:
+        try:
+            do(chosen)
+        except PerdureError as error:
+            note_failure(failed, chosen, error)
+    return len(batch) - sum(one.session in {f.session for f in failed} for one in batch)
+
+
+def note_failure(failed: list[Failure], chosen: Selected, error: PerdureError) -> None:
+    """Go on with the others, unless what went wrong would go wrong for each of them."""
+    if isinstance(error, (InvalidInput, Unavailable, Poisoned)):
+        raise error
+    failed.append(Failure(chosen.session, error))
+
+
 def act(
-    picked: list[Selected], verb: str, on: Callable[[list[Selected]], int], *, dry_run: bool, as_json: bool
+    picked: list[Selected],
+    verb: str,
+    on: Callable[[list[Selected]], int],
+    *,
+    dry_run: bool,
+    as_json: bool,
+    failed: Sequence[Failure] = (),
 ) -> None:
-    """Do it to all of them in batches, and say so; or only say which they are."""
+    """Do it to all of them in batches, and say so; or only say which they are.
+
+    Those that ``on`` has put into ``failed`` are named, and the first of their errors says how the command ends.
+    """
     from perdure.cli.output import Out, print_json
     from perdure.cli.text import cut
 
@@ -89,7 +137,16 @@ def act(
         for at in range(0, len(picked), BATCH):
             done += on(picked[at : at + BATCH])
     if as_json:
-        print_json({"action": verb, "dry_run": dry_run, "sessions": [p.session for p in picked], "changed": done})
+        print_json(
+            {
+                "action": verb,
+                "dry_run": dry_run,
+                "sessions": [p.session for p in picked],
+                "changed": done,
+                "failed": [{"session": f.session, "reason": str(f.error)} for f in failed],
+            }
+        )
+        _end(failed)
         return
     out = Out()
     if dry_run:
@@ -98,3 +155,15 @@ def act(
         out.line(f"would {verb} {len(picked)} sessions; nothing was done", "yellow")
     else:
         out.line(f"{verb}: {done} of {len(picked)} sessions")
+        for one in failed[:SHOWN]:
+            out.line(f"{cut(one.session, 80)}: {cut(str(one.error), 300)}", "bold red")
+        if len(failed) > SHOWN:
+            out.line(f"and {len(failed) - SHOWN} more could not be done", "bold red")
+    _end(failed)
+
+
+def _end(failed: Sequence[Failure]) -> None:
+    if failed:
+        from perdure.cli.app import exit_code
+
+        raise typer.Exit(exit_code(failed[0].error))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import secrets
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +16,8 @@ from perdure.cli.opening import BlobsAt, Store, find_url
 from perdure.errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from perdure.agent.agent import Agent
 
 PORT = 8377
@@ -39,6 +44,7 @@ AllowHost = Annotated[
         "--allow-host", metavar="NAME", help="A further name the server may be called by.", show_default=False
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Say where it listens in one line of JSON, on stdout.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -56,9 +62,10 @@ def serve(
     token: Token = None,
     no_token: NoToken = False,
     allow_host: AllowHost = None,
+    as_json: AsJson = False,
 ) -> None:
     """Serve the HTTP API and the console over a database. APP lets it run agents by itself."""
-    _serve(app, store, blobs, host, port, token, no_token, allow_host, browser=False)
+    _serve(app, store, blobs, host, port, token, no_token, allow_host, browser=False, as_json=as_json)
 
 
 def console(
@@ -71,14 +78,15 @@ def console(
     no_token: NoToken = False,
     allow_host: AllowHost = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only say where it is.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look at sessions in the browser: the same as serve, and the browser is opened."""
-    _serve(app, store, blobs, host, port, token, no_token, allow_host, browser=not no_browser)
+    _serve(app, store, blobs, host, port, token, no_token, allow_host, browser=not no_browser, as_json=as_json)
 
 
 def _serve(
     app: str | None, store: str | None, blobs: str | None, host: str, port: int, token: str | None, no_token: bool,
-    allow_host: list[str] | None, *, browser: bool,
+    allow_host: list[str] | None, *, browser: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from perdure.cli.apps import load_agents
     from perdure.server.auth import is_loopback
@@ -93,12 +101,12 @@ def _serve(
     said = None if no_token else token or secrets.token_urlsafe(24)
     url = find_url(store)
     hosts = [*(allow_host or ()), *([] if _is_wildcard(host) else [host])]
-    asyncio.run(_run(url, blobs, agents, host, port, said, hosts, made=not token, browser=browser))
+    asyncio.run(_run(url, blobs, agents, host, port, said, hosts, made=not token, browser=browser, as_json=as_json))
 
 
 async def _run(
     url: str, blobs: str | None, agents: list[Agent], host: str, port: int, token: str | None, hosts: list[str], *,
-    made: bool, browser: bool,
+    made: bool, browser: bool, as_json: bool,
 ) -> None:  # fmt: skip
     try:
         import uvicorn
@@ -115,7 +123,7 @@ async def _run(
             async def startup(self, sockets: Any = None) -> None:
                 await super().startup(sockets)
                 if self.started:
-                    _tell(self, host, token, db.url, made=made, browser=browser)
+                    _tell(self, host, token, db.url, made=made, browser=browser, as_json=as_json)
 
             async def shutdown(self, sockets: Any = None) -> None:
                 # Streams would go on for ever: they are told before anybody waits for them.
@@ -127,21 +135,53 @@ async def _run(
             timeout_graceful_shutdown=10, lifespan="on",
         )  # fmt: skip
         server = Server(config)
+        why = _Why()
+        logging.getLogger("uvicorn.error").addFilter(why)
+        # It is raised again once the server has ended: the database is still to be closed, and all went well.
+        before = signal.signal(signal.SIGTERM, _ended)
         try:
             await server.serve()
         except SystemExit:
-            raise InvalidInput(f"{host} port {port} cannot be listened on: name another one with --port") from None
+            raise _not_there(host, port, why) from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            logging.getLogger("uvicorn.error").removeFilter(why)
         if not server.started:
-            raise InvalidInput(f"{host} port {port} cannot be listened on: name another one with --port")
+            raise _not_there(host, port, why)
 
 
-def _tell(server: Any, host: str, token: str | None, store: str, *, made: bool, browser: bool) -> None:
+class _Why(logging.Filter):
+    """Takes what the server would log about a port that it cannot have: it is told once, by us."""
+
+    said = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is logged."""
+        if isinstance(record.msg, OSError):
+            self.said = record.msg.strerror or str(record.msg)
+            return False
+        return True
+
+
+def _not_there(host: str, port: int, why: _Why) -> InvalidInput:
+    said = f" ({why.said})" if why.said else ""
+    return InvalidInput(f"{host} port {port} cannot be listened on{said}: name another one with --host or --port")
+
+
+def _ended(number: int, frame: FrameType | None) -> None:
+    """A server that was told to end, and has, ends well."""
+
+
+def _tell(server: Any, host: str, token: str | None, store: str, *, made: bool, browser: bool, as_json: bool) -> None:
     port = server.servers[0].sockets[0].getsockname()[1]
     name = "127.0.0.1" if _is_wildcard(host) else f"[{host}]" if ":" in host else host
     address = f"http://{name}:{port}/"
     # A token that was passed in is known to whoever passed it, and has no place in a log.
     shown = f"{address}?token={token}" if token and made else address
-    print(f"serving {store} at {shown}", file=sys.stderr, flush=True)
+    if as_json:
+        print(json.dumps({"url": address, "token": token if made else None, "store": store}), flush=True)
+    else:
+        print(f"serving {store} at {shown}", file=sys.stderr, flush=True)
     if browser:
         import webbrowser
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.opening import BlobsAt, Made
+from perdure.cli.opening import AsJson, BlobsAt, Made
 from perdure.errors import InvalidInput
 
 FILES = {"app.py": "app.py", "README.md": "README.md", "gitignore": ".gitignore"}
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name; a folder of this name is made.")],
+    as_json: AsJson = False,
 ) -> None:
     """Write a first agent into a new folder; it runs at once, without a key."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", name):
@@ -35,6 +36,11 @@ def new(
     source = Path(__file__).parent / "first_agent"
     for of, to in FILES.items():
         (folder / to).write_text((source / of).read_text("utf-8").replace(PLACEHOLDER, name), "utf-8")
+    if as_json:
+        from perdure.cli.output import print_json
+
+        print_json({"folder": str(folder.resolve()), "files": list(FILES.values()), "agent": "app"})
+        return
     typer.echo(f"{name}/ has a first agent in it. Talk to it:\n\n    cd {name}\n    perdure chat app")
 
 

@@ -10,6 +10,7 @@ import typer
 
 from perdure.cli.checking import one_or_all
 from perdure.cli.opening import DEFAULT, AsJson, BlobsAt, Store, open_existing
+from perdure.cli.progress import all_of, progress
 from perdure.cli.text import count, cut
 from perdure.errors import InvalidInput
 from perdure.wording import size
@@ -38,8 +39,8 @@ def backup(
     """Write everything, blobs included, into one file, while agents go on writing."""
     if os.path.exists(file):
         raise InvalidInput(f"{file} exists already: choose a new name, so that no older backup is lost")
-    with open_existing(store, blobs) as db:
-        done = db.backup(file)
+    with open_existing(store, blobs) as db, progress("backing up", all_of(db), show=not as_json) as told:
+        done = db.backup(file, told)
     held = f"{count(done.sessions, 'session')}, {count(done.checkpoints, 'checkpoint')}, {count(done.blobs, 'blob')}"
     words = f"{held} in {size(done.bytes)}"
     _tell(as_json, {**done._asdict(), "missing": list(done.missing)}, words)
@@ -61,8 +62,11 @@ def restore(
     """
     import perdure
 
-    with perdure.open(store or DEFAULT, maintain=False, blobs=blobs or None) as db:
-        done = db.restore(file)
+    with (
+        perdure.open(store or DEFAULT, maintain=False, blobs=blobs or None) as db,
+        progress("restoring", show=not as_json) as told,
+    ):
+        done = db.restore(file, told)
         url = db.url
     there = f", {done.skipped} were there already" if done.skipped else ""
     words = f"{count(done.sessions, 'session')} and {count(done.blobs, 'blob')} restored{there}"
@@ -71,8 +75,8 @@ def restore(
 
 def sweep(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
     """Remove expired sessions, and blobs that nothing refers to any more."""
-    with open_existing(store, blobs) as db:
-        swept = db.sweep()
+    with open_existing(store, blobs) as db, progress("sweeping", show=not as_json) as told:
+        swept = db.sweep(told)
         collected = db.collect()
     answer = {
         "removed": swept.removed,
@@ -108,10 +112,12 @@ def prune(
     one_or_all(session, everything)
     dropped = kept = 0
     busy: list[str] = []
-    with open_existing(store, blobs) as db:
+    with open_existing(store, blobs) as db, _pruning(db, session, as_json) as told:
         from perdure.errors import Busy
 
-        for id in [session] if session is not None else _ids(db):
+        for number, id in enumerate([session] if session is not None else _ids(db), start=1):
+            if told is not None:
+                told(id, number)
             try:
                 done = db.prune(id, keep_last=keep_last, keep_every=keep_every, keep_tagged=not drop_tagged)
             except Busy:
@@ -124,6 +130,10 @@ def prune(
     _tell(as_json, {"dropped": dropped, "kept": kept, "busy": busy}, words)
     if not as_json:
         _print_list("being written, left alone", [(id, "") for id in busy], "yellow")
+
+
+def _pruning(db: Database, session: str | None, as_json: bool) -> Any:
+    return progress("pruning", all_of(db) if session is None else None, show=not as_json)
 
 
 def _ids(db: Database) -> list[str]:
@@ -144,20 +154,16 @@ def migrate(
 
     May be interrupted and run again. The originals stay in the history.
     """
-    import importlib
-
     import perdure
+    from perdure.cli.apps import load_module
     from perdure.cli.opening import find_url
 
-    sys.path.insert(0, os.getcwd())
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise InvalidInput(f"{module} cannot be imported ({error}): name a module of yours, such as myagent") from error
-    finally:
-        sys.path.pop(0)
-    with perdure.open(find_url(store), schema=schema, maintain=False, blobs=blobs or None) as db:
-        done = db.migrate()
+    load_module(module)
+    with (
+        perdure.open(find_url(store), schema=schema, maintain=False, blobs=blobs or None) as db,
+        progress("migrating", all_of(db), show=not as_json) as told,
+    ):
+        done = db.migrate(told)
     answer: dict[str, Any] = {"migrated": done.migrated, "current": done.current}
     for name, pairs in (("skipped", done.skipped), ("failed", done.failed)):
         answer[name] = [{"session": session, "reason": reason} for session, reason in pairs]

@@ -24,6 +24,7 @@ _COMMANDS = {
     "worker": "worker APP",
     "run": "resume APP {session}",
     "message": "run APP {session} MESSAGE",
+    "outcome": "outcome {session} EFFECT RESULT",
 }
 """What to type for each thing that can be done; the rest is done by the program itself."""
 
@@ -85,7 +86,7 @@ def stats(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -
 
 
 def _counted(db: Database) -> dict[str, Any]:
-    usage = db.kernel.store.usage()
+    usage = db.usage()
     by: tuple[dict[str, int], ...] = ({}, {}, {})
     for *names, number in db.counts():
         for kind, name in zip(by, names, strict=True):

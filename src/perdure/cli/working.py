@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.opening import BlobsAt, Made
+from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from perdure.agent.agent import Agent
     from perdure.fleet.worker import Settings, Worker
 
@@ -62,14 +66,35 @@ def worker(
     from perdure.fleet.worker import Settings
     from perdure.logs import configure
 
-    agents = load_agents(app)
     configure(as_json=log_json)
-    if metrics_port is not None:
-        from perdure.telemetry.prometheus import serve
+    with _told(log_json):
+        agents = load_agents(app)
+        if metrics_port is not None:
+            from perdure.telemetry.prometheus import serve
 
-        serve(metrics_port, metrics_host)
-    settings = Settings(concurrency, grace, per_owner, tries, version)
-    asyncio.run(_work(agents, store, blobs, lease, settings, direct))
+            serve(metrics_port, metrics_host)
+        settings = Settings(concurrency, grace, per_owner, tries, version)
+        asyncio.run(_work(agents, store, blobs, lease, settings, direct))
+
+
+@contextlib.contextmanager
+def _told(as_json: bool) -> Generator[None]:
+    """Where the log is read by a program, an error that ends the worker is a line of it like any other."""
+    log = logging.getLogger("perdure.fleet")
+    try:
+        yield
+    except PerdureError as error:
+        if not as_json:
+            raise
+        from perdure.cli.app import exit_code
+
+        log.error("%s", error, extra={"error": type(error).__name__})
+        raise typer.Exit(exit_code(error)) from None
+    except Exception:
+        if not as_json:
+            raise
+        log.critical("the worker has ended for a reason that nobody foresaw", exc_info=True)
+        raise typer.Exit(1) from None
 
 
 async def _work(

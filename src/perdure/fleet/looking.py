@@ -7,14 +7,19 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from perdure.boards import Filter, NewWork
-from perdure.errors import NotFound
+from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.places import board_of
+from perdure.hydrate import look
+from perdure.names import check_session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from perdure.boards import Board, WorkerRow
     from perdure.database import DatabaseFlows
+
+
+DEEDS = ("pause", "unpause", "retry")
 
 
 class Chosen(Protocol):
@@ -83,8 +88,22 @@ def _left(board: Board, meant: Sequence[str]) -> int:
     return sum(w.id in meant for w in board.workers())
 
 
+def steer(db: DatabaseFlows, sessions: Iterable[str], do: str) -> int:
+    """Pause, unpause or retry sessions by their names; how many were changed. Blocks."""
+    rows = [look(db.kernel, check_session(session)) for session in dict.fromkeys(sessions)]
+    return change(db, [_Named(row.id, row.agent, row.owner) for row in rows], do)
+
+
+class _Named(NamedTuple):
+    session: str
+    agent: str
+    owner: str
+
+
 def change(db: DatabaseFlows, chosen: Sequence[Chosen], do: str) -> int:
     """Pause, unpause or retry sessions; to be tried again they are put on the board if they are not there."""
+    if do not in DEEDS:
+        raise InvalidInput(f"what is done to a session is one of {', '.join(DEEDS)}, not {do!r:.40}")
     board = board_of(db)
     if do == "retry":
         board.put([NewWork(c.session, c.agent, c.owner) for c in chosen if c.agent])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from perdure.fleet.places import board_of
 from perdure.fleet.worker import Settings, Worker
+from perdure.flow import Do
 from perdure.opening import open_async
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ async def start_worker(
     """Run a worker in this process until it is told to stop; ``ready`` is given it once it is about to begin."""
     url = store or default_store()
     async with open_async(url, lease_ttl=lease, blobs=blobs) as db:
+        # Before anybody is told that it serves: where there is no board it cannot.
+        await db.bridge.perform(Do(board_of, (db,)))
         worker = Worker(db, agents, settings, url=url)
         engine = worker.engine = engine_for(url, worker, direct)
         if ready is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.boards import Boarded, Filter
 from perdure.checkpoint import Checkpoint
 from perdure.errors import NotFound
+from perdure.flow import Do
 from perdure.holders import describe, is_dead
 from perdure.hydrate import load_head
 from perdure.kernel import BOOK
@@ -22,6 +23,7 @@ from perdure.wording import gap
 
 if TYPE_CHECKING:
     from perdure.boards import Board, Work
+    from perdure.bridge import AsyncDatabase
     from perdure.database import DatabaseFlows
     from perdure.model import InboxEntry, SessionRow
 
@@ -61,8 +63,16 @@ class Facts(NamedTuple):
     now: int
 
 
+async def why_async(db: AsyncDatabase, session: str, *, branch: str = MAIN) -> Why:
+    """The same as :func:`why`, awaited."""
+    return await db.bridge.perform(Do(lambda: why(db, session, branch=branch)))
+
+
 def why(db: DatabaseFlows, session: str, *, branch: str = MAIN) -> Why:
-    """Why a session is where it is, and what to do next. Blocks while it reads; ``NotFound`` when there is none."""
+    """Why a session is where it is, and what to do next. Takes no lease and changes nothing.
+
+    It blocks while it reads; ``NotFound`` when there is no such session.
+    """
     row = db.kernel.store.look(check_session(session))
     if row is None:
         raise NotFound(f"there is no session {session!r} in {db.url}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from perdure.agent.stored import check_state
 from perdure.errors import InvalidInput
 from perdure.server.places import open_as_stored, place_of, read_at
 from perdure.server.routing import Call, Endpoint, Nothing
@@ -14,6 +15,8 @@ from perdure.server.showing import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from perdure.checkpoint import Reading
 
 
 async def fork(call: Call[Nothing, ForkAsked]) -> Point:
@@ -25,7 +28,7 @@ async def fork(call: Call[Nothing, ForkAsked]) -> Point:
     if b.edits:
         # Tried on a copy first: an edit that does not fit must not leave a branch behind.
         reading = await read_at(call.ctx.db, call.session, b.at, b.branch)
-        await call.ctx.blocking(lambda: apply_edits(reading.plain(), b.edits))
+        await call.ctx.blocking(_tried, reading, b.edits)
     async with await open_as_stored(call.ctx.db, call.session, b.branch) as s:
         made = await s.fork(b.name, at=place_of(b.at))
         if b.edits:
@@ -49,6 +52,12 @@ async def tag(call: Call[Nothing, TagAsked]) -> Point:
     b = call.body
     async with await open_as_stored(call.ctx.db, call.session, b.branch) as s:
         return point_of(await s.tag(b.name, at=place_of(b.at)))
+
+
+def _tried(reading: Reading, edits: Sequence[Edit]) -> None:
+    state = reading.plain()
+    apply_edits(state, edits)
+    check_state(state)
 
 
 def apply_edits(state: Any, edits: Sequence[Edit]) -> None:

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.errors import ApprovalError, NotFound, PerdureError
-from perdure.model import TAG_PREFIX, Status
-from perdure.server.places import book_of, open_as_stored, read_at
+from perdure.fleet.doubts import doubts_in, settle
+from perdure.model import Status
+from perdure.server.places import book_of, read_at
 from perdure.server.problems import Refusal
 from perdure.server.routing import Call, Endpoint, Nothing
 from perdure.server.shapes import (
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OPEN = ("started", "in_doubt", "unknown")
 """Effects whose outcome somebody may have to find out."""
+_ASIDE = "aside"
+"""Stands in a cursor for sessions that do not wait themselves, as main says, but may on another branch."""
+_ROWS = 1000
+"""How many sessions are gone through at a time for those that have other branches."""
 _PART = 64 << 10
 """Bytes of arguments, facts or a result that are shown in a list."""
 
@@ -43,7 +48,10 @@ _PART = 64 << 10
 
 
 async def list_approvals(call: Call[WaitingAsked, None]) -> Interrupts:
-    """What waits for agreement or an answer, in all sessions. A page looks into some sessions and may be empty."""
+    """What waits for agreement or an answer, in all sessions that wait. A page looks into some and may be empty.
+
+    A session waits when its branch main does; with ``aside`` also what waits on other branches of the others is found.
+    """
     found, following = await _waiting(call.ctx, call.query, (Status.WAITING_APPROVAL, Status.IN_DOUBT), _interrupts)
     return Interrupts(interrupts=found, next=following)
 
@@ -97,11 +105,14 @@ async def _decide(ctx: Ctx, session: str, approval: str, said: Decision) -> None
 
 async def _interrupts(ctx: Ctx, row: SessionRow) -> list[Interrupt]:
     found: dict[str, Interrupt] = {}
+    seen: set[str] = set()
     for branch, book in await _books(ctx, row):
         calls = _tool_calls(book)
         for a in book.get("approvals", {}).values():
-            if a["status"] == "pending":
-                found.setdefault(a["id"], _interrupt(row.id, branch, a, calls))
+            if a["status"] == "pending" and a["id"] not in seen:
+                found[a["id"]] = _interrupt(row.id, branch, a, calls)
+            # A branch has the requests of the line it parted from: main has the word on those that are its own.
+            seen.add(a["id"])
     # A decision that waits to be taken up is one: nobody need be asked again.
     decided = {e.key for e in await ctx.blocking(ctx.db.kernel.store.inbox, row.id, 1000)} if found else set[str]()
     return [i for i in found.values() if f"decision:{i.id}" not in decided]
@@ -147,7 +158,10 @@ def _tool_calls(book: dict[str, Any]) -> dict[str, str]:
 
 
 async def list_in_doubt(call: Call[WaitingAsked, None]) -> Effects:
-    """Calls that were started and whose outcome nobody knows, in all sessions that stand still because of one."""
+    """Calls that were started and whose outcome nobody knows, in all sessions that stand still because of one.
+
+    With ``aside`` also those on other branches of sessions that do not stand still.
+    """
     found, following = await _waiting(call.ctx, call.query, (Status.IN_DOUBT,), _doubts)
     return Effects(effects=found, next=following)
 
@@ -174,19 +188,13 @@ async def resolve_effect(
     ctx: Ctx, session: str, effect: str, branch: str, by: str, verdict: str, result: Any = None
 ) -> Effect:
     """Settle one effect, with the session's lease."""
-    said: dict[str, Any] = {"done": result} if verdict == "done" else {verdict: True}
-    async with await open_as_stored(ctx.db, session, branch) as s:
-        await s.resolve(effect, by=by, **said)
-        return next(_effect(session, branch, e) for e in s.effects() if e["id"] == effect)
+    return _effect(
+        session, branch, await settle(ctx.db, session, effect, branch, by=by, verdict=verdict, result=result)
+    )
 
 
 async def _doubts(ctx: Ctx, row: SessionRow) -> list[Effect]:
-    found: dict[str, Effect] = {}
-    for branch, book in await _books(ctx, row):
-        for e in book.get("effects", {}).values():
-            if e["status"] == "in_doubt":
-                found.setdefault(e["id"], _effect(row.id, branch, e))
-    return list(found.values())
+    return [_effect(row.id, branch, record) for branch, record in await doubts_in(ctx.db, row)]
 
 
 async def doubts_of(ctx: Ctx, session: str) -> list[Effect]:
@@ -213,33 +221,45 @@ def _effect(session: str, branch: str, e: dict[str, Any]) -> Effect:
 
 
 async def _books(ctx: Ctx, row: SessionRow) -> list[tuple[str, dict[str, Any]]]:
-    """The books of all branches. Tags are left out: nothing waits there, and what they name may be gone."""
+    """The books of all branches, that of main first."""
     found: list[tuple[str, dict[str, Any]]] = []
-    for head in row.heads:
-        if not head.branch.startswith(TAG_PREFIX):
-            reading = await ctx.db.read(row.id, branch=head.branch, migrate=False)
-            found.append((head.branch, await ctx.blocking(book_of, reading)))
+    for branch in row.branches:
+        reading = await ctx.db.read(row.id, branch=branch, migrate=False)
+        found.append((branch, await ctx.blocking(book_of, reading)))
     return found
 
 
 async def _waiting(
     ctx: Ctx, q: WaitingAsked, statuses: tuple[str, ...], look: Callable[[Ctx, SessionRow], Awaitable[list[T]]]
 ) -> tuple[list[T], str | None]:
-    """Look into a page of the sessions with these statuses, one status after the other."""
-    status, _, after = (q.after or "").partition(":")
-    start = statuses.index(status) if status in statuses else 0
-    for number, one in enumerate(statuses[start:], start):
-        rows: list[SessionRow] = await ctx.db.sessions(status=one, after=after or None, limit=q.limit)
-        if not rows:
+    """Look into a page of the sessions with these statuses, one status after the other; then of others, if wanted."""
+    places = (*statuses, _ASIDE) if q.aside else statuses
+    place, _, after = (q.after or "").partition(":")
+    start = places.index(place) if place in places else 0
+    for number, one in enumerate(places[start:], start):
+        rows, last = await _page(ctx, q, one, statuses, after)
+        if not rows and last is None:
             after = ""
             continue
         found = await asyncio.gather(*(_tried(look, ctx, row) for row in rows))
-        more = len(rows) == q.limit or number + 1 < len(statuses)
-        following = (
-            f"{one}:{rows[-1].id}" if len(rows) == q.limit else f"{statuses[min(number + 1, len(statuses) - 1)]}:"
-        )
-        return [item for items in found for item in items], following if more else None
+        following = f"{one}:{last}" if last is not None else f"{places[number + 1]}:" if places[number + 1 :] else None
+        return [item for items in found for item in items], following
     return [], None
+
+
+async def _page(
+    ctx: Ctx, q: WaitingAsked, place: str, statuses: tuple[str, ...], after: str
+) -> tuple[list[SessionRow], str | None]:
+    """Sessions to look into, and the id after which there may be more (None: there are none)."""
+    rows: list[SessionRow]
+    if place != _ASIDE:
+        rows = await ctx.db.sessions(status=place, after=after or None, limit=q.limit)
+        return rows, rows[-1].id if len(rows) == q.limit else None
+    every: list[SessionRow] = await ctx.db.sessions(after=after or None, limit=_ROWS)
+    rows = [row for row in every if row.status not in statuses and row.branches[1:]][: q.limit]
+    if len(rows) == q.limit:
+        return rows, rows[-1].id
+    return rows, every[-1].id if len(every) == _ROWS else None
 
 
 async def _tried(look: Callable[[Ctx, SessionRow], Awaitable[list[T]]], ctx: Ctx, row: SessionRow) -> list[T]:

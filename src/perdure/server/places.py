@@ -1,19 +1,17 @@
 """Opening a session at a place for a request: to read it as it was stored, or to write it in the schema it has."""
 
-# pyright: reportPrivateUsage=false
-# What waits for people is in the kernel's own books, which only readers of the library know.
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
+from perdure.agent.stored import book_of, open_as_stored
 from perdure.errors import NotFound
-from perdure.kernel import BOOK
-from perdure.tracked import plain
 
 if TYPE_CHECKING:
-    from perdure.bridge import AsyncDatabase, Opening
+    from perdure.bridge import AsyncDatabase
     from perdure.checkpoint import Reading
+
+__all__ = ["book_of", "is_number", "open_as_stored", "place_of", "read_at", "root_of"]
 
 SHORTEST_ID = 6
 
@@ -39,22 +37,6 @@ def is_number(text: str) -> bool:
 def place_of(at: str | None) -> int | str | None:
     """A place as the library takes it."""
     return int(at[:18]) if at is not None and is_number(at) else at
-
-
-async def open_as_stored(db: AsyncDatabase, session: str, branch: str, **options: Any) -> Opening:
-    """Open a session for writing in the schema that it has, and leave it in that schema."""
-    reading = await db.read(session, branch=branch, migrate=False)
-    view = copy.copy(db)
-    view.kernel = copy.copy(db.kernel)
-    view.kernel.schema = reading.checkpoint.schema
-    # What validates states is for programs that have the state's type.
-    view._state = None
-    return view.session(session, branch=branch, create=False, **options)
-
-
-def book_of(reading: Reading) -> dict[str, Any]:
-    """The kernel's book at a checkpoint, as plain values. Reads blobs, so it blocks."""
-    return plain(reading._document.root[BOOK])
 
 
 def root_of(reading: Reading) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 from typing import TYPE_CHECKING, Any
 
+from perdure.agent.variants import run_on
 from perdure.errors import PerdureError
+from perdure.model import MAIN
 from perdure.server.problems import Refusal
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class Runs:
     def is_running(self, session: str, branch: str) -> bool:
         """Whether a branch is being run here."""
         return (session, branch) in self._tasks
+
+    def branches(self, session: str) -> list[str]:
+        """The branches of a session that are being run here: one at a time has the lease."""
+        return sorted(branch for running, branch in self._tasks if running == session)
 
     def agent(self, name: str) -> Agent:
         """An agent of this server."""
@@ -62,10 +67,12 @@ class Runs:
 
     async def _work(self, agent: Agent, session: str, branch: str, options: dict[str, Any]) -> None:
         try:
-            await agent.run(
-                self._db, session=session, branch=branch, live=True, stop=self._stop,
-                agents=list(self._agents.values()), **options,
-            )  # fmt: skip
+            more: dict[str, Any] = {"live": True, "stop": self._stop, "agents": list(self._agents.values()), **options}
+            if branch == MAIN:
+                await agent.run(self._db, session=session, **more)
+            else:
+                # What waits in the inbox is meant for main.
+                await run_on(self._db, agent, session, branch, **more)
         except PerdureError as e:
             log.warning("a run of session %r on %r ended: %s", session[:80], branch[:80], e)
         except Exception:
@@ -85,12 +92,3 @@ class Runs:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def with_instructions(agent: Agent, instructions: str | None) -> Agent:
-    """The same agent, told something else; the original stays as it is."""
-    if instructions is None:
-        return agent
-    other = copy.copy(agent)
-    other.instructions = instructions
-    return other

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from perdure.agent.models.parts import packed
+from perdure.agent.variants import say_on, with_instructions
 from perdure.boards import Boarded, Filter
-from perdure.errors import InvalidInput, PerdureError
+from perdure.errors import Busy, InvalidInput, PerdureError
+from perdure.fleet.doubts import settle_all
 from perdure.fleet.looking import change, fleet_of
 from perdure.fleet.places import board_of
 from perdure.fleet.submitting import submit_async
-from perdure.server.people import doubts_of, resolve_effect
+from perdure.model import MAIN
 from perdure.server.problems import Refusal, problem_of
 from perdure.server.routing import Call, Endpoint, Nothing
-from perdure.server.running import with_instructions
 from perdure.server.shapes import (
     Bulk,
     BulkAsked,
@@ -86,17 +87,29 @@ async def post_message(call: Call[Nothing, MessageAsked]) -> Posted:
 async def start_run(call: Call[Nothing, RunAsked]) -> Started:
     """Run an agent of this server on a session, in the background; its events tell how it goes.
 
-    It is how a branch is run on; what a fleet has on its board runs by itself.
+    It is how a branch is run on; what a fleet has on its board runs by itself. A message goes through the inbox of
+    main; on another branch it is said there, durably before this answers, and the inbox is left alone.
     """
-    b = call.body
+    b, runs = call.body, call.ctx.runs
     row = await call.ctx.db.look(call.session)
-    if not any(h.branch == b.branch for h in row.heads):
+    if b.branch not in row.branches:
         raise InvalidInput(f"session {call.session!r:.80} has no branch {b.branch!r:.80}: fork it first")
-    agent = with_instructions(call.ctx.runs.agent(b.agent or row.agent), b.instructions)
+    agent = runs.agent(b.agent or row.agent)
     options: dict[str, Any] = {"effects": b.effects, "max_turns": b.max_turns}
+    if b.branch != MAIN and b.key is not None:
+        raise Refusal(422, "invalid-request", "a key names a message of the inbox, which is main's")
+    if runs.is_running(call.session, b.branch):
+        return Started(started=False)
+    if others := runs.branches(call.session):
+        # The run would find that out by itself, and nobody would be told.
+        raise Busy(call.session, f"this server, on branch {others[0]!r:.80}", call.ctx.clock.wall())
+    if b.branch != MAIN:
+        if b.message is not None:
+            await say_on(call.ctx.db, call.session, b.branch, b.message)
+        return Started(started=runs.start(agent, call.session, b.branch, instructions=b.instructions, **options))
     if b.message is not None:
         options |= {"message": b.message, "key": b.key}
-    return Started(started=call.ctx.runs.start(agent, call.session, b.branch, **options))
+    return Started(started=runs.start(with_instructions(agent, b.instructions), call.session, MAIN, **options))
 
 
 # -- one session ----------------------------------------------------------------------------------------------------
@@ -146,7 +159,7 @@ async def bulk(call: Call[Nothing, BulkAsked]) -> Bulk:
     """
     b, ctx = call.body, call.ctx
     if b.action == "resolve" and b.verdict is None:
-        raise Refusal(422, "invalid-request", "say what becomes of the calls in doubt: verdict is retry or abort")
+        raise Refusal(422, "invalid-request", "say what became of the calls in doubt: verdict is done, retry or abort")
     if b.action in ("retry", "pause", "unpause"):
         _need_board(ctx)
     rows, following = await _picked(ctx, b)
@@ -172,10 +185,7 @@ async def _one(ctx: Ctx, session: str, b: BulkAsked) -> int:
         await ctx.db.cancel(session, by=b.by, reason=b.reason)
         return 1
     assert b.verdict is not None
-    found = await doubts_of(ctx, session)
-    for effect in found:
-        await resolve_effect(ctx, session, effect.id, effect.branch, b.by, b.verdict)
-    return bool(found)
+    return bool(await settle_all(ctx.db, session, by=b.by, verdict=b.verdict, result=b.result))
 
 
 async def _picked(ctx: Ctx, b: BulkAsked) -> tuple[list[SessionRow], str | None]:

@@ -164,3 +164,26 @@ def test_many_sessions_are_cancelled_after_a_look_at_which_they_are(
     page.get_by_role("button", name="Cancel 3 sessions").click()
     expect(page.get_by_role("status")).to_contain_text("Cancel: 3 of 3 sessions")
     until(lambda: all(db.look(f"many-{i}").status == "cancelled" for i in range(3)), house.said)
+
+
+def test_several_calls_in_doubt_are_settled_alike_after_a_look_at_which_they_are(
+    house: House, db: perdure.Database, page: Page
+) -> None:
+    for i in range(2):
+        submit(db, f"parcel-{i}", f"Please send 770{i} again.", agent="support", owner="doubter")
+    until(lambda: all(db.look(f"parcel-{i}").status == "in_doubt" for i in range(2)), house.said)
+    before = house.lines()
+    page.goto("/in-doubt")
+    for i in range(2):
+        page.get_by_label(f"Select session parcel-{i},").check()
+    expect(page.locator("#bulk-count")).to_have_text("2 selected")
+    page.get_by_role("button", name="They happened…").click()
+    expect(page.get_by_role("heading", name="Resolve 2 sessions?")).to_be_visible()
+    expect(page.locator(".preview")).to_contain_text("ORD-2024-7700")
+    page.get_by_label("Their result").fill('{"tracking": "T-77"}')
+    page.get_by_label("Your name").fill("Rosa")
+    page.get_by_role("button", name="Resolve 2 sessions").click()
+    expect(page.get_by_role("status")).to_contain_text("Resolve: 2 of 2 sessions")
+    expect(page).to_have_url(re.compile("/in-doubt"))
+    until(lambda: all("T-77" in str(db.read(f"parcel-{i}").messages[-1]) for i in range(2)), house.said)
+    assert house.lines() == before, "what had happened was made again"

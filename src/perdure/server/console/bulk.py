@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput
-from perdure.server.console.deciding import go_on
+from perdure.server.console.deciding import go_on, json_or_text
 from perdure.server.console.listing import Wanted, wanted
 from perdure.server.console.rendering import asked, decider, named, see
+from perdure.server.people import doubts_of
 from perdure.server.routing import Call, Nothing
 from perdure.server.shapes import BulkAsked, Which
 from perdure.server.steering import bulk
@@ -18,10 +19,17 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from perdure.server.console.rendering import Console
-    from perdure.server.shapes import Bulk
+    from perdure.server.shapes import Bulk, Effect
 
 BATCH = 500
 SHOWN = 100
+CALLS = 5
+"""Calls in doubt of one session that a preview names."""
+VERDICTS = {
+    "retry": "They did not happen: make them again",
+    "abort": "They did not happen: give them up",
+    "done": "They happened",
+}
 
 
 class Deed(NamedTuple):
@@ -51,13 +59,21 @@ class BulkPages:
         """Which sessions are meant; nothing is done yet."""
         form = await request.form(max_fields=2000)
         do, which, filter = _read(form, self._console.now)
-        # Which verdict it will be makes no difference yet.
-        verdict: Any = "retry" if do == "resolve" else None
+        verdict: Any = None
+        if do == "resolve":
+            # Which one it will be is said on the page; what was clicked is chosen there.
+            verdict = asked(form, "verdict", 10)
+            verdict = verdict if verdict in VERDICTS else "retry"
         found = await self._call(BulkAsked(action=do, filter=which, dry_run=True, limit=BATCH, verdict=verdict))
         return self._console.page(
             request, "bulk.html", do=do, deed=DEEDS[do], sessions=found.sessions, shown=SHOWN,
-            more=found.next is not None, filter=filter, named=which.sessions is not None,
+            more=found.next is not None, filter=filter, named=which.sessions is not None, verdict=verdict,
+            verdicts=VERDICTS, origin=_origin(form), doubts=await self._doubts(found.sessions) if verdict else {},
         )  # fmt: skip
+
+    async def _doubts(self, sessions: list[str]) -> dict[str, list[Effect]]:
+        """What is in doubt in those that the page names."""
+        return {session: (await doubts_of(self._console.ctx, session))[:CALLS] for session in sessions[:SHOWN]}
 
     async def act(self, request: Request) -> Response:
         """Do it, batch by batch."""
@@ -65,13 +81,13 @@ class BulkPages:
         do, which, _ = _read(form, self._console.now)
         by, reason = decider(form), asked(form, "reason", 2000)
         verdict: Any = asked(form, "verdict", 10) or None
-        if do == "resolve" and verdict not in ("retry", "abort"):
-            raise InvalidInput("say what becomes of the calls in doubt: they are made again, or given up")
+        if do == "resolve" and verdict not in VERDICTS:
+            raise InvalidInput("say what became of the calls in doubt: they happened, are made again, or given up")
+        result = json_or_text(asked(form, "result", 200_000)) if verdict == "done" else None
+        said: dict[str, Any] = {"by": by, "reason": reason, "verdict": verdict, "result": result}
         changed, meant, failed, after = 0, 0, list[str](), None
         while True:
-            found = await self._call(
-                BulkAsked(action=do, filter=which, limit=BATCH, by=by, reason=reason, verdict=verdict, after=after)
-            )
+            found = await self._call(BulkAsked(action=do, filter=which, limit=BATCH, after=after, **said))
             changed, meant = changed + found.changed, meant + len(found.sessions)
             failed += [f"{f.session}: {f.detail}" for f in found.failed]
             if do == "resolve":
@@ -81,13 +97,18 @@ class BulkPages:
             if found.next is None:
                 break
             after = found.next
-        said = f"{DEEDS[do].words}: {changed} of {meant} sessions."
+        told = f"{DEEDS[do].words}: {changed} of {meant} sessions."
         if failed:
-            said += f" {len(failed)} could not be: {failed[0][:200]}"
-        return see(request, "/", by=by, told=said)
+            told += f" {len(failed)} could not be: {failed[0][:200]}"
+        return see(request, f"/{_origin(form)}", by=by, told=told)
 
     async def _call(self, body: BulkAsked) -> Bulk:
         return await bulk(Call(self._console.ctx, {}, Nothing(), body, {}))
+
+
+def _origin(form: FormData) -> str:
+    """The page that it began on, to go back to; "" is the list of sessions."""
+    return "in-doubt" if asked(form, "from", 20) == "in-doubt" else ""
 
 
 def _read(form: FormData, now: int) -> tuple[Any, Which, Wanted]:

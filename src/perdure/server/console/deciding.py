@@ -57,25 +57,25 @@ class Deciding:
     async def approvals(self, request: Request) -> Response:
         """Everything that waits for agreement or an answer."""
         ctx, q = self._console.ctx, request.query_params
-        session, after = asked(q, "id"), asked(q, "after", 600)
+        session, after, aside = asked(q, "id"), asked(q, "after", 600), bool(asked(q, "aside", 10))
         if session:
             found = await session_approvals(Call(ctx, {"session": session}, Nothing(), None, {}))
             waiting, following = found.interrupts, None
         else:
-            waiting, following = await self._waiting(after)
+            waiting, following = await self._waiting(after, aside)
         asks = sorted((ask_of(i) for i in waiting), key=lambda a: a.asked)
         part = request.headers.get("hx-target") == "waiting"
         return self._console.page(
             request, "approvals_list.html" if part else "approvals.html", asks=asks, following=following,
-            session=session, after=after,
+            session=session, after=after, aside=aside,
         )  # fmt: skip
 
-    async def _waiting(self, after: str) -> tuple[list[Interrupt], str | None]:
+    async def _waiting(self, after: str, aside: bool) -> tuple[list[Interrupt], str | None]:
         """A page of what waits: the sessions looked into may have none, so some more are."""
         found: list[Interrupt] = []
         following: str | None = after or None
         for _ in range(4):
-            call = Call(self._console.ctx, {}, WaitingAsked(after=following, limit=PAGE), None, {})
+            call = Call(self._console.ctx, {}, WaitingAsked(after=following, limit=PAGE, aside=aside), None, {})
             page = await list_approvals(call)
             found += page.interrupts
             following = page.next
@@ -97,23 +97,27 @@ class Deciding:
             await db.approve(session, approval, by=by, reason=reason, args=_edited(form))
         else:
             raise InvalidInput("a decision is to approve, to reject or to answer")
-        await go_on(self._console.ctx, session)
         words = {"reject": "Rejected", "answer": "Answered", "approve": "Approved"}[do]
+        if (named(form, "branch") or MAIN) != MAIN:
+            # Nobody runs a branch by himself: whether its calls may change anything, a person says.
+            return see(request, "/approvals", by=by, told=f"{words}. It is taken up when the branch is run on.")
+        await go_on(self._console.ctx, session)
         return see(request, "/approvals", by=by, told=f"{words}. The session goes on as soon as a worker takes it up.")
 
     async def doubts(self, request: Request) -> Response:
         """Calls that were started and whose outcome nobody knows."""
         ctx, q = self._console.ctx, request.query_params
-        session, after = asked(q, "id"), asked(q, "after", 600)
+        session, after, aside = asked(q, "id"), asked(q, "after", 600), bool(asked(q, "aside", 10))
         if session:
             effects, following = await doubts_of(ctx, session), None
         else:
-            found = await list_in_doubt(Call(ctx, {}, WaitingAsked(after=after or None, limit=PAGE), None, {}))
+            wanted = WaitingAsked(after=after or None, limit=PAGE, aside=aside)
+            found = await list_in_doubt(Call(ctx, {}, wanted, None, {}))
             effects, following = found.effects, found.next
         part = request.headers.get("hx-target") == "waiting"
         return self._console.page(
             request, "doubts_list.html" if part else "doubts.html", effects=sorted(effects, key=lambda e: e.at),
-            following=following, session=session, after=after,
+            following=following, session=session, after=after, aside=aside,
         )  # fmt: skip
 
     async def resolve(self, request: Request) -> Response:
@@ -123,7 +127,7 @@ class Deciding:
         by, do = decider(form), asked(form, "do", 10)
         if do not in ("done", "retry", "abort"):
             raise InvalidInput("a call in doubt was done, may be made again, or is given up")
-        result = _json_or_text(asked(form, "result", 200_000)) if do == "done" else None
+        result = json_or_text(asked(form, "result", 200_000)) if do == "done" else None
         await resolve_effect(self._console.ctx, session, effect, branch, by, do, result)
         if branch == MAIN:
             await go_on(self._console.ctx, session)
@@ -177,10 +181,11 @@ def _answer(form: Mapping[str, Any]) -> Any:
     told = asked(form, "answer", 200_000)
     if asked(form, "kind", 10) == "yes_no":
         return told == "yes"
-    return _json_or_text(told)
+    return json_or_text(told)
 
 
-def _json_or_text(text: str) -> Any:
+def json_or_text(text: str) -> Any:
+    """A value as it is typed: JSON, and anything else is text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -55,8 +55,7 @@ class Spot(NamedTuple):
     @property
     def branches(self) -> list[str]:
         """The session's branches, main first."""
-        names = [h.branch for h in self.row.heads if not is_tag(h.branch)]
-        return sorted(names, key=lambda n: (n != MAIN, n))
+        return self.row.branches
 
 
 def find_spot(kernel: Kernel, session: str, branch: str, step: int | None) -> Spot:

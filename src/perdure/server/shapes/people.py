@@ -114,3 +114,6 @@ class WaitingAsked(Asked):
 
     after: Cursor | None = None
     limit: Annotated[int, Meta(ge=1, le=100, description="How many sessions are looked into.")] = 25
+    aside: Annotated[
+        bool, Meta(description="Also what waits on other branches of sessions that do not wait; goes through them all.")
+    ] = False

@@ -71,9 +71,11 @@ class RunAsked(Asked):
     """The session's own if not said."""
     message: Any = None
     key: Name | None = None
+    """Makes it safe to repeat: the message is put into the inbox of main once."""
     effects: Literal["reuse", "dry", "live"] = "reuse"
+    """reuse: what was done is not done again, new calls are made; dry: nothing outside changes; live: all are made."""
     instructions: Annotated[str, Meta(max_length=200_000)] | None = None
-    """Other instructions than the agent's own, for this run."""
+    """Other instructions than the agent's own, for this run; a branch remembers them."""
     max_turns: Annotated[int, Meta(ge=1, le=1000)] | None = None
 
 
@@ -118,8 +120,10 @@ class BulkAsked(Asked):
     action: Literal["cancel", "retry", "pause", "unpause", "resolve"]
     filter: Which
     dry_run: bool = False
-    verdict: Literal["retry", "abort"] | None = None
-    """For resolve: what becomes of every call in doubt."""
+    verdict: Literal["done", "retry", "abort"] | None = None
+    """For resolve: what became of every call in doubt."""
+    result: Any = None
+    """For resolve with the verdict done: the result of each of them."""
     by: By = "api"
     reason: Reason = ""
     after: Cursor | None = None

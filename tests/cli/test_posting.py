@@ -1,0 +1,65 @@
+"""The command line: something put into a session's inbox, for whoever writes the session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import perdure
+from perdure import tool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+
+
+@tool(if_unsure="ask")
+def order(number: int) -> perdure.Later:
+    """Its result comes later."""
+    return perdure.Later()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    """A session that waits for the result of a call; its URL."""
+    url = f"sqlite:///{tmp_path}/agents.db"
+    with perdure.open(url) as db, db.session("s") as s, pytest.raises(perdure.CallError):
+        s.call(order, 7)
+    return url
+
+
+def test_a_message_waits_in_the_inbox_once(command: Command, shop: str):
+    assert command("post", "s", "hello", "--key", "k").out == "s: posted\n"
+    assert command("post", "s", "hello", "--key", "k").out == "s: was there already\n"
+    assert command("post", "s", "other", "--key", "k").code == 2
+    assert command("post", "nobody", "hello").code == 1
+    with perdure.open(shop) as db, db.session("s") as s:
+        assert [m.body for m in s.take()] == ["hello"]
+
+
+def test_an_outcome_that_was_to_come_reaches_the_call(command: Command, shop: str):
+    with perdure.open(shop) as db, db.session("s") as s:
+        (effect,) = s.effects()
+    assert command("outcome", "s", effect["id"]).code == 2
+    assert command("outcome", "s", effect["id"], "1", "--failed", "x").code == 2
+    assert command("outcome", "nobody", effect["id"], "1").code == 1
+    assert command("why", "s", "--json").json["command"] == "perdure outcome s EFFECT RESULT"
+    assert command("outcome", "s", effect["id"], '{"parcel": 7}').out == "s: reported\n"
+    with perdure.open(shop) as db, db.session("s") as s:
+        assert s.call(order, 7) == {"parcel": 7}
+
+
+def test_a_session_is_woken_later_and_not_when_it_is_taken_back(command: Command, shop: str):
+    assert command("wake", "s", "good morning", "--delay", "2h", "--key", "w").out == "s: will be woken\n"
+    assert command("wake", "s", "--at", "2099-01-01T09:00:00+01:00", "--json").json["new"] is True
+    assert command("wake", "s", "--cancel", "w").out == "s: taken back\n"
+    assert command("wake", "nobody", "x", "--delay", "2h").code == 1
+    for argv in (
+        ("x",), ("x", "--delay", "2h", "--cron", "0 9 * * *"), ("x", "--delay", "soon"), ("x", "--at", "tomorrow"),
+        ("x", "--at", "2099-01-01T09:00:00"), ("x", "--cron", "every day"), ("--cancel", "w", "--delay", "2h"),
+        ("x", "--cron", "0 9 * * *", "--zone", "Nowhere/Atall"), ("x", "--delay", "-1h"),
+    ):  # fmt: skip
+        ended = command("wake", "s", *argv)
+        assert (ended.code, ended.err.count("\n")) == (2, 1), (argv, ended.err)

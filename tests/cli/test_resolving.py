@@ -1,0 +1,100 @@
+"""The command line: calls in doubt of many sessions settled the same way, after a look at which they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import perdure
+from perdure import tool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+
+YES = ("--by", "eve", "--yes")
+
+
+@tool(if_unsure="ask")
+def charge(order: str) -> str:
+    """Charge an order; the connection drops."""
+    raise ConnectionError(order)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    """Three sessions of ana and one of ben with a call in doubt, and one of ana with none; its URL."""
+    url = f"sqlite:///{tmp_path}/agents.db"
+    with perdure.open(url, schema="2.0.0") as db:
+        for name, owner in (("a", "ana"), ("b", "ana"), ("c", "ana"), ("d", "ben")):
+            for _ in range(2):
+                with pytest.raises((perdure.InDoubt, ConnectionError)), db.session(name, owner=owner) as s:
+                    s.call(charge, order=name)
+        with db.session("fine", owner="ana") as s:
+            s.commit()
+    return url
+
+
+def statuses(command: Command) -> dict[str, str]:
+    return {row["id"]: row["status"] for row in command("ls", "--json").json["sessions"]}
+
+
+def outcome(url: str, session: str) -> object:
+    with perdure.open(url, schema="2.0.0") as db, db.session(session) as s:
+        (effect,) = s.effects()
+        return effect["status"], effect.get("result"), effect.get("resolved_by")
+
+
+def test_many_are_named_first_and_then_settled(command: Command, shop: str):
+    dry = command("resolve", "--owner", "ana", "--abort", "--dry-run", "--json").json
+    assert (dry["sessions"], dry["changed"], dry["failed"]) == (["a", "b", "c"], 0, [])
+    words = command("resolve", "--owner", "ana", "--dry-run").out
+    assert words.splitlines()[-1] == "would resolve 3 sessions; nothing was done"
+    assert set(statuses(command).values()) == {"in_doubt", "idle"}
+    done = command("resolve", "--owner", "ana", "--abort", *YES, "--json").json
+    assert (done["action"], done["sessions"], done["changed"]) == ("resolve", ["a", "b", "c"], 3)
+    assert outcome(shop, "a") == ("failed", None, "eve")
+    assert statuses(command)["d"] == "in_doubt"
+    assert command("resolve", "--status", "in_doubt", "--done", '{"paid": 1}', *YES).out == "resolve: 1 of 1 sessions\n"
+    assert outcome(shop, "d") == ("done", {"paid": 1}, "eve")
+
+
+def test_all_calls_of_one_session_are_settled_when_none_is_named(command: Command, shop: str):
+    assert command("resolve", "a", "--done", "paid", *YES).out == "resolve: 1 of 1 sessions\n"
+    assert outcome(shop, "a") == ("done", "paid", "eve")
+    assert command("resolve", "fine", "--retry", *YES).out == "resolve: 0 of 1 sessions\n"
+
+
+def test_nothing_is_done_by_mistake(command: Command, shop: str):
+    for argv, words in (
+        (("--retry", "--yes"), "say which sessions"),
+        (("--owner", "ana", "--yes"), "say what became of it"),
+        (("--owner", "ana", "--retry", "--abort", "--yes"), "exactly one"),
+        (("--owner", "ana", "--retry"), "add --yes"),
+        (("a", "--retry"), "add --yes"),
+        (("a", "--owner", "ana", "--retry", "--yes"), "a session is named"),
+        (("a", "ef_x", "--retry", "--dry-run"), "one call is named"),
+        (("--status", "unsure", "--retry", "--yes"), "there is no status"),
+        (("--owner", "", "--retry", "--yes"), "say which sessions"),
+    ):
+        ended = command("resolve", *argv)
+        assert (ended.code, ended.out) == (2, ""), argv
+        assert words in ended.err, argv
+        assert ended.err.count("\n") == 1
+    assert command("resolve", "nobody", "--retry", "--yes").code == 1
+    assert [s for s, status in statuses(command).items() if status == "in_doubt"] == ["a", "b", "c", "d"]
+
+
+def test_one_that_is_being_written_keeps_nobody_from_the_others(command: Command, shop: str):
+    with perdure.open(shop, schema="2.0.0") as db, db.session("b"):
+        ended = command("resolve", "--owner", "ana", "--abort", *YES)
+        assert ended.code == 4
+        assert ended.out.startswith("resolve: 2 of 3 sessions\nb: session 'b' is being written")
+    found = statuses(command)
+    assert (found["b"], outcome(shop, "c")) == ("in_doubt", ("failed", None, "eve"))
+
+
+def test_a_filter_that_nothing_fits_is_no_mistake(command: Command, shop: str):
+    assert command("resolve", "--owner", "nobody", "--retry").out == "resolve: 0 of 0 sessions\n"
