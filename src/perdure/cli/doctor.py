@@ -5,31 +5,23 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.cli.findings import FAIL, NOTE, OK, Finding
 from perdure.cli.opening import AsJson, BlobsAt, NoDatabase, Store, find_url, path_of
+from perdure.cli.text import count
 from perdure.errors import InvalidInput, PerdureError
 from perdure.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OK, NOTE, FAIL = "ok", "note", "fail"
 LIBRARIES = ("apsw", "msgspec", "zstandard", "typer", "rich")
 _SKEW = 5000
 """Milliseconds two clocks may differ before it is worth a word."""
 _STYLES = {OK: "green", NOTE: "yellow", FAIL: "bold red"}
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at."""
-
-    name: str
-    verdict: str
-    """ok, note (worth knowing) or fail (must be seen to)"""
-    words: str
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +34,8 @@ def doctor(
         str | None,
         typer.Argument(
             metavar="[APP]",
-            help="Check your own program: app.py, app:agent, or app:work, a function of a database.",
+            help="Check your own program: app.py with an agent or a script in it, app:agent, or app:work, a function "
+            "of a database.",
             show_default=False,
         ),
     ] = None,
@@ -63,8 +56,8 @@ def doctor(
 
     Without APP it looks at versions, the key, the store, its disk and the clocks, and kills a child process to see what
     survives; that test writes to a scratch database beside yours, never into it. With APP it runs your program in
-    scratch folders on scratch databases, kills it and starts it again, and looks at what it saves and when. Its tools
-    really run.
+    scratch folders on scratch databases, kills it after saves, inside calls and inside answers, starts it again, and
+    looks at what it saves and when. Its tools really run.
     """
     from perdure.cli.output import Out, print_json
     from perdure.cli.text import cut
@@ -82,7 +75,10 @@ def doctor(
     for finding in checks:
         found.append(finding)
         if not as_json:
-            out.line(f"{finding.verdict:4}  {finding.name}: {cut(finding.words, 1500)}", _STYLES[finding.verdict])
+            place = f" ({cut(finding.where, 300)})" if finding.where else ""
+            out.line(
+                f"{finding.verdict:4}  {finding.name}: {cut(finding.words, 1500)}{place}", _STYLES[finding.verdict]
+            )
     failed = sum(f.verdict == FAIL for f in found)
     if as_json:
         print_json({"ok": not failed, "findings": [f._asdict() for f in found]})
@@ -151,7 +147,8 @@ def _opens(url: str, blobs: str | None) -> Finding:
         with perdure.open(url, maintain=False, blobs=blobs or None) as db:
             usage = db.kernel.store.usage()
             ahead = max((row.updated for row in db.sessions(limit=1000)), default=0) - db.kernel.clock.wall()
-            words = f"{db.url}, {usage.sessions} sessions, {usage.checkpoints} checkpoints. {db.promise}"
+            held = f"{count(usage.sessions, 'session')}, {count(usage.checkpoints, 'checkpoint')}"
+            words = f"{db.url}, {held}. {db.promise}"
             if blobs:
                 words += f" Its blobs are in {shown(blobs)}."
     except PerdureError as error:
