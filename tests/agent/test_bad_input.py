@@ -15,7 +15,7 @@ from perdure import NotDone, tool
 from perdure.agent.agent import Agent
 from perdure.agent.models import Answer, ToolCall
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.errors import ApprovalError, ModelError, ModelUnavailable
+from perdure.errors import ApprovalError, InvalidInput, ModelError, ModelUnavailable
 from tests.agent.working import by_turn, opened, play
 from tests.clock import FakeClock
 
@@ -280,5 +280,20 @@ def test_decisions_that_cannot_be_taken_change_nothing(tmp_path: Path):
             # Nobody decided in time: that is a result like any other, and no hang.
             end = await agent.run(db, session="two")
             assert (end.status, json.loads(end.text)["error"]) == ("done", "approval expired: ")
+
+    play(work())
+
+
+def test_a_state_that_its_agent_could_not_go_on_with_is_refused_before_there_is_a_branch(tmp_path: Path):
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            await Agent("a", model=ScriptedModel(["hello"])).run(db, session="s", message="hi")
+            with pytest.raises(InvalidInput, match=r"messages\[0\] must be an object"):
+                await perdure.branch_off(db, "s", "b", at=1, state={"messages": [7]})
+            assert (await db.look("s")).branches == ["main"]
+            # Where no agent has worked, a program keeps there what it likes.
+            async with db.session("plain") as s:
+                await s.commit()
+            await perdure.branch_off(db, "plain", "b", at=1, state={"messages": [7]})
 
     play(work())

@@ -86,7 +86,6 @@ fork s@1 x --set =3
 fork s@1 x --set messages.99=1
 fork s@1 x --set vars.n.m=1
 fork s@1 x --set messages=7
-fork s@1 x --set messages.0=7
 fork s@1 x --set vars=7
 fork s@1 x --set vars.n=1e999
 fork s@1 x --set vars.n=@nofile

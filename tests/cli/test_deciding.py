@@ -164,9 +164,9 @@ def test_what_waits_on_a_branch_is_pointed_at(command: Command, ledger: Path):
         "1 more waits on branch it's: see it with --branch 'it'\"'\"'s'",
     ]
     there = command("approve", "s", "--branch", "it's").out.splitlines()
-    assert len(there) == 2
     assert "refund {amount: 7} waits for agreement" in there[0]
     (waits,) = command("approve", "s", "--branch", "it's", "--json").json["approvals"]
+    assert there[2:] == [f"  perdure approve s {waits['id']}   (or reject)"]
     assert command("approve", "s", waits["id"]).code == 0
     done = command("run", APP, "s", "--branch", "it's", "--effects", "reuse", "--json").json
     assert (done["status"], done["text"]) == ("done", "7")

@@ -72,7 +72,7 @@ def test_why_is_a_public_function_blocking_and_awaited(tmp_path: Path):
 
     assert asyncio.run(ask()) == blocking
     assert str(blocking) == "Nothing in it is open. Its program can go on with it at any time."
-    assert (blocking.severity, blocking.do) == ("ok", "message")
+    assert (blocking.severity, blocking.do) == ("ok", "")
 
 
 def test_one_session_is_carried_from_one_store_to_another(tmp_path: Path):

@@ -59,7 +59,7 @@ def test_the_json_has_the_documented_shape(command: Command, shop: str):
     assert (found["session"], found["branch"]) == ("doubt", "main")
     assert (found["severity"], found["do"], found["command"]) == ("act", "resolve", "perdure resolve doubt")
     resting = command("why", "rest", "--json").json
-    assert (resting["severity"], resting["do"]) == ("ok", "message")
+    assert (resting["severity"], resting["do"], resting["command"]) == ("ok", "", "")
 
 
 def test_a_queued_session_without_a_worker_and_a_held_agent(command: Command, shop: str):

@@ -36,8 +36,10 @@ async def open_as_stored(db: AsyncDatabase, session: str, branch: str, **options
     return view.session(session, branch=branch, create=False, **options)
 
 
-def check_state(state: dict[str, Any]) -> None:
-    """Whether a state that somebody has edited can be committed, and an agent can go on with it; or ``InvalidInput``.
+def check_state(state: dict[str, Any], *, agent: bool = True) -> None:
+    """Whether a state that somebody has edited can be committed, and its agent can go on with it; or ``InvalidInput``.
+
+    Where no ``agent`` has worked, messages may be whatever the program keeps there.
 
     >>> check_state({"messages": [{"role": "user", "content": "x"}], "mine": 7})
     >>> check_state({"messages": 7})
@@ -49,7 +51,7 @@ def check_state(state: dict[str, Any]) -> None:
         if not isinstance(value, kind):
             raise InvalidInput(f"state.{name} must be {_WORDS[kind]}, not {_WORDS.get(type(value), 'null')}")
     for number, message in enumerate(state.get("messages", ())):
-        if not isinstance(message, dict):
+        if agent and not isinstance(message, dict):
             raise InvalidInput(f"state.messages[{number}] must be an object with a role and a content")
     # What cannot be stored is refused here rather than by the commit, when there is a branch already.
     Wire(lambda form, data: "").value(state, ())

@@ -50,7 +50,7 @@ async def branch_off(
     if before and not isinstance(at, int):
         raise InvalidInput(f"to branch before an answer, name its step, not {at!r:.80}")
     if state is not None:
-        check_state(state)
+        check_state(state, agent=bool((await db.look(session)).agent))
     start = await asyncio.to_thread(_start, db.kernel, session, at, branch) if isinstance(at, int) and before else None
     # Looked for first: what cannot be changed must not leave a branch behind.
     notes = await asyncio.to_thread(_notes, db, session, at, branch) if instructions is not None else {}

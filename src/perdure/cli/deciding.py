@@ -150,6 +150,9 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
             if a.get(name) is not None and a[name] != "":
                 out.line(f"  {name}: {brief(a[name], 300)}")
         out.line(f"  asked {ago(a['asked'], now)}, expires {ago(a['expires'], now)}", "dim")
+        words = "answer {} VALUE" if a.get("question") else "approve {}"
+        typed = words.format(f"{shlex.quote(opened.row.id)} {a['id']}")
+        out.line(f"  perdure {cut(typed, 400)}   (or reject)", "dim")
     for e in effects:
         why = f", ended with {cut(e['error'], 60)}" if e.get("error") else ""
         out.line(f"{e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}{why}", "bold red")

@@ -238,7 +238,8 @@ def _resting(f: Facts) -> Why:
     if timers:
         return Why(f"It sleeps, and is woken in {_gap(timers[0] - f.now)}.", "Nothing to do.", WAIT)
     if not f.row.agent:
-        return Why("Nothing in it is open.", "Its program can go on with it at any time.", OK, "message")
+        # Whatever writes it is not an agent: there is no command that could.
+        return Why("Nothing in it is open.", "Its program can go on with it at any time.")
     return Why("It has answered everything.", "A new message makes it go on.", OK, "message")
 
 
@@ -254,7 +255,7 @@ def _waiting_for_somebody(f: Facts, what: str) -> Why:
 
 def _who_could(f: Facts) -> str:
     if f.served is False:
-        return f"No worker serves agent {f.row.agent}: start one with perdure worker APP."
+        return f"No worker serves agent {f.row.agent}: start one with perdure worker APP, or resume it yourself."
     return "Hand it to the fleet by a retry, or run its agent." if f.served else "Run its agent again."
 
 

@@ -28,7 +28,8 @@ async def fork(call: Call[Nothing, ForkAsked]) -> Point:
     if b.edits:
         # Tried on a copy first: an edit that does not fit must not leave a branch behind.
         reading = await read_at(call.ctx.db, call.session, b.at, b.branch)
-        await call.ctx.blocking(_tried, reading, b.edits)
+        row = await call.ctx.db.look(call.session)
+        await call.ctx.blocking(_tried, reading, b.edits, bool(row.agent))
     async with await open_as_stored(call.ctx.db, call.session, b.branch) as s:
         made = await s.fork(b.name, at=place_of(b.at))
         if b.edits:
@@ -54,10 +55,10 @@ async def tag(call: Call[Nothing, TagAsked]) -> Point:
         return point_of(await s.tag(b.name, at=place_of(b.at)))
 
 
-def _tried(reading: Reading, edits: Sequence[Edit]) -> None:
+def _tried(reading: Reading, edits: Sequence[Edit], agent: bool) -> None:
     state = reading.plain()
     apply_edits(state, edits)
-    check_state(state)
+    check_state(state, agent=agent)
 
 
 def apply_edits(state: Any, edits: Sequence[Edit]) -> None:
@@ -93,7 +94,7 @@ def _key(at: Any, part: str, edit: Edit) -> Any:
 
 
 def _index(part: str, last: int, edit: Edit) -> int:
-    if not (part.isascii() and part.isdigit() and int(part[:18]) <= last):
+    if not (part.isascii() and part.isdigit() and len(part) <= 18 and int(part) <= last):
         raise _nothing(edit)
     return int(part)
 
