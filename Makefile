@@ -74,6 +74,10 @@ test: $(STAMP) ## run the tests
 screenshots: $(STAMP) ## take the pictures of the console's pages that the docs show
 	PERDURE_SCREENSHOTS=1 $(BIN)/python -m pytest -q tests/server/browser/test_console_looks.py -k fit_to_be_seen
 
+.PHONY: console-speed
+console-speed: $(STAMP) ## measure the console on a store with very much in it
+	$(BIN)/python -m pytest -q -s tests/server/browser/test_console_large.py
+
 .PHONY: demo
 demo: $(STAMP) ## a night of 847 conversations while their workers are killed
 	$(BIN)/perdure demo

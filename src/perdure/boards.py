@@ -175,7 +175,10 @@ class Board(Protocol):
         ...
 
     def change(self, which: Filter, do: str, now: int) -> int:
-        """Do something to sessions: "pause", "unpause", "retry" (parked ones are queued anew), "forget"; how many."""
+        """Do something to sessions: "pause", "unpause", "retry", "forget"; how many.
+
+        To be retried are those that are parked, and those that shun a version: any may claim them again.
+        """
         ...
 
     def hold(self, agent: str, on: bool) -> None:

@@ -46,6 +46,10 @@ class Migrations:
 
         return register
 
+    def steps(self) -> list[tuple[str, str]]:
+        """All migrations there are, from which version to which, in order."""
+        return sorted((old, new) for old, following in self._steps.items() for new in following)
+
     def path(self, old: str, new: str) -> list[str] | None:
         """The versions from ``old`` to ``new``, both included; None when no chain leads there."""
         came: dict[str, str] = {old: old}

@@ -104,3 +104,24 @@ def test_what_makes_no_sense(command: Command, trip: Path):
         assert (found.code, found.err.count("\n")) == (2, 1), argv
     assert command("tail", "nobody", "--once").code == 1
     assert os.listdir(trip.parent)
+
+
+def test_people_who_read_through_a_pipe_see_it_as_it_happens(tmp_path: Path, trip: Path):
+    # As in a shell of people: nobody has said there that nothing is to be held back.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "perdure.cli", "tail", "--all", "--store", f"sqlite:///{trip}"],
+        cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    assert child.stdout is not None
+    # One that waits for more before it says anything would wait for ever: nothing more is written.
+    timer = threading.Timer(60, child.kill)
+    timer.start()
+    try:
+        assert "trip@1" in child.stdout.readline()
+        assert child.poll() is None, "it was ended before it said anything"
+    finally:
+        timer.cancel()
+        child.kill()
+        child.wait()
+        child.stdout.close()

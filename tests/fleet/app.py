@@ -68,6 +68,14 @@ def crash(ctx: Context) -> str:
     return "never"
 
 
+@tool(if_unsure="retry")
+def stay(seconds: float, ctx: Context) -> str:
+    """Block a thread, deaf to everything."""
+    note("stay", ctx.effect_id)
+    time.sleep(seconds)
+    return "stayed"
+
+
 @tool(if_unsure="retry", limit=2)
 async def narrow(order: str, ctx: Context) -> str:
     """Something of which only two may be done at once."""
@@ -93,8 +101,8 @@ async def script(request: Request) -> object:
         return calls((words[0], {"order": words[1]}))
     if words[0] == "both":
         return calls(("refund", {"order": words[1]}), ("charge", {"order": words[1]}))
-    if words[0] == "compute":
-        return calls(("compute", {"seconds": float(words[1])}))
+    if words[0] in ("compute", "stay"):
+        return calls((words[0], {"seconds": float(words[1])}))
     if words[0] == "crash":
         return calls(("crash", {}))
     if words[0] == "delegate":
@@ -110,5 +118,5 @@ def model() -> ScriptedModel:
 
 
 desk = Agent("desk", model=model(), tools=[charge, look_up, refund, narrow], instructions="Help.")
-heavy = Agent("heavy", model=model(), tools=[compute, crash])
+heavy = Agent("heavy", model=model(), tools=[compute, crash, stay])
 boss = Agent("boss", model=model(), tools=[desk.as_tool(description="Have the desk do it.")])

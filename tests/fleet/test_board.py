@@ -255,6 +255,23 @@ class TestShunning:
         rest(board, "s1", again=True, shun="v1")
         assert claim(board) == ["s1"]
 
+    def test_one_that_is_retried_may_be_claimed_by_all(self, board: Board):
+        put(board, "s1", "s2")
+        claim(board, version="v1")
+        rest(board, "s1", again=True, shun="v1")
+        assert board.change(Filter(sessions=("s1", "s2")), "retry", NOW) == 1
+        assert claim(board, 9, version="v1") == ["s2", "s1"]
+
+    @pytest.mark.parametrize("again", [True, False])
+    def test_one_that_somebody_has_decided_on_may_be_claimed_by_all(self, board: Board, store: Store, again: bool):
+        put(board, "s1")
+        claim(board, version="v1")
+        rest(board, "s1", again=again, shun="v1")
+        store.post([entry("hello", session="s1")])
+        assert claim(board, version="v1") == []
+        store.post([entry("yes", session="s1", kind="decision")])
+        assert claim(board, version="v1") == ["s1"]
+
     def test_stays_when_it_waits_in_between(self, board: Board, store: Store):
         put(board, "s1")
         claim(board, version="v1")

@@ -91,6 +91,19 @@ def test_an_evicted_worker_does_not_wait_for_the_whole_work_of_a_child(tmp_path:
         assert len(workers.lines("charge")) == 1
 
 
+def test_an_evicted_worker_goes_although_a_tool_never_ends(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path, lease=30.0) as workers:
+        (one,) = workers.start(1, "--grace", "0.2")
+        submit(db, "s", "stay 3600", agent="heavy")
+        until(lambda: workers.lines("stay"), workers)
+        workers.kill(one, signal.SIGTERM)
+        assert one.returncode == 0, workers.said()
+        assert board(db).workers() == []
+        assert not db.look("s").lease.holder
+        assert [w.session for w in board(db).works(Filter(state="queued"))] == ["s"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_frozen_worker_that_wakes_up_late_cannot_write(kind: str, tmp_path: Path):
     url = url_of(kind, tmp_path)

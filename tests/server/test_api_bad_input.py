@@ -52,12 +52,19 @@ def branches(api: Asking) -> list[str]:
         {"op": "add", "path": "/vars/x", "value": nested(300)},
         {"op": "add", "path": "/messages/99", "value": {}},
         {"op": "remove", "path": "/nothing"},
+        {"op": "remove", "path": "/messages/00000000000000000099"},
+        {"op": "remove", "path": "/messages/" + "9" * 5000},
     ],
 )
 def test_an_edit_that_nobody_could_go_on_with_makes_no_branch(desk: Asking, edit: dict[str, Any]) -> None:
     problem = desk.post(f"{S}/branches", {"name": "x", "edits": [edit]}, 422)
     assert problem["detail"]
     assert branches(desk) == ["b", "main", "tags/t"]
+
+
+@pytest.mark.parametrize("number", ["00000000000000000099", "9" * 180])
+def test_a_place_in_a_list_that_is_not_there_is_not_found(desk: Asking, number: str) -> None:
+    desk.get(f"{S}/state", 404, path=f"/messages/{number}")
 
 
 @pytest.mark.parametrize("body", [{"branch": "tags/t"}, {"branch": "nowhere"}, {"branch": "b", "message": {"role": 7}}])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -142,6 +144,62 @@ def test_a_cookie_alone_reads_and_changes_nothing(tmp_path: Path):
         own = {**fine, "Origin": "http://127.0.0.1"}
         assert api.http.post(path, json={}, headers=own).status_code == 200
         assert api.db.look("s").pending == 1
+
+
+def test_cookies_of_other_servers_on_the_machine_do_no_harm(tmp_path: Path):
+    with asking(tmp_path, headers={}) as api:
+        ours = cookie(api)["Cookie"]
+        for others in ("seen", 'a={"x": "y z"}', "path=/", "perdure=of-another-port", "=;;", "a b=c; [x]=1"):
+            for header in (f"{others}; {ours}", f"{ours}; {others}"):
+                assert api.http.get(f"{API}/sessions", headers={"Cookie": header}).status_code == 200, header
+
+
+def test_who_signs_in_sees_the_page_they_came_for(tmp_path: Path):
+    with asking(tmp_path, headers={}) as api:
+        wanted = "/session?id=a%2Fb&step=3"
+        asked = api.http.get(f"{wanted}&token=wrong", headers=PAGE)
+        for _ in range(2):
+            assert asked.status_code == 401
+            to = re.search(r'name="to" value="([^"]*)"', asked.text)
+            assert to is not None
+            assert html.unescape(to[1]) == wanted
+            asked = api.http.post("/login", data={"token": "wrong", "to": wanted})
+        fine = api.http.post("/login", data={"token": TOKEN, "to": wanted}, follow_redirects=False)
+        assert fine.headers["location"] == wanted
+
+
+def test_odd_forms_and_origins_are_refused_and_no_fault_of_the_server(tmp_path: Path):
+    with asking(tmp_path, headers={}) as api:
+        kind = {"Content-Type": "application/x-www-form-urlencoded"}
+        assert api.http.post("/login", content="a=1&" * 200, headers=kind).status_code == 422
+        assert api.http.post("/bulk", content="a=1&" * 3000, headers={**kind, **cookie(api)}).status_code == 403
+        foreign = {**kind, **cookie(api), "Origin": "http://["}
+        assert api.http.post("/bulk", content=f"form_token={form_token(api)}", headers=foreign).status_code == 403
+
+
+def test_half_a_body_is_not_an_empty_one(tmp_path: Path):
+    with asking(tmp_path) as api:
+        made(api)
+        path = f"{API}/sessions/s/cancel"
+        headers = {"host": "127.0.0.1", "content-type": "application/json", **BEARER}
+        scope: dict[str, Any] = {
+            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+            "root_path": "", "scheme": "http",
+            "headers": [(k.lower().encode(), v.encode()) for k, v in headers.items()],
+        }  # fmt: skip
+        news = [{"type": "http.request", "body": b'{"by": "a', "more_body": True}, {"type": "http.disconnect"}]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return news.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        assert api.http.portal is not None
+        api.http.portal.call(api.app, scope, receive, send)
+        assert api.db.look("s").pending == 0, "what was not said whole was done"
+        assert sent == []
 
 
 def test_a_form_of_a_page_carries_its_token_in_a_field(tmp_path: Path):

@@ -127,6 +127,22 @@ def test_a_commit_that_retention_has_dropped_cannot_be_gone_on_from(db: perdure.
     assert [step for _, step in told(reader(db, BEGINNING)[0])][-1] == 41
 
 
+def test_what_retention_has_left_is_told_however_much_it_has_dropped(db: perdure.Database):
+    with db.session("s") as s:
+        for n in range(260):
+            s.vars["n"] = n
+            s.commit()
+            if n == 5:
+                s.tag("early")
+    db.prune("s", keep_last=3)
+    every = [c.step for c in db.history("s", limit=1000)][::-1]
+    assert every[-3:] == [259, 260, 261]
+    assert every[-4] < 100, "there is no gap"
+    along = reader(db, BEGINNING)[0]
+    assert [step for _, step in told(along)] == every
+    assert told(along) == []
+
+
 @pytest.mark.parametrize("kind", STORES)
 def test_commits_and_answers_come_once_in_order_on_every_store(tmp_path: Path, kind: str):
     with perdure.open(url_of(kind, tmp_path)) as db:

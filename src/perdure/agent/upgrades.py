@@ -62,6 +62,12 @@ def tool_migration(
     return register
 
 
+def declared() -> list[str]:
+    """The migrations of tools that this program declares, in order: with another one it can go on with other calls."""
+    steps = [f"{tool} {old} {new}" for tool, known in _arguments.items() for old, new in known.steps()]
+    return sorted(steps + [f"{old} {at} is {new}" for old, (at, new) in _renamed.items()])
+
+
 class Way(NamedTuple):
     """How a call of a tool as it was becomes one of a tool that the agent has."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -78,6 +79,8 @@ def _changes(db: Database, cursor: str | None, *, everything: bool, once: bool, 
         for number, change in enumerate(page.items, 1):
             # Whoever goes on after a cursor must have had all that comes before it.
             _print_change(change, page.cursor if number == len(page.items) else None, as_json=as_json)
+        # Whoever reads along through a pipe sees it now, not when some thousand characters have come together.
+        sys.stdout.flush()
         cursor = page.cursor
         if not page.items:
             if once:
@@ -122,6 +125,7 @@ async def _session(
                 _print_line(event._asdict())
             else:
                 _show(screen, event)
+                sys.stdout.flush()
             if once and event.kind in ("step", "committed") and event.step >= head:
                 break
     if screen is not None:

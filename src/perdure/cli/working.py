@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,10 +42,13 @@ def worker(
     ] = None,
     tries: Annotated[
         int, typer.Option(metavar="N", min=1, help="As often may a session fail at one place before it is parked.")
-    ] = 5,
+    ] = 10,
     version: Annotated[
         str, typer.Option(metavar="NAME", help="Names what this worker runs; made from its agents if not said.")
     ] = "",
+    schema: Annotated[
+        str, typer.Option(metavar="VERSION", help="The version of the state that APP writes, as for migrate.")
+    ] = "1.0.0",
     metrics_port: Annotated[
         int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics on this port.")
     ] = None,
@@ -74,7 +78,7 @@ def worker(
 
             serve(metrics_port, metrics_host)
         settings = Settings(concurrency, grace, per_owner, tries, version)
-        asyncio.run(_work(agents, store, blobs, lease, settings, direct))
+        asyncio.run(_work(agents, store, blobs, lease, settings, schema, direct))
 
 
 @contextlib.contextmanager
@@ -98,15 +102,24 @@ def _told(as_json: bool) -> Generator[None]:
 
 
 async def _work(
-    agents: list[Agent], store: str | None, blobs: str | None, lease: float, settings: Settings, direct: str | None
-) -> None:
+    agents: list[Agent], store: str | None, blobs: str | None, lease: float, settings: Settings, schema: str,
+    direct: str | None,
+) -> None:  # fmt: skip
     from perdure.fleet.starting import start_worker
 
+    begun: list[Worker] = []
+
     def ready(worker: Worker) -> None:
+        begun.append(worker)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.stop)
         names = ", ".join(sorted(worker.agents))
         logging.getLogger("perdure.fleet").info("worker %s serves %s on %s", worker.id, names, worker.db.url)
 
-    await start_worker(agents, store, settings, blobs=blobs, lease=lease, direct=direct, ready=ready)
+    await start_worker(agents, store, settings, blobs=blobs, lease=lease, schema=schema, direct=direct, ready=ready)
+    if any(worker.is_held_up() for worker in begun):
+        # Python would wait for it, however long it takes: it was cancelled, and others may be at it already.
+        logging.getLogger("perdure.fleet").warning("a tool does not end by itself: it ends with this process")
+        logging.shutdown()
+        os._exit(0)

@@ -105,6 +105,9 @@ def change(db: DatabaseFlows, chosen: Sequence[Chosen], do: str) -> int:
     if do not in DEEDS:
         raise InvalidInput(f"what is done to a session is one of {', '.join(DEEDS)}, not {do!r:.40}")
     board = board_of(db)
+    meant = Filter(sessions=tuple(c.session for c in chosen))
     if do == "retry":
-        board.put([NewWork(c.session, c.agent, c.owner) for c in chosen if c.agent])
-    return board.change(Filter(sessions=tuple(c.session for c in chosen)), do, db.kernel.clock.wall())
+        # What is there keeps its priority.
+        there = {w.session: w.priority for w in board.works(meant, limit=len(chosen))}
+        board.put([NewWork(c.session, c.agent, c.owner, there.get(c.session, 0)) for c in chosen if c.agent])
+    return board.change(meant, do, db.kernel.clock.wall())

@@ -24,12 +24,16 @@ async def start_worker(
     *,
     blobs: str | None = None,
     lease: float = 10.0,
+    schema: str = "1.0.0",
     direct: str | None = None,
     ready: Callable[[Worker], None] | None = None,
 ) -> None:
-    """Run a worker in this process until it is told to stop; ``ready`` is given it once it is about to begin."""
+    """Run a worker in this process until it is told to stop; ``ready`` is given it once it is about to begin.
+
+    ``schema`` is the version of the state that the program writes, as for :func:`perdure.open`.
+    """
     url = store or default_store()
-    async with open_async(url, lease_ttl=lease, blobs=blobs) as db:
+    async with open_async(url, lease_ttl=lease, blobs=blobs, schema=schema) as db:
         # Before anybody is told that it serves: where there is no board it cannot.
         await db.bridge.perform(Do(board_of, (db,)))
         worker = Worker(db, agents, settings, url=url)

@@ -1,6 +1,7 @@
 """The thread of a worker that says it lives, hears what is wished of it, and frees what dead workers held.
 
-It is a thread of its own, so that an event loop that is kept busy by somebody's code does not look dead.
+It is a thread of its own, so that an event loop that is kept busy by somebody's code does not look dead. What looks
+through the whole store has another one, so that a large store does not make the worker look dead either.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SLACK = 3
 
 
 class Supervisor:
-    """Beats, reaps and adopts, several times in each lease period."""
+    """Beats and reaps several times in each lease period, and adopts now and then."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Supervisor:
         self._stop = threading.Event()
         self._keeper = keeper
         self._thread = threading.Thread(target=self._work, name="perdure-supervisor", daemon=True)
-        self._adopted = 0.0
+        self._lookout = threading.Thread(target=self._look_around, name="perdure-lookout", daemon=True)
         self._beaten = monotonic()
         self.sample: Callable[[], None] | None = None
         """Counts, now and then, what whoever measures the fleet wants to know of its store."""
@@ -56,6 +57,7 @@ class Supervisor:
         self._beat()
         self._keeper.start()
         self._thread.start()
+        self._lookout.start()
 
     def _beat(self) -> str:
         row = self._row()
@@ -87,16 +89,28 @@ class Supervisor:
                 self._board.leave(worker.id)
                 freed += 1
         freed += len(self._board.reap(silence))
-        if monotonic() - self._adopted > ADOPT:
-            self._adopted = monotonic()
-            freed += self._board.adopt()
         if wish or freed:
             self._tell(wish)
-        if self.sample is not None:
-            self.sample()
+
+    def _look_around(self) -> None:
+        """Find what nobody knows of, and count what people want to know."""
+        logs.know(worker=self._row().id)
+        while True:
+            try:
+                if self._board.adopt():
+                    self._tell("")
+                if self.sample is not None:
+                    self.sample()
+            except StoreError:
+                pass  # the other thread says so
+            except Exception:
+                log.exception("the store could not be looked through")
+            if self._stop.wait(ADOPT):
+                return
 
     def close(self) -> None:
         """Stop; the worker's row is removed by the worker itself."""
         self._stop.set()
         self._thread.join()
+        self._lookout.join()
         self._keeper.close()

@@ -9,12 +9,14 @@ from perdure.agent import outcome as ended
 from perdure.agent.rebuild import AGENT
 from perdure.batches import OPEN
 from perdure.boards import Rest
-from perdure.errors import Busy, Gone, LeaseLost, NotFound, OutcomeUnknown, Unavailable
+from perdure.errors import Busy, Gone, Incompatible, LeaseLost, NotFound, OutcomeUnknown, Unavailable
 from perdure.hydrate import load_head
 from perdure.kernel import BOOK
 from perdure.model import MAIN
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from perdure.agent.agent import Agent
     from perdure.agent.outcome import RunResult
     from perdure.boards import Work
@@ -33,9 +35,12 @@ def wait_before(tries: int) -> int:
 
 
 def after_run(
-    agent: Agent, work: Work, result: RunResult, now: int, *, most: int, version: str, going: bool = False
+    agents: Iterable[Agent], work: Work, result: RunResult, now: int, *, most: int, version: str, going: bool = False
 ) -> Rest:
-    """How to put a session down after a run that ended with a result; ``going``: the worker was told to go."""
+    """How to put a session down after a run that ended with a result.
+
+    ``agents`` are all that may have its conversation now; ``going``: the worker was told to go.
+    """
     rest = Rest(work.session, work.step)
     match result.status:
         case ended.STOPPED:
@@ -52,7 +57,7 @@ def after_run(
         case ended.WAITING_RESULT if going:
             # What it waits for may be a child that was put down between two steps, as this worker goes.
             return rest._replace(again=True)
-        case ended.WAITING_RESULT if any(tool.poll is not None for tool in agent.tools.values()):
+        case ended.WAITING_RESULT if any(t.poll is not None for agent in agents for t in agent.tools.values()):
             return rest._replace(due=now + POLL)
         case _:
             return rest._replace(due=result.until)
@@ -70,7 +75,7 @@ def how_far(db: DatabaseFlows, row: SessionRow) -> int:
     return book.get(AGENT, {}).get("turn", 0) * 10_000 + settled
 
 
-def after_error(work: Work, error: Exception, now: int, *, most: int, span: int) -> Rest | None:
+def after_error(work: Work, error: Exception, now: int, *, most: int, span: int, version: str) -> Rest | None:
     """How to put a session down that could not be run; None when it is nobody's business any more."""
     rest = Rest(work.session, work.step)
     if isinstance(error, LeaseLost):
@@ -81,6 +86,9 @@ def after_error(work: Work, error: Exception, now: int, *, most: int, span: int)
         return rest._replace(uncounted=True, due=now + max(50, span // 4))
     if isinstance(error, (Gone, NotFound)):
         return rest
+    if isinstance(error, Incompatible):
+        # Another version of the program has brought it to a schema that this one does not know: it is theirs.
+        return rest._replace(again=True, shun=version)
     if isinstance(error, (Unavailable, OutcomeUnknown)):
         # The store is down or full, which is not the session's doing: it is not suspected, nor ever parked for it.
         return rest._replace(uncounted=True, due=now + wait_before(1))

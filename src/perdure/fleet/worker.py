@@ -12,11 +12,15 @@ import asyncio
 import hashlib
 import logging
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure import logs, telemetry
+from perdure.agent.children import registry
 from perdure.agent.outcome import DONE
+from perdure.agent.upgrades import declared
 from perdure.boards import Rest, WorkerRow
 from perdure.bridge import drive
 from perdure.errors import PerdureError, Poisoned, StoreError
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from perdure.boards import Board, Work
     from perdure.bridge import AsyncDatabase
     from perdure.fleet.engines import Engine
+    from perdure.kernel import Kernel
 
 log = logging.getLogger("perdure.fleet")
 
@@ -58,6 +63,12 @@ WAIT = 200
 """Milliseconds until another worker may have a suspect that this one has no place for."""
 
 
+TOOLS = "perdure-tool"
+"""Begins the names of the threads that tools block."""
+HELD_UP = 1.0
+"""Seconds that threads have to end once the worker has."""
+
+
 class Settings(NamedTuple):
     """How a worker works."""
 
@@ -67,7 +78,7 @@ class Settings(NamedTuple):
     """Seconds that steps under way may take to end once the worker is told to go."""
     per_owner: int | None = None
     """Sessions of one owner at once, in the whole fleet."""
-    most_tries: int = 5
+    most_tries: int = 10
     """As often may a session fail, or kill its worker, at the same place before it is parked."""
     version: str = ""
     """Names what this worker runs; made from its agents when not given."""
@@ -89,7 +100,7 @@ class Worker:
         self.db = db
         self.agents = {agent.name: agent for agent in agents}
         self.settings = settings or Settings()
-        self.version = self.settings.version or version_of(agents)
+        self.version = self.settings.version or version_of(agents, db.kernel)
         self.id = new_holder()
         self._url = url
         """By which another process can open the same store; without it nobody keeps leases for one that computes."""
@@ -115,7 +126,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         logs.know(worker=self.id)
         # A tool that blocks has a thread of its own: the usual pool is a handful.
-        loop.set_default_executor(ThreadPoolExecutor(self.settings.concurrency + 8, "perdure-tool"))
+        self._threads = ThreadPoolExecutor(self.settings.concurrency + 8, TOOLS)
+        loop.set_default_executor(self._threads)
         board = await asyncio.to_thread(board_of, self.db)
         ttl = self.db._lease_ttl
         supervisor = Supervisor(Keeper(self.db, ttl, self._url), board, self._row, self._heard(loop), ttl)
@@ -129,8 +141,24 @@ class Worker:
             hints.cancel()
             await asyncio.gather(hints, return_exceptions=True)
             await asyncio.to_thread(supervisor.close)
+            # Only now: a last sign of life would bring its row back, for good when nobody else is there to see it.
+            await self._leave(board)
             for agent in self.agents.values():
                 await agent.close()
+
+    def is_held_up(self) -> bool:
+        """Whether, after it has run, a tool still blocks a thread: only the end of its process ends that one.
+
+        Blocks for a moment; no tool can be called afterwards.
+        """
+        if self._threads is None:
+            return False
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        end = monotonic() + HELD_UP
+        ours = [thread for thread in threading.enumerate() if thread.name.startswith(TOOLS)]
+        for thread in ours:
+            thread.join(max(0.0, end - monotonic()))
+        return any(thread.is_alive() for thread in ours)
 
     def has_room(self) -> bool:
         """Whether it could take another session."""
@@ -158,6 +186,7 @@ class Worker:
         return row._replace(done=self.done, recovered=self.recovered)
 
     _started = 0
+    _threads: ThreadPoolExecutor | None = None
 
     # -- claiming -------------------------------------------------------------------------------------------------
 
@@ -287,16 +316,20 @@ class Worker:
             result = await agent.run(self.db, session=work.session, owner=work.owner, stop=self._park, **options)
             self.recovered += left
             going = self._park.is_set()
-            rest = after_run(agent, work, result, clock.wall(), most=most, version=self.version, going=going)
+            # Any of these may have the conversation by now.
+            able = registry(agent, options["agents"]).values()
+            rest = after_run(able, work, result, clock.wall(), most=most, version=self.version, going=going)
             if result.status == DONE and not result.turns and await self._is_astray(work):
                 rest = rest._replace(due=clock.wall() + ASTRAY)
             if rest.park:
                 log.warning("session %r is parked: %s", work.session, rest.park)
         except PerdureError as e:
-            rest = after_error(work, e, clock.wall(), most=most, span=self.db._lease_ttl)
+            span = self.db._lease_ttl
+            rest = after_error(work, e, clock.wall(), most=most, span=span, version=self.version)
             log.info("session %r was put down: %s", work.session, e)
         except Exception as e:
-            rest = after_error(work, e, clock.wall(), most=most, span=self.db._lease_ttl)
+            span = self.db._lease_ttl
+            rest = after_error(work, e, clock.wall(), most=most, span=span, version=self.version)
             log.exception("session %r failed with an error of its program", work.session)
         finally:
             telemetry.let_go(work.session)
@@ -357,12 +390,18 @@ class Worker:
             await asyncio.wait(left, timeout=5.0)
         try:
             await self._put_down(board)
+        except StoreError as e:
+            log.warning("sessions cannot be put down one by one: %s", e)
+
+    async def _leave(self, board: Board) -> None:
+        try:
             await self._do(board.leave, self.id)
         except StoreError as e:
             log.warning("the board cannot be told that this worker goes: %s", e)
 
 
-def version_of(agents: Sequence[Agent]) -> str:
-    """A name for what some agents are made of: another prompt, tool or version gives another one."""
+def version_of(agents: Sequence[Agent], kernel: Kernel) -> str:
+    """A name for what a program can go on with: another prompt, tool, schema or migration gives another one."""
     parts = sorted([a.name, a.version, a.fingerprint(), a.instructions, a.model.name] for a in agents)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+    states = kernel.migrations.steps() if kernel.migrations is not None else []
+    return hashlib.sha256(repr((parts, kernel.schema, states, declared())).encode()).hexdigest()[:12]

@@ -202,9 +202,11 @@ class Along:
                 page = self._page(line, first, low)
                 for point, text in page:
                     yield from self._commit(point, text)
-                if not page or (line == head.line and page[-1][0].envelope.step >= head.step):
+                last = page[-1][0].envelope.step if page else low + PAGE - 1
+                # Retention may have left a gap wider than a page; where a line ends that was left, nobody knows.
+                if last >= head.step if line == head.line else not page:
                     break
-                low = page[-1][0].envelope.step + 1
+                low = last + 1
 
     def _page(self, line: int, first: int, low: int) -> list[tuple[Point, str | None]]:
         """Some commits of a line from a step on, verified, each with the answer it holds."""

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import ipaddress
 import os
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
@@ -23,6 +22,8 @@ SAFE = ("GET", "HEAD", "OPTIONS")
 SHORTEST = 16
 """Characters a token has at least: it must not be guessed."""
 FOREVER = 400 * 24 * 3600
+MOST_FIELDS = 2000
+"""Fields a form may have."""
 
 
 class Guard:
@@ -82,7 +83,7 @@ class Guard:
                 return
             if self._token is not None:
                 raise self._unauthorized()
-        if self._token is not None and not _same(_cookie(headers.get("cookie", "")), self.cookie_value):
+        if self._token is not None and not self._is_cookie(headers.get("cookie", "")):
             raise self._unauthorized()
         if method not in SAFE:
             self._check_form(headers, form)
@@ -90,14 +91,13 @@ class Guard:
     def _check_form(self, headers: Mapping[str, str], form: bytes | None) -> None:
         """Nothing is changed on behalf of a browser unless a page of ours asks for it."""
         origin = headers.get("origin", "")
-        if origin and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        if origin and _origin_host(origin) != headers.get("host", "").lower():
             raise Refusal(403, "forbidden-form", "the request was made by a page of another server")
         if self._token is None and not _from_browser(headers):
             return
         told = headers.get(FORM_HEADER, "")
         if not told and form is not None:
-            fields = parse_qs(form.decode("utf-8", "replace"), max_num_fields=1000)
-            told = fields.get(FORM_FIELD, [""])[0]
+            told = _field(form, FORM_FIELD)
         if not _same(told, self.form_token):
             raise Refusal(
                 403,
@@ -105,6 +105,14 @@ class Guard:
                 f"a request with a cookie that changes something needs the form token of a page, as the header "
                 f"{FORM_HEADER} or the field {FORM_FIELD}; programs send the token as Authorization: Bearer",
             )
+
+    def _is_cookie(self, header: str) -> bool:
+        """Whether our cookie is among those of a browser.
+
+        Cookies of other servers on the same machine come along, whatever they look like: each is looked at by itself.
+        """
+        pairs = (part.strip().partition("=") for part in header.split(";"))
+        return any(name == COOKIE and _same(value.strip('"'), self.cookie_value) for name, _, value in pairs)
 
     def _unauthorized(self) -> Refusal:
         detail = "send the token that perdure serve printed, as Authorization: Bearer TOKEN"
@@ -132,12 +140,20 @@ def _same(told: str, known: str) -> bool:
     return hmac.compare_digest(told.encode("utf-8", "replace"), known.encode())
 
 
-def _cookie(header: str) -> str:
+def _field(form: bytes, name: str) -> str:
+    """A field of a form; "" when it is not there, or there are more fields than any page of ours has."""
     try:
-        found = SimpleCookie(header).get(COOKIE)
-    except CookieError:
+        return parse_qs(form.decode("utf-8", "replace"), max_num_fields=MOST_FIELDS).get(name, [""])[0]
+    except ValueError:
         return ""
-    return found.value if found is not None else ""
+
+
+def _origin_host(origin: str) -> str:
+    """The host that a page came from; "" when it cannot be told."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _from_browser(headers: Mapping[str, str]) -> bool:

@@ -65,7 +65,7 @@ class Gate:
                 # Nothing sensible can follow half an answer: the connection is dropped.
                 raise
             if problem.status == 401 and _wants_page(scope):
-                await respond(safely, 401, _login_page(scope, wrong=False), "text/html; charset=utf-8", headers)
+                await respond(safely, 401, _login_page(_wish(scope), wrong=False), "text/html; charset=utf-8", headers)
             else:
                 await respond(safely, problem.status, encoded(problem), MEDIA, headers)
 
@@ -74,6 +74,8 @@ class Gate:
         method, path = scope["method"], scope["path"]
         self._guard.check_host(headers.get("host", ""))
         body = await read_body(receive, headers)
+        if body is None:
+            return
         is_form = headers.get("content-type", "").partition(";")[0].strip().lower() == FORM
         if path == "/login" and method == "POST":
             await self._login(scope, send, body if is_form else b"")
@@ -88,32 +90,35 @@ class Gate:
 
     async def _token_in_address(self, scope: Scope, send: Send) -> bool:
         """The address that ``perdure serve`` printed brings the token once; the browser keeps a cookie instead."""
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        told = [v for k, v in query if k == "token"]
+        told = [v for k, v in _query(scope) if k == "token"]
         if not told:
             return False
-        rest = urlencode([(k, v) for k, v in query if k != "token"])
-        to = quote(scope["path"]) + (f"?{rest}" if rest else "")
         if self._guard.needs_token and not self._guard.is_token(told[0]):
-            await respond(send, 401, _login_page(scope, wrong=True), "text/html; charset=utf-8", {})
+            await respond(send, 401, _login_page(_wish(scope), wrong=True), "text/html; charset=utf-8", {})
             return True
-        await respond(send, 303, b"", "text/plain", {"location": _here(to), **self._cookie(scope)})
+        await respond(send, 303, b"", "text/plain", {"location": _wish(scope), **self._cookie(scope)})
         return True
 
     async def _login(self, scope: Scope, send: Send, body: bytes) -> None:
-        fields = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=100))
-        if not self._guard.is_token(fields.get("token", "").strip()):
-            await respond(send, 401, _login_page(scope, wrong=True), "text/html; charset=utf-8", {})
-            return
+        try:
+            fields = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=100))
+        except ValueError:
+            raise Refusal(422, "invalid-request", "this form has a token, and where to go then") from None
         to = _here(fields.get("to", "/"))
+        if not self._guard.is_token(fields.get("token", "").strip()):
+            await respond(send, 401, _login_page(to, wrong=True), "text/html; charset=utf-8", {})
+            return
         await respond(send, 303, b"", "text/plain", {"location": to, **self._cookie(scope)})
 
     def _cookie(self, scope: Scope) -> dict[str, str]:
         return {"set-cookie": self._guard.set_cookie(secure=scope.get("scheme") == "https")}
 
 
-async def read_body(receive: Receive, headers: dict[str, str]) -> bytes:
-    """The whole body, which must not be too large."""
+async def read_body(receive: Receive, headers: dict[str, str]) -> bytes | None:
+    """The whole body, which must not be too large; None when whoever sends it has gone before its end.
+
+    Half a body is not an empty one: what leaves everything to the server, such as which worker is to go, means all.
+    """
     limit = f"a body has at most {MAX_BODY} bytes"
     size = headers.get("content-length", "0")
     if size.isdigit() and int(size) > MAX_BODY:
@@ -123,7 +128,7 @@ async def read_body(receive: Receive, headers: dict[str, str]) -> bytes:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return b""
+            return None
         parts.append(message.get("body", b""))
         total += len(parts[-1])
         if total > MAX_BODY:
@@ -175,8 +180,19 @@ def _here(to: str) -> str:
     return to if fine else "/"
 
 
-def _login_page(scope: Scope, *, wrong: bool) -> bytes:
-    to = _here(quote(scope["path"])) if scope["path"] != "/login" else "/"
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+
+
+def _wish(scope: Scope) -> str:
+    """The page that was asked for, with all its address says but a token."""
+    if scope["path"] == "/login" or scope["method"] not in SAFE:
+        return "/"
+    rest = urlencode([(k, v) for k, v in _query(scope) if k != "token"])
+    return _here(quote(scope["path"]) + (f"?{rest}" if rest else ""))
+
+
+def _login_page(to: str, *, wrong: bool) -> bytes:
     said = "<p><strong>That token is wrong.</strong></p>" if wrong else ""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Perdure</title>'

@@ -14,6 +14,7 @@ from perdure.server.problems import Refusal
 from perdure.server.routing import Call, Endpoint, Nothing
 from perdure.server.shapes import (
     About,
+    Cut,
     Decision,
     Effect,
     Effects,
@@ -120,6 +121,7 @@ async def _interrupts(ctx: Ctx, row: SessionRow) -> list[Interrupt]:
 
 def _interrupt(session: str, branch: str, a: dict[str, Any], calls: dict[str, str]) -> Interrupt:
     asks = bool(a.get("question"))
+    args, facts = shown(a["args"], _PART), shown(a["facts"], _PART)
     answer: dict[str, Any] = (
         {"answer": a.get("schema") or {}}
         if asks
@@ -137,13 +139,18 @@ def _interrupt(session: str, branch: str, a: dict[str, Any], calls: dict[str, st
             branch=branch,
             effect=a["effect"],
             tool=a["tool"],
-            args=shown(a["args"], _PART)[0],
-            facts=shown(a["facts"], _PART)[0],
+            args=args[0],
+            facts=facts[0],
+            cut=[*_below("/args", args[1]), *_below("/facts", facts[1])],
             because=a.get("because", ""),
             asked=a["asked"],
             question=asks,
         ),
     )
+
+
+def _below(path: str, cuts: list[Cut]) -> list[Cut]:
+    return [Cut(path=path + c.path, kind=c.kind, size=c.size) for c in cuts]
 
 
 def _tool_calls(book: dict[str, Any]) -> dict[str, str]:

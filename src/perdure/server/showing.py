@@ -77,7 +77,9 @@ def at_pointer(value: Any, pointer: str) -> Any:
             value = value.resolve()
         if isinstance(value, dict) and part in value:
             value = dict.__getitem__(value, part)
-        elif isinstance(value, list) and part.isascii() and part.isdigit() and int(part[:18]) < len(value):
+        elif (
+            isinstance(value, list) and part.isascii() and part.isdigit() and len(part) <= 18 and int(part) < len(value)
+        ):
             value = list.__getitem__(value, int(part))
         else:
             raise NotFound(f"there is nothing at {pointer[:200]!r} in this state")

@@ -33,8 +33,8 @@ _CHANGES = {
     ),
     "unpause": "update {work} w set paused = false where w.paused and w.session = any (%s)",
     "retry": (
-        "update {work} w set parked = '', tries = 0, shun = '', touched = true"
-        " where w.parked <> '' and w.session = any (%s)"
+        "update {work} w set parked = '', tries = 0, shun = '', rank = null, touched = true"
+        " where (w.parked <> '' or w.shun <> '') and w.session = any (%s)"
     ),
     "forget": "delete from {work} w where w.session = any (%s)",
 }

@@ -65,9 +65,11 @@ _REST = (
     f" and kind in ('wake', 'cron') and at > since), {_NEVER})), {_NEVER})"
     " where session = ? and worker = ?"
 )
+# Named in words, not bound: only so does SQLite use the index of those that run.
 _LEFT = (
     "select s.no, s.id, s.holder, s.token, s.until, s.span, s.boot from sessions s"
-    " where s.status = ? and s.reason = '' and s.agent <> '' and not exists (select 1 from fleet_work w"
+    f" where s.status = '{Status.RUNNING.value}' and s.reason = '' and s.agent <> ''"
+    " and not exists (select 1 from fleet_work w"
     " where w.no = s.no and (w.rank is not null or w.worker <> '' or w.parked <> '' or w.paused or w.due <= ?))"
 )
 _UNHEARD = (
@@ -85,7 +87,11 @@ _ADOPT = (
 _CHANGES = {
     "pause": "update fleet_work set paused = 1, touched = touched or rank is not null, rank = null where paused = 0",
     "unpause": "update fleet_work set paused = 0 where paused <> 0",
-    "retry": "update fleet_work set parked = '', tries = 0, shun = '', touched = 1 where parked <> ''",
+    # What a version cannot go on with stands in a lane of its own, which it leaves.
+    "retry": (
+        "update fleet_work set parked = '', tries = 0, shun = '', rank = null, touched = 1"
+        " where (parked <> '' or shun <> '')"
+    ),
     "forget": "delete from fleet_work where true",
 }
 
@@ -123,7 +129,7 @@ class Queue(Checks):
         found: dict[int, None] = {}
         for (no,) in cursor.execute(_UNHEARD, (wall, limit)).fetchall():
             found[self.whole(no)] = None
-        for no, session, *lease in cursor.execute(_LEFT, (Status.RUNNING.value, wall + SOON)).fetchall():
+        for no, session, *lease in cursor.execute(_LEFT, (wall + SOON,)).fetchall():
             if len(found) >= limit:
                 break
             if not self._judge.left(self.text(session), StoredLease(*lease)):

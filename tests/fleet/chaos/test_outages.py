@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 def test_what_the_store_did_does_not_count_against_a_session():
     work = Work("s", "desk", tries=9)
     for error in (Unavailable("down"), StoreFull("full"), OutcomeUnknown("lost")):
-        rest = after_error(work, error, 1000, most=5, span=1000)
+        rest = after_error(work, error, 1000, most=5, span=1000, version="v")
         assert rest is not None
         assert (rest.uncounted, rest.failed, rest.park) == (True, False, "")
         assert rest.due is not None
         assert 1000 < rest.due <= 1000 + 2000
-    parked = after_error(work, EffectFailed("no", "e"), 1000, most=5, span=1000)
+    parked = after_error(work, EffectFailed("no", "e"), 1000, most=5, span=1000, version="v")
     assert parked is not None
     assert parked.park
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import time
@@ -36,10 +37,15 @@ class Cell(NamedTuple):
     server: float
     """Share of what was used that was the database server's."""
 
+    worker: float
+    """How much of one processor each worker used: an interpreter cannot use more."""
+
     def limit(self, kind: str) -> str:
         """What kept it from being more."""
         if self.busy >= 0.85:
             return "server CPU" if self.server > 0.5 else "CPU"
+        if self.worker >= 0.85:
+            return "one core each"
         # Half idle: a step waits for the disk, or for the server (and its disk), before the next can begin.
         return "fsync" if kind == "sqlite" else "server"
 
@@ -100,14 +106,17 @@ def measure(kind: str, folder: Path, many: int, workers: int) -> Cell:
             until(lambda: len(board(db).workers()) == workers, fleet)
             asyncio.run(_submit(url, [f"warm{i}" for i in range(workers)]))
             _until_done(db, fleet, workers)
-            before, began = Load(), time.monotonic()
+            pids = [str(worker.pid) for worker in fleet.workers]
+            before, spent, began = Load(), sum(map(_ticks, pids)), time.monotonic()
             asyncio.run(_submit(url, [f"s{i}" for i in range(many * rounds)]))
             _until_done(db, fleet, many * rounds + workers)
             seconds = time.monotonic() - began
             busy, server = Load().since(before)
+            spent = sum(map(_ticks, pids)) - spent
         finally:
             fleet.stop()
-    return Cell(many * rounds * STEPS / seconds, busy, server)
+    worker = spent / os.sysconf("SC_CLK_TCK") / seconds / workers
+    return Cell(many * rounds * STEPS / seconds, busy, server, worker)
 
 
 async def _submit(url: str, names: list[str]) -> None:

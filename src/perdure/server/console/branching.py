@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,10 +64,10 @@ class Branching:
         """What is to be different on the new branch."""
         q = request.query_params
         before = q.get("before") == "1"
-        spot = await asyncio.to_thread(
+        spot = await self._console.ctx.blocking(
             points.find_spot, self._kernel, asked(q, "id"), asked(q, "branch"), whole(q, "step")
         )
-        draft = await asyncio.to_thread(draft_of, self._kernel, spot, before)
+        draft = await self._console.ctx.blocking(draft_of, self._kernel, spot, before)
         known = spot.row.agent in self._console.ctx.agents
         return self._console.page(
             request, "branch.html", spot=spot, draft=draft, before=before, known=known, effects=EFFECTS
@@ -79,8 +78,8 @@ class Branching:
         form = await request.form(max_part_size=2 << 20)
         before = asked(form, "before") == "1"
         session, branch, at = named(form, "id"), named(form, "branch"), whole(form, "step")
-        spot = await asyncio.to_thread(points.find_spot, self._kernel, session, branch, at)
-        draft = await asyncio.to_thread(draft_of, self._kernel, spot, before)
+        spot = await self._console.ctx.blocking(points.find_spot, self._kernel, session, branch, at)
+        draft = await self._console.ctx.blocking(draft_of, self._kernel, spot, before)
         effects = asked(form, "effects", 10) or "dry"
         if effects not in EFFECTS:
             raise InvalidInput(f"effects is one of {', '.join(EFFECTS)}")
@@ -112,9 +111,10 @@ class Branching:
         q = request.query_params
         session = asked(q, "id")
         spots = [
-            await asyncio.to_thread(points.find_spot, self._kernel, session, asked(q, s), None) for s in ("a", "b")
+            await self._console.ctx.blocking(points.find_spot, self._kernel, session, asked(q, s), None)
+            for s in ("a", "b")
         ]
-        compared = await asyncio.to_thread(compare, self._kernel, spots[0], spots[1])
+        compared = await self._console.ctx.blocking(compare, self._kernel, spots[0], spots[1])
         return self._console.page(request, "compare.html", a=spots[0], b=spots[1], compared=compared, session=session)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, PerdureError
 from perdure.server.console.deciding import go_on, json_or_text
 from perdure.server.console.listing import Wanted, wanted
 from perdure.server.console.rendering import asked, decider, named, see
+from perdure.server.console.text import plural
 from perdure.server.people import doubts_of
 from perdure.server.routing import Call, Nothing
 from perdure.server.shapes import BulkAsked, Which
@@ -69,11 +71,17 @@ class BulkPages:
             request, "bulk.html", do=do, deed=DEEDS[do], sessions=found.sessions, shown=SHOWN,
             more=found.next is not None, filter=filter, named=which.sessions is not None, verdict=verdict,
             verdicts=VERDICTS, origin=_origin(form), doubts=await self._doubts(found.sessions) if verdict else {},
+            calls=CALLS,
         )  # fmt: skip
 
     async def _doubts(self, sessions: list[str]) -> dict[str, list[Effect]]:
         """What is in doubt in those that the page names."""
-        return {session: (await doubts_of(self._console.ctx, session))[:CALLS] for session in sessions[:SHOWN]}
+        found: dict[str, list[Effect]] = {}
+        for session in sessions[:SHOWN]:
+            # One that cannot be read keeps nobody from seeing the others; what is done to it will say why.
+            with contextlib.suppress(PerdureError):
+                found[session] = await doubts_of(self._console.ctx, session)
+        return found
 
     async def act(self, request: Request) -> Response:
         """Do it, batch by batch."""
@@ -85,7 +93,7 @@ class BulkPages:
             raise InvalidInput("say what became of the calls in doubt: they happened, are made again, or given up")
         result = json_or_text(asked(form, "result", 200_000)) if verdict == "done" else None
         said: dict[str, Any] = {"by": by, "reason": reason, "verdict": verdict, "result": result}
-        changed, meant, failed, after = 0, 0, list[str](), None
+        changed, meant, failed, after, left_over = 0, 0, list[str](), None, list[str]()
         while True:
             found = await self._call(BulkAsked(action=do, filter=which, limit=BATCH, after=after, **said))
             changed, meant = changed + found.changed, meant + len(found.sessions)
@@ -93,13 +101,15 @@ class BulkPages:
             if do == "resolve":
                 left = {f.session for f in found.failed}
                 for session in (s for s in found.sessions if s not in left):
-                    await go_on(self._console.ctx, session)
+                    left_over += [why] if (why := await go_on(self._console.ctx, session)) else []
             if found.next is None:
                 break
             after = found.next
         told = f"{DEEDS[do].words}: {changed} of {meant} sessions."
         if failed:
             told += f" {len(failed)} could not be: {failed[0][:200]}"
+        if left_over:
+            told += f" {plural(len(left_over), 'session')} did not go on: {left_over[0]}"
         return see(request, f"/{_origin(form)}", by=by, told=told)
 
     async def _call(self, body: BulkAsked) -> Bulk:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.boards import Boarded, NewWork
 from perdure.errors import InvalidInput
 from perdure.model import MAIN
-from perdure.server.console.rendering import asked, decider, named, see
-from perdure.server.console.text import as_json
+from perdure.server.console.rendering import asked, decider, named, see, short_mark
+from perdure.server.console.text import editable
 from perdure.server.people import doubts_of, list_approvals, list_in_doubt, resolve_effect, session_approvals
+from perdure.server.problems import Refusal
 from perdure.server.routing import Call, Nothing
 from perdure.server.shapes import WaitingAsked
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from perdure.server.shapes import Interrupt
 
 PAGE = 50
+LONGEST = 700_000
+"""Characters of arguments as somebody edits them."""
 
 
 class Ask(NamedTuple):
@@ -37,15 +39,19 @@ class Ask(NamedTuple):
     branch: str
     tool: str
     args: Any
-    args_json: str
+    args_json: str | None
+    """For somebody to edit; None when they are too long for that."""
+    args_mark: str
+    """Tells whether they were edited."""
     facts: Any
     because: str
     asked: int
     expires: int
     question: str
-    choices: list[str]
-    """Answers to choose from, where the tool names them."""
-    yes_no: bool
+    choices: list[tuple[str, str]]
+    """Answers to choose from, where the tool names them: as JSON, and as people read them."""
+    kind: str
+    """What an answer is: yes_no, choice, text, or "" for a value that is typed as JSON."""
 
 
 class Deciding:
@@ -101,8 +107,9 @@ class Deciding:
         if (named(form, "branch") or MAIN) != MAIN:
             # Nobody runs a branch by himself: whether its calls may change anything, a person says.
             return see(request, "/approvals", by=by, told=f"{words}. It is taken up when the branch is run on.")
-        await go_on(self._console.ctx, session)
-        return see(request, "/approvals", by=by, told=f"{words}. The session goes on as soon as a worker takes it up.")
+        left = await go_on(self._console.ctx, session)
+        after = left or "The session goes on as soon as a worker takes it up."
+        return see(request, "/approvals", by=by, told=f"{words}. {after}")
 
     async def doubts(self, request: Request) -> Response:
         """Calls that were started and whose outcome nobody knows."""
@@ -129,64 +136,86 @@ class Deciding:
             raise InvalidInput("a call in doubt was done, may be made again, or is given up")
         result = json_or_text(asked(form, "result", 200_000)) if do == "done" else None
         await resolve_effect(self._console.ctx, session, effect, branch, by, do, result)
-        if branch == MAIN:
-            await go_on(self._console.ctx, session)
+        left = await go_on(self._console.ctx, session) if branch == MAIN else ""
         words = {"done": "It is recorded as done.", "retry": "It is made again.", "abort": "It is given up."}[do]
-        return see(request, "/in-doubt", by=by, told=words)
+        return see(request, "/in-doubt", by=by, told=f"{words} {left}".rstrip())
 
 
 def ask_of(i: Interrupt) -> Ask:
     """A request as a page shows it."""
     about = i.metadata
     schema: Any = i.response_schema.get("properties", {}).get("answer", {}) if about.question else {}
-    choices = schema.get("enum") if isinstance(schema, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    named: dict[str, Any] = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+    listed: list[Any] = cast("list[Any]", named["enum"]) if isinstance(named.get("enum"), list) else []
+    choices = [(json.dumps(c), c if isinstance(c, str) else json.dumps(c)) for c in listed]
+    kind = {"boolean": "yes_no", "string": "text"}.get(str(named.get("type")), "")
+    # What was cut to be shown would be cut in the call as well, once somebody has edited it.
+    whole = not any(c.path.startswith("/args") for c in about.cut)
     return Ask(
-        i.id, about.session, about.branch, about.tool, about.args, as_json(about.args), about.facts, about.because,
-        about.asked, int(datetime.fromisoformat(i.expires_at).timestamp() * 1000), i.message if about.question else "",
-        [str(c) for c in choices] if isinstance(choices, list) else [],  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        isinstance(schema, dict) and schema.get("type") == "boolean",  # pyright: ignore[reportUnknownMemberType]
+        i.id, about.session, about.branch, about.tool, about.args, editable(about.args) if whole else None,
+        _mark(about.args), about.facts, about.because, about.asked,
+        int(datetime.fromisoformat(i.expires_at).timestamp() * 1000), i.message if about.question else "",
+        choices, "choice" if choices else kind,
     )  # fmt: skip
 
 
-async def go_on(ctx: Ctx, session: str) -> None:
-    """Have a session looked at again now: by the fleet where a worker has its agent, else here if this server does."""
+async def go_on(ctx: Ctx, session: str) -> str:
+    """Have a session looked at again now: by the fleet where a worker has its agent, else here if this server does.
+
+    What was decided stands when this server has no room for another run; then a sentence says so.
+    """
     row = await ctx.db.look(session)
     if not row.agent:
-        return
+        return ""
     store = ctx.db.kernel.store
     served = False
     if isinstance(store, Boarded):
-        board = await asyncio.to_thread(store.board)
-        served = any(row.agent in w.agents for w in await asyncio.to_thread(board.workers))
-        await asyncio.to_thread(board.put, [NewWork(row.id, row.agent, row.owner)])
+        board = await ctx.blocking(store.board)
+        served = any(row.agent in w.agents for w in await ctx.blocking(board.workers))
+        await ctx.blocking(board.put, [NewWork(row.id, row.agent, row.owner)])
     if not served and row.agent in ctx.agents:
-        ctx.runs.start(ctx.agents[row.agent], session, MAIN)
+        try:
+            ctx.runs.start(ctx.agents[row.agent], session, MAIN)
+        except Refusal as e:
+            return f"It is recorded, but the session does not go on by itself: {e}, then send it a message."
+    return ""
 
 
 def _edited(form: Mapping[str, Any]) -> dict[str, Any] | None:
     """Other arguments, when somebody has changed them."""
-    told = asked(form, "args", 200_000).strip()
+    told = asked(form, "args", LONGEST).strip()
     if not told:
         return None
     try:
-        value, before = json.loads(told), json.loads(named(form, "args_before") or "null")
-    except ValueError as e:
+        value = json.loads(told)
+    except (ValueError, RecursionError) as e:
         raise InvalidInput(f"the arguments are not JSON: {e}") from None
     if not isinstance(value, dict):
         raise InvalidInput('the arguments are an object, such as {"amount": 60}')
-    return None if value == before else value  # pyright: ignore[reportUnknownVariableType]
+    return None if _mark(value) == asked(form, "args_before", 100) else cast("dict[str, Any]", value)
+
+
+def _mark(args: Any) -> str:
+    """A short name for arguments: others have another one, also where they are equal to Python, as 1 and true are."""
+    return short_mark(json.dumps(args, sort_keys=True))
 
 
 def _answer(form: Mapping[str, Any]) -> Any:
-    told = asked(form, "answer", 200_000)
-    if asked(form, "kind", 10) == "yes_no":
+    told, kind = asked(form, "answer", 200_000), asked(form, "kind", 10)
+    if kind == "yes_no":
         return told == "yes"
-    return json_or_text(told)
+    # A text stays one, also where it reads like a number.
+    return told.replace("\r\n", "\n") if kind == "text" else json_or_text(told)
 
 
 def json_or_text(text: str) -> Any:
     """A value as it is typed: JSON, and anything else is text."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, parse_constant=_no_json)
+    except (ValueError, RecursionError):
         return text
+
+
+def _no_json(word: str) -> Any:
+    """Words that Python takes for numbers, and JSON does not have."""
+    raise ValueError(word)

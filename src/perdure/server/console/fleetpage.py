@@ -57,12 +57,12 @@ class FleetPage:
         if not isinstance(ctx.db.kernel.store, Boarded):
             return self._console.page(request, "fleet.html", fleet=None)
         self._watch()
-        fleet: Fleet = await asyncio.to_thread(fleet_of, ctx.db)
+        fleet: Fleet = await ctx.blocking(fleet_of, ctx.db)
         if not self._samples:
             self._samples.append(_sample(fleet))
-        board = await asyncio.to_thread(board_of, ctx.db)
-        working = await asyncio.to_thread(board.works, Filter(state="working"), limit=SHOWN)
-        parked = await asyncio.to_thread(board.works, Filter(state="parked"), limit=SHOWN)
+        board = await ctx.blocking(board_of, ctx.db)
+        working = await ctx.blocking(board.works, Filter(state="working"), limit=SHOWN)
+        parked = await ctx.blocking(board.works, Filter(state="parked"), limit=SHOWN)
         samples = list(self._samples)
         rates = [max(0, b.done - a.done) / EVERY for a, b in itertools.pairwise(samples)] or [0]
         part = request.headers.get("hx-target") == "fleet"
@@ -79,8 +79,8 @@ class FleetPage:
     async def drain(self, request: Request) -> Response:
         """Tell a worker to finish its steps and go."""
         form = await request.form()
-        board = await asyncio.to_thread(board_of, self._console.ctx.db)
-        told = await asyncio.to_thread(board.wish, asked(form, "worker", 600), "drain")
+        board = await self._console.ctx.blocking(board_of, self._console.ctx.db)
+        told = await self._console.ctx.blocking(board.wish, asked(form, "worker", 600), "drain")
         return see(
             request, "/fleet", told="It finishes its steps and goes." if told else "That worker is gone already."
         )
@@ -91,8 +91,8 @@ class FleetPage:
         agent, on = asked(form, "agent", 300), asked(form, "on", 1) == "1"
         if not agent:
             raise InvalidInput("no agent is named")
-        board = await asyncio.to_thread(board_of, self._console.ctx.db)
-        await asyncio.to_thread(board.hold, agent, on)
+        board = await self._console.ctx.blocking(board_of, self._console.ctx.db)
+        await self._console.ctx.blocking(board.hold, agent, on)
         return see(request, "/fleet", told=f"{agent} is held." if on else f"{agent} goes on.")
 
     def _watch(self) -> None:
@@ -106,7 +106,7 @@ class FleetPage:
         while loop.time() - self._looked < UNWATCHED and not ctx.closing.is_set():
             # While the store cannot be asked there is a gap in the curve; the page itself tells why.
             with contextlib.suppress(PerdureError):
-                self._samples.append(_sample(await asyncio.to_thread(fleet_of, ctx.db)))
+                self._samples.append(_sample(await ctx.blocking(fleet_of, ctx.db)))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ctx.closing.wait(), EVERY)
 

@@ -98,7 +98,7 @@ class Live:
             # As pages name it: percent-encoded, whatever characters the id has.
             return await session_mark(self._console, unquote(name.removeprefix(SESSION)))
         if name == "fleet":
-            return short_mark(await asyncio.to_thread(self._board_mark), self._console.now // 2000)
+            return short_mark(await self._console.ctx.blocking(self._board_mark), self._console.now // 2000)
         return (await sessions_mark(db))[0]
 
     def _board_mark(self) -> str:
@@ -108,7 +108,7 @@ class Live:
 
 async def session_mark(console: Console, session: str) -> str:
     """Something that differs when a session, or a run of it here, may have changed."""
-    row = await asyncio.to_thread(console.ctx.db.kernel.store.look, session)
+    row = await console.ctx.blocking(console.ctx.db.kernel.store.look, session)
     shown = row._replace(lease=row.lease._replace(until=0)) if row is not None else None
     return short_mark(shown, console.runs.mark(session))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,7 +60,7 @@ class SessionPage:
         """The whole page."""
         mark = await session_mark(self._console, asked(request.query_params, "id"))
         spot, view = await self._spot(request)
-        values = await asyncio.to_thread(self._all, spot, view)
+        values = await self._console.ctx.blocking(self._all, spot, view)
         return self._console.page(request, "session.html", mark=mark, **values)
 
     async def top(self, request: Request) -> Response:
@@ -70,30 +69,30 @@ class SessionPage:
         spot, view = await self._spot(request)
         if request.query_params.get("follow") == "1":
             spot = spot._replace(step=spot.head.step)
-        values = await asyncio.to_thread(self._all, spot, view)
+        values = await self._console.ctx.blocking(self._all, spot, view)
         return self._console.page(request, "session_news.html", mark=mark, **values)
 
     async def at(self, request: Request) -> Response:
         """One step; the list of steps comes along when it is on another page of it."""
         spot, view = await self._spot(request)
         told = asked(request.query_params, "page", 10)
-        values = await asyncio.to_thread(self._step, spot, view)
+        values = await self._console.ctx.blocking(self._step, spot, view)
         if told != str(spot.page):
-            values |= await asyncio.to_thread(self._steps, spot)
+            values |= await self._console.ctx.blocking(self._steps, spot)
         return self._console.page(request, "session_travel.html", **values)
 
     async def earlier(self, request: Request) -> Response:
         """What was said before the messages that are shown."""
         spot, _ = await self._spot(request)
         until = whole(request.query_params, "until")
-        moment = await asyncio.to_thread(points.open_moment, self._kernel, spot)
-        chat = await asyncio.to_thread(conversation_of, moment.reading.messages, 0, until)
+        moment = await self._console.ctx.blocking(points.open_moment, self._kernel, spot)
+        chat = await self._console.ctx.blocking(conversation_of, moment.reading.messages, 0, until)
         return self._console.page(request, "session_said.html", chat=chat, spot=spot)
 
     async def request_json(self, request: Request) -> Response:
         """The exact request of a step as a file."""
         spot, _ = await self._spot(request)
-        found, step = await asyncio.to_thread(points.request_at, self._kernel, spot)
+        found, step = await self._console.ctx.blocking(points.request_at, self._kernel, spot)
         if found is None:
             raise InvalidInput("no model has been asked up to this step")
         body = json.dumps(found._asdict(), ensure_ascii=False, indent=2, default=str)
@@ -109,8 +108,8 @@ class SessionPage:
         ctx = self._console.ctx
         await ctx.db.look(session)
         await ctx.db.post(session, packed(text))
-        await go_on(ctx, session)
-        return see(request, "/session", id=session, told="The message is in the inbox.")
+        left = await go_on(ctx, session)
+        return see(request, "/session", id=session, told=f"The message is in the inbox. {left}".rstrip())
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -120,7 +119,9 @@ class SessionPage:
         if not session:
             raise InvalidInput("no session is named: choose one from the list")
         view = asked(q, "view", 20) or "chat"
-        spot = await asyncio.to_thread(points.find_spot, self._kernel, session, asked(q, "branch"), whole(q, "step"))
+        spot = await self._console.ctx.blocking(
+            points.find_spot, self._kernel, session, asked(q, "branch"), whole(q, "step")
+        )
         return spot, view if view in VIEWS else "chat"
 
     def _all(self, spot: Spot, view: str) -> dict[str, Any]:

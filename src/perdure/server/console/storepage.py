@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.server.console.rendering import Console
     from perdure.verify import Report
 
+log = logging.getLogger("perdure.server")
 KEPT = 240
 EXPIRED_SHOWN = 1000
 
@@ -52,10 +54,10 @@ class StorePage:
         """Sizes, growth, promise, retention and integrity."""
         ctx, now = self._console.ctx, self._console.now
         store = ctx.db.kernel.store
-        usage = await asyncio.to_thread(store.usage)
+        usage = await ctx.blocking(store.usage)
         if not self._sizes or now - self._sizes[-1][0] > 1000:
             self._sizes.append((now, usage))
-        expired = await asyncio.to_thread(lambda: store.sessions(expired_at=now, limit=EXPIRED_SHOWN))
+        expired = await ctx.blocking(lambda: store.sessions(expired_at=now, limit=EXPIRED_SHOWN))
         counts = await ctx.db.counts()
         statuses: dict[str, int] = {}
         for status, _, _, number in counts:
@@ -73,7 +75,7 @@ class StorePage:
     async def verify(self, request: Request) -> Response:
         """Begin to read and check everything."""
         if not self._check.running:
-            usage = await asyncio.to_thread(self._console.ctx.db.kernel.store.usage)
+            usage = await self._console.ctx.blocking(self._console.ctx.db.kernel.store.usage)
             self._check = Check(0, usage.sessions, self._console.now)
             self._task = asyncio.create_task(self._verify())
         return see(request, "/store")
@@ -95,4 +97,8 @@ class StorePage:
             end["report"] = await self._console.ctx.db.verify(progress=on)
         except PerdureError as e:
             end["problem"] = str(e)
+        except Exception:
+            # Whoever looks at the page must not wait for the end of a check that has none.
+            log.exception("a check of the store failed")
+            end["problem"] = "Something unexpected went wrong; the server's log tells more."
         self._check = self._check._replace(ended=self._console.now, **end)

@@ -121,6 +121,16 @@ def as_json(value: Any, limit: int = 100_000) -> str:
     return text if len(text) <= limit else text[:limit] + "\n…"
 
 
+def editable(value: Any) -> str:
+    r"""A value as JSON for somebody to edit: what cannot be seen is written out, and comes back as it was.
+
+    >>> editable({"a": "\u200bé"})
+    '{\n  "a": "\\u200bé"\n}'
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return text if harmless(text) == text else "".join(c if harmless(c) == c else json.dumps(c)[1:-1] for c in text)
+
+
 def brief(value: Any, limit: int = 160) -> str:
     """A value in one short line."""
     return cut(json.dumps(value, ensure_ascii=False, default=_unnamed), limit)

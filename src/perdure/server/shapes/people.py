@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from perdure.model import MAIN
 from perdure.server.shapes.basics import Asked, By, Cursor, Limit, Name, Reason, Shape, Text
-from perdure.server.shapes.past import At
+from perdure.server.shapes.past import At, Cut
 
 # -- people ----------------------------------------------------------------------------------------------------------
 
@@ -22,6 +22,8 @@ class About(Shape):
     tool: str
     args: Any
     facts: Any
+    cut: list[Cut]
+    """Where args and facts are too long to be shown whole; what is agreed to with ``editedArgs`` must be whole."""
     because: str
     asked: int
     question: bool

@@ -116,7 +116,8 @@ create trigger perdure_fleet_queue before insert or update on $schema.perdure_fl
 
 -- What is posted to a session on the board touches it, in the transaction that posts: at once, or when its time
 -- comes. The row is always updated, also when that changes nothing: until the post is committed nobody then claims
--- the session or puts it down, either of whom would not see what was posted.
+-- the session or puts it down, either of whom would not see what was posted. What some version could not go on with,
+-- it perhaps can once somebody has decided, or told an outcome: every version may claim it again.
 create function $schema.perdure_fleet_posted() returns trigger language plpgsql volatile as $body$
 declare
     v_session text;
@@ -124,8 +125,12 @@ begin
     select s.id into v_session from $schema.perdure_session s where s.no = new.no;
     if new.kind in ('wake', 'cron') then
         update $schema.perdure_fleet_work w set due = least(w.due, new.at) where w.session = v_session;
-    else
+    elsif new.kind = 'message' then
         update $schema.perdure_fleet_work w set touched = w.rank is null where w.session = v_session;
+    else
+        update $schema.perdure_fleet_work w
+        set touched = w.rank is null or w.shun <> '', rank = case when w.shun = '' then w.rank end, shun = ''
+        where w.session = v_session;
     end if;
     return null;
 end

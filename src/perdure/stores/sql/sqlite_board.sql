@@ -92,13 +92,16 @@ begin
 end;
 
 -- Whoever posts, from whatever process, wakes the session. A timer does when it is due, anything else now. What
--- is in the queue already need not be told: the worker that claims it looks into the inbox.
+-- is in the queue already need not be told: the worker that claims it looks into the inbox. What some version could not
+-- go on with, it perhaps can once somebody has decided, or told an outcome: every version may claim it again.
 create trigger if not exists fleet_posted after insert on inbox when new.taken is null
 begin
     update fleet_work set
-        touched = iif(new.kind in ('wake', 'cron'), touched, 1),
-        due = iif(new.kind in ('wake', 'cron'), min(coalesce(due, new.at), new.at), due)
-    where no = new.no and rank is null;
+        touched = iif(new.kind in ('wake', 'cron') or (new.kind = 'message' and rank is not null), touched, 1),
+        due = iif(new.kind in ('wake', 'cron') and rank is null, min(coalesce(due, new.at), new.at), due),
+        shun = iif(new.kind in ('message', 'wake', 'cron'), shun, ''),
+        rank = iif(new.kind in ('message', 'wake', 'cron'), rank, null)
+    where no = new.no and (rank is null or shun <> '');
 end;
 
 -- A session that is deleted has nothing to do any more.

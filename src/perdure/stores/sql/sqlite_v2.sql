@@ -15,4 +15,7 @@ from (
     group by h.no) newest
 where newest.no = sessions.no and (newest.error <> '' or newest.status <> sessions.status);
 
+-- A fleet looks for them every few seconds; they are few, whatever the store holds.
+create index sessions_running on sessions (no) where status = 'running';
+
 update meta set value = 2 where key = 'schema';

@@ -23,15 +23,24 @@
   // -- news ------------------------------------------------------------------------------------------------------
   // Elements with data-live="topic" ask for themselves again when their topic has changed.
   let source = null;
+  const stale = (is) => { const note = $("#stale"); if (note) note.hidden = !is; };
   const listen = () => {
-    const topics = new Set($$("[data-live]").map((e) => e.dataset.live));
+    // Browsers keep few connections to one server: a page that nobody looks at leaves its own to the others.
+    const topics = new Set(document.hidden ? [] : $$("[data-live]").map((e) => e.dataset.live));
     const wanted = [...topics].sort().map((t) => `topic=${encodeURIComponent(t)}`).join("&");
     if (source && source.wanted === wanted) return;
     if (source) source.close();
     source = null;
     if (!wanted) return;
-    source = new EventSource(`/live?${wanted}`);
+    const mine = source = new EventSource(`/live?${wanted}`);
     source.wanted = wanted;
+    source.addEventListener("open", () => stale(false));
+    source.addEventListener("error", () => {
+      if (mine !== source) return;
+      stale(true);
+      // A connection that broke is made again by the browser; one that was refused only by us.
+      if (mine.readyState === EventSource.CLOSED) { source = null; setTimeout(listen, 2000); }
+    });
     source.addEventListener("change", (event) => {
       const [topic, mark] = JSON.parse(event.data);
       // An element knows the mark of what it shows: nothing that happened while the page was made is missed.
@@ -42,6 +51,7 @@
   // Nothing is taken away from under somebody: what was typed, ticked or unfolded stays when news come in.
   const theirs = (name, node) => {
     if (name === "open") return node.localName === "details";
+    if (name === "selected") return node.localName === "option";
     if (name === "checked") return node.name === "session";
     if (name === "value") return node.matches("textarea, input:not([type=hidden]):not([type=range])") && node.value !== node.defaultValue;
     return false;
@@ -108,6 +118,9 @@
       const began = performance.now();
       try {
         await htmx.ajax("GET", `/session/at?${query}&page=${$("#steps")?.dataset.page || ""}`, { target: "#at", swap: "outerHTML" });
+      } catch {
+        // The server could not be asked. The next step is asked for all the same.
+        stale(true);
       } finally {
         query.delete("page");
         history.replaceState(null, "", `/session?${query}`);
@@ -210,6 +223,13 @@
   });
   // What the server says about an error is shown where the answer would have been.
   document.addEventListener("htmx:beforeSwap", (event) => {
-    if (event.detail.xhr.status >= 400) { event.detail.shouldSwap = true; event.detail.isError = false; }
+    const { xhr: { status }, requestConfig: { elt, triggeringEvent } } = event.detail;
+    if (status < 400) { if (source?.readyState === EventSource.OPEN) stale(false); return; }
+    event.detail.isError = false;
+    // News that cannot be had now do not replace what is shown: it would never be asked for again.
+    const later = triggeringEvent?.type === "changed" && status !== 404 && status !== 410;
+    event.detail.shouldSwap = !later;
+    if (later) { stale(true); setTimeout(() => { if (elt.isConnected) refresh(elt); }, 2000); }
   });
+  document.addEventListener("visibilitychange", listen);
 })();

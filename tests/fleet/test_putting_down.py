@@ -1,0 +1,150 @@
+"""A worker inside this process: how it puts sessions down that are not its own to go on with, and how it goes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import perdure
+from perdure import Agent, ScriptedModel, tool, tool_migration
+from perdure.agent.children import handoff
+from perdure.agent.models import Request, text_of
+from perdure.agent.models.scripted import calls
+from perdure.fleet.looking import steer
+from perdure.fleet.submitting import submit
+from perdure.fleet.worker import Settings, Worker, version_of
+from perdure.tools import Done, Later
+from tests.fleet.boarding import work_of
+from tests.fleet.harness import LIMIT, answered, board, is_idle
+from tests.places import url_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from perdure.fleet.engines import Engine
+
+
+def _work(
+    url: str,
+    agents: Sequence[Agent],
+    what: Callable[[Worker], Any],
+    *,
+    schema: str = "1.0.0",
+    lease: float = 1.0,
+    engine: Engine | None = None,
+) -> Worker:
+    """Run a worker until something is so; it has gone by then."""
+
+    async def main() -> Worker:
+        async with perdure.open_async(url, lease_ttl=lease, schema=schema) as db:
+            worker = Worker(db, agents, Settings(concurrency=2))
+            worker.engine = engine
+            running = asyncio.create_task(worker.run())
+            try:
+                async with asyncio.timeout(LIMIT):
+                    while not await asyncio.to_thread(what, worker):
+                        assert not running.done()
+                        await asyncio.sleep(0.02)
+            finally:
+                worker.stop()
+                await running
+            return worker
+
+    return asyncio.run(main())
+
+
+def _desk() -> Agent:
+    return Agent("desk", model=ScriptedModel(lambda request: f"you said {text_of(request.messages[-1])}"))
+
+
+class _Slow:
+    """An engine that takes its time to end, as one does whose server answers no more."""
+
+    async def run(self, on_hint: Callable[[str], Awaitable[None]], stop: asyncio.Event) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1.5)
+
+    async def tidy(self) -> None:
+        """There is nothing to tidy."""
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+def test_a_worker_that_has_gone_gives_no_sign_of_life_any_more(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "hello", agent="desk")
+        _work(url, [_desk()], lambda _: is_idle(db, ["s"]), lease=0.4, engine=_Slow())
+        assert board(db).workers() == []
+
+
+def test_a_result_is_asked_for_by_whoever_has_the_conversation_by_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("perdure.fleet.verdicts.POLL", 50)
+    asked: list[Any] = []
+
+    def poll(handle: Any) -> Done | None:
+        asked.append(handle)
+        return Done("rendered") if len(asked) > 2 else None
+
+    @tool(poll=poll)
+    def render(scene: str) -> Later:
+        """Render a scene."""
+        return Later(scene)
+
+    def artist(request: Request) -> Any:
+        last = request.messages[-1]
+        return "it is done" if text_of(last) == "rendered" else calls(("render", {"scene": "sea"}))
+
+    painter = Agent("painter", model=ScriptedModel(artist), tools=[render])
+    front = Agent("front", model=ScriptedModel(lambda _: calls(("hand_to_painter", {}))), tools=[handoff(painter)])
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "paint the sea", agent="front")
+        _work(url, [front], lambda _: is_idle(db, ["s"]))
+        assert answered(db, "s") == ["it is done"]
+    assert asked == ["sea"] * 3
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_session_of_a_schema_that_it_does_not_know_is_left_to_those_who_do(kind: str, tmp_path: Path):
+    url = url_of(kind, tmp_path)
+    with perdure.open(url, schema="2.0.0") as db:
+        submit(db, "s", "hello", agent="desk")
+        with db.session("s") as s:
+            s.vars["shape"] = "new"
+            s.commit()
+        step = db.look("s").heads[0].step
+        old = _work(url, [_desk()], lambda worker: worker.done)
+        work = work_of(board(db), "s")
+        assert (work.queued, work.tries, work.parked) == (True, 0, "")
+        assert db.look("s").heads[0].step == step
+        assert board(db).claim("w", ("desk",), 9, 0, version=old.version) == []
+        new = _work(url, [_desk()], lambda _: is_idle(db, ["s"]), schema="2.0.0")
+        assert new.version != old.version
+        assert answered(db, "s") == ["you said hello"]
+
+
+def test_a_program_that_declares_another_migration_is_another_version(tmp_path: Path):
+    agents = [_desk()]
+    with perdure.open(url_of("sqlite", tmp_path)) as db:
+        before = version_of(agents, db.kernel)
+        assert version_of(agents, db.kernel) == before
+
+        @tool_migration("tool_of_putting_down", "1", "2")
+        def _(arguments: dict[str, Any]) -> None:
+            arguments["more"] = True
+
+        assert version_of(agents, db.kernel) != before
+
+
+def test_a_session_that_is_retried_keeps_its_priority(tmp_path: Path):
+    with perdure.open(url_of("sqlite", tmp_path)) as db:
+        submit(db, "s", "hello", agent="desk", priority=7)
+        steer(db, ["s"], "retry")
+        assert work_of(board(db), "s").priority == 7
