@@ -223,10 +223,15 @@ def test_what_nobody_serves_is_said_so_and_served_as_soon_as_somebody_does(tmp_p
 
     url = url_of("sqlite", tmp_path)
     with perdure.open(url) as db, fleet(url, tmp_path) as workers:
-        workers.start()
+        (one,) = workers.start()
         until(lambda: board(db).workers(), workers)
         submit(db, "s", "hello", agent="nobody")
         assert fleet_of(db).unserved == ["nobody"]
+        # A worker that died serves nobody, although nobody is left to strike its row.
+        workers.kill(one)
+        submit(db, "t", "hello", agent="desk")
+        assert len(board(db).workers()) == 1
+        assert fleet_of(db).unserved == ["desk", "nobody"]
 
 
 def test_a_session_that_died_outside_the_fleet_is_taken_over(tmp_path: Path):

@@ -132,6 +132,14 @@ def test_a_page_of_somebody_else_changes_nothing(tmp_path: Path) -> None:
         )
         assert answer.status_code == 303
         assert console.db.look("hello-dana").pending == 1
+        # A second click on the same form is the same message; the next page has another one.
+        for number, shown in ((2, page), (3, console.http.get("/session?id=hello-dana").text)):
+            once = re.search(r'name="once" value="([0-9a-f]+)"', shown)
+            assert once is not None
+            for _ in range(2):
+                sent = {**form, "once": once[1]}
+                console.http.post("/session/message", data=sent, headers={FORM_HEADER: token[1]})
+            assert console.db.look("hello-dana").pending == number
 
 
 def test_without_a_token_nobody_sees_anything(tmp_path: Path) -> None:

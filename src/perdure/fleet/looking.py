@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from perdure.boards import Filter, NewWork
 from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.places import board_of
+from perdure.holders import is_dead
 from perdure.hydrate import look
 from perdure.names import check_session
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 
 DEEDS = ("pause", "unpause", "retry")
+SILENT = 60_000
+"""Milliseconds after which a worker that was not heard of no longer counts as serving its agents."""
 
 
 class Chosen(Protocol):
@@ -60,7 +63,8 @@ def fleet_of(db: DatabaseFlows) -> Fleet:
     agents: dict[str, dict[str, int]] = {}
     for (agent, state), number in board.counts().items():
         agents.setdefault(agent, {})[state] = number
-    served = {name for w in workers for name in w.agents}
+    # A worker that died serves nobody, although its row stays until another one finds it.
+    served = {name for w in workers if w.age < SILENT and not is_dead(w.id) for name in w.agents}
     waiting = sorted(a for a, states in agents.items() if a not in served and states.get("queued"))
     return Fleet(workers, agents, waiting, board.held())
 

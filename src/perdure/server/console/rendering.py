@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote, urlencode
@@ -92,7 +93,7 @@ def make_environment() -> Environment:
     shared = cast("dict[str, Any]", env.globals)  # pyright: ignore[reportUnknownMemberType]
     shared.update(
         url=url, enc=enc, status_words=STATUS_WORDS, tones=TONES, version=__version__, call_words=text.call_words,
-        ago=wording.ago, static=static,
+        ago=wording.ago, static=static, once=lambda: secrets.token_hex(8),
     )  # fmt: skip
     return env
 

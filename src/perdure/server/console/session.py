@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,7 +108,10 @@ class SessionPage:
             raise InvalidInput("the message is empty: write something")
         ctx = self._console.ctx
         await ctx.db.look(session)
-        await ctx.db.post(session, packed(text))
+        # The same form sent twice, by a second click or a reload, is one message.
+        once = asked(form, "once", 40)
+        key = hashlib.sha256(f"{once} {text}".encode()).hexdigest()[:32] if once else None
+        await ctx.db.post(session, packed(text), key=key)
         left = await go_on(ctx, session)
         return see(request, "/session", id=session, told=f"The message is in the inbox. {left}".rstrip())
 
