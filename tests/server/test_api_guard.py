@@ -26,7 +26,8 @@ PAGE = {"Accept": "text/html,application/xhtml+xml"}
 
 def cookie(api: Asking) -> dict[str, str]:
     """The headers of a browser that has been let in."""
-    return {"Cookie": f"perdure={api.app.state.ctx.guard.cookie_value}"}
+    guard = api.app.state.ctx.guard
+    return {"Cookie": f"{guard.cookie}={guard.cookie_value}"}
 
 
 def form_token(api: Asking) -> str:
@@ -48,8 +49,9 @@ def made(api: Asking) -> None:
         {"Authorization": f"Basic {TOKEN}"},
         {"Authorization": f"Bearer {TOKEN}x"},
         {"Authorization": "Bearer "},
-        {"Cookie": f"perdure={TOKEN}"},
-        {"Cookie": "perdure="},
+        {"Cookie": f"{Guard(TOKEN).cookie}={TOKEN}"},
+        {"Cookie": f"{Guard(TOKEN).cookie}="},
+        {"Cookie": f"{Guard(TOKEN).cookie}={Guard(TOKEN + 'x').cookie_value}"},
         {"Cookie": "=;;;"},
     ],
 )
@@ -149,7 +151,16 @@ def test_a_cookie_alone_reads_and_changes_nothing(tmp_path: Path):
 def test_cookies_of_other_servers_on_the_machine_do_no_harm(tmp_path: Path):
     with asking(tmp_path, headers={}) as api:
         ours = cookie(api)["Cookie"]
-        for others in ("seen", 'a={"x": "y z"}', "path=/", "perdure=of-another-port", "=;;", "a b=c; [x]=1"):
+        name = api.app.state.ctx.guard.cookie
+        for others in (
+            f"{name}=old",
+            "seen",
+            'a={"x": "y z"}',
+            "path=/",
+            "perdure=of-another-port",
+            "=;;",
+            "a b=c; [x]=1",
+        ):
             for header in (f"{others}; {ours}", f"{ours}; {others}"):
                 assert api.http.get(f"{API}/sessions", headers={"Cookie": header}).status_code == 200, header
 
@@ -204,7 +215,7 @@ def test_half_a_body_is_not_an_empty_one(tmp_path: Path):
 
 def test_a_form_of_a_page_carries_its_token_in_a_field(tmp_path: Path):
     guard = Guard(TOKEN)
-    headers = {"cookie": f"perdure={guard.cookie_value}", "host": "127.0.0.1"}
+    headers = {"cookie": f"{guard.cookie}={guard.cookie_value}", "host": "127.0.0.1"}
     guard.check("POST", headers, f"a=1&form_token={guard.form_token}".encode())
     with pytest.raises(Exception, match="form token"):
         guard.check("POST", headers, b"a=1&form_token=x")

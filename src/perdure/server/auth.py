@@ -15,7 +15,6 @@ from perdure.server.problems import Refusal
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-COOKIE = "perdure"
 FORM_HEADER = "x-perdure-form"
 FORM_FIELD = "form_token"
 SAFE = ("GET", "HEAD", "OPTIONS")
@@ -41,6 +40,8 @@ class Guard:
         self._secret = (token or os.urandom(32).hex()).encode()
         self._any_host = "*" in hosts
         self._hosts = {"localhost", os.uname().nodename.lower(), *(h.lower() for h in hosts)}
+        # Browsers keep one jar for all ports of a machine: two servers with two tokens must not share a name in it.
+        self.cookie = f"perdure-{self._derived('name')[:8]}"
         self.cookie_value = self._derived("cookie")
         self.form_token = self._derived("form")
 
@@ -55,7 +56,7 @@ class Guard:
 
     def set_cookie(self, *, secure: bool) -> str:
         """The header that gives a browser its cookie."""
-        parts = f"{COOKIE}={self.cookie_value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={FOREVER}"
+        parts = f"{self.cookie}={self.cookie_value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={FOREVER}"
         return f"{parts}; Secure" if secure else parts
 
     def check_host(self, host: str) -> None:
@@ -112,7 +113,7 @@ class Guard:
         Cookies of other servers on the same machine come along, whatever they look like: each is looked at by itself.
         """
         pairs = (part.strip().partition("=") for part in header.split(";"))
-        return any(name == COOKIE and _same(value.strip('"'), self.cookie_value) for name, _, value in pairs)
+        return any(name == self.cookie and _same(value.strip('"'), self.cookie_value) for name, _, value in pairs)
 
     def _unauthorized(self) -> Refusal:
         detail = "send the token that perdure serve printed, as Authorization: Bearer TOKEN"
