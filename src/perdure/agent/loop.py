@@ -368,7 +368,7 @@ class Loop:
             status, s.id, text, self._output(text) if status == ended.DONE else None, s.step,
             run["turns"] if run is not None else self.limits.turns, spent,
             tuple(s.approvals()), tuple(self._doubts()), reason, s.origin, tuple(self.notes),
-            Spent(*self.book.get("total", ())),
+            Spent(*self.book.get("total", ())), agent=self.book.get("who") or self.agent.name,
         )  # fmt: skip
 
     def _output(self, text: str) -> Any:

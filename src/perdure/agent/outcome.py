@@ -86,6 +86,8 @@ class RunResult(NamedTuple):
     """When the session is to be woken next, in ms since 1970."""
     children: tuple[Child, ...] = ()
     """Agents that were given work by this one and have not ended."""
+    agent: str = ""
+    """Who has the conversation: the agent that was run, or whom it was handed to."""
 
     @property
     def ok(self) -> bool:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure import logs, telemetry
 from perdure.agent.children import registry
-from perdure.agent.outcome import DONE
+from perdure.agent.outcome import DONE, INCOMPATIBLE
 from perdure.agent.upgrades import declared
-from perdure.boards import Rest, WorkerRow
+from perdure.boards import NewWork, Rest, WorkerRow
 from perdure.bridge import drive
 from perdure.errors import PerdureError, Poisoned, StoreError
 from perdure.fleet.keeper import Keeper
@@ -317,8 +317,12 @@ class Worker:
             self.recovered += left
             going = self._park.is_set()
             # Any of these may have the conversation by now.
-            able = registry(agent, options["agents"]).values()
-            rest = after_run(able, work, result, clock.wall(), most=most, version=self.version, going=going)
+            able = registry(agent, options["agents"])
+            if result.status == INCOMPATIBLE and result.agent not in able:
+                # It was handed to one that other workers have: theirs it is from now on.
+                await self._do(board.put, [NewWork(work.session, result.agent, work.owner, work.priority)])
+                return
+            rest = after_run(able.values(), work, result, clock.wall(), most=most, version=self.version, going=going)
             if result.status == DONE and not result.turns and await self._is_astray(work):
                 rest = rest._replace(due=clock.wall() + ASTRAY)
             if rest.park:
