@@ -108,6 +108,7 @@ def test_a_page_says_that_the_server_is_gone_and_can_still_be_walked_through(chr
         page.unroute("**/session/at**")
         page.keyboard.press("ArrowLeft")
         expect(page.locator("#at")).to_contain_text("Step 1")
+        expect(page.locator("#stale")).to_be_hidden()
         page.goto(f"{house.address}/session?id=walk")
         expect(page.locator("#stale")).to_be_hidden()
         house.close()

@@ -23,7 +23,13 @@
   // -- news ------------------------------------------------------------------------------------------------------
   // Elements with data-live="topic" ask for themselves again when their topic has changed.
   let source = null;
-  const stale = (is) => { const note = $("#stale"); if (note) note.hidden = !is; };
+  const missing = new Set();
+  // A step that could not be had is not made good by news that can be.
+  const stale = (is, what = "news") => {
+    missing[is ? "add" : "delete"](what);
+    const note = $("#stale");
+    if (note) note.hidden = !missing.size;
+  };
   const listen = () => {
     // Browsers keep few connections to one server: a page that nobody looks at leaves its own to the others.
     const topics = new Set(document.hidden ? [] : $$("[data-live]").map((e) => e.dataset.live));
@@ -118,9 +124,10 @@
       const began = performance.now();
       try {
         await htmx.ajax("GET", `/session/at?${query}&page=${$("#steps")?.dataset.page || ""}`, { target: "#at", swap: "outerHTML" });
+        stale(false, "step");
       } catch {
         // The server could not be asked. The next step is asked for all the same.
-        stale(true);
+        stale(true, "step");
       } finally {
         query.delete("page");
         history.replaceState(null, "", `/session?${query}`);
