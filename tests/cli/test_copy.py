@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import apsw
 import pytest
 
 import perdure
+from tests.cli.terminals import in_terminal
 from tests.places import STORES, url_of
 
 if TYPE_CHECKING:
@@ -128,21 +128,7 @@ def test_a_terminal_shows_a_bar_and_a_pipe_does_not(trip: Path, tmp_path: Path):
     piped = subprocess.run([*program, "piped.db"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (piped.stderr, len(piped.stdout.splitlines())) == ("", 1)
     assert "\x1b" not in piped.stdout
-    leader, follower = pty.openpty()
-    try:
-        env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-        child = subprocess.Popen([*program, "shown.db"], cwd=tmp_path, stdout=follower, stderr=follower, env=env)
-        os.close(follower)
-        shown = b""
-        try:
-            while part := os.read(leader, 65536):
-                shown += part
-        except OSError:
-            # How a terminal says that nobody writes to it any more.
-            pass
-        assert child.wait(60) == 0
-    finally:
-        os.close(leader)
+    shown = in_terminal([*program, "shown.db"], tmp_path, {**os.environ, "TERM": "xterm", "COLUMNS": "100"})
     assert b"copying" in shown
     assert b"2/2" in shown
     assert b"2 sessions copied" in shown

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import itertools
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from perdure.cli import app as program
 from perdure.cli.shapes import FOR_PEOPLE, OUTPUTS
 from tests.cli.cases import CASES, Stage
 from tests.cli.schemas import check, shapes_of
+from tests.cli.terminals import in_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,22 +118,3 @@ def test_colours_are_for_terminals_only(argv: tuple[str, ...], tmp_path: Path, t
     assert b"\x1b" not in piped.stdout + piped.stderr
     assert b"\x1b[" in in_terminal(line, tmp_path, env)
     assert b"\x1b[3" not in in_terminal(line, tmp_path, {**env, "NO_COLOR": "1"}), "no colour was wanted"
-
-
-def in_terminal(line: list[str], folder: Path, env: dict[str, str]) -> bytes:
-    """What a command prints in a terminal."""
-    leader, follower = pty.openpty()
-    try:
-        child = subprocess.Popen(line, cwd=folder, env=env, stdin=follower, stdout=follower, stderr=follower)
-        os.close(follower)
-        shown = b""
-        try:
-            while part := os.read(leader, 65536):
-                shown += part
-        except OSError:
-            # How a terminal says that nobody writes to it any more.
-            pass
-        assert child.wait(120) == 0, shown
-        return shown
-    finally:
-        os.close(leader)
