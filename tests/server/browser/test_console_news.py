@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from tests.server.browser.conftest import Visitor
 
+# A browser lets a request or two pass after it was told to catch them.
+ASKED = "fetch('/session/at?id=walk', { cache: 'no-store' })"
+
 
 @tool
 def agree(ctx: perdure.Context) -> bool:
@@ -79,6 +82,7 @@ def test_news_that_cannot_be_had_leave_the_page_as_it_is_until_they_can(
     page = visitor.page
     page.goto("/?owner=later")
     page.route("**/*", lambda route: route.fulfill(status=503, body="no"))
+    until(lambda: page.evaluate(f"{ASKED}.then((answer) => answer.status)") == 503)
     submit(db, "later-1", "Hello", agent="support", owner="later")
     expect(page.locator("#stale")).to_be_visible()
     expect(page.get_by_role("navigation", name="Pages").get_by_role("link")).to_have_count(5)
@@ -103,6 +107,7 @@ def test_a_page_says_that_the_server_is_gone_and_can_still_be_walked_through(chr
         page.goto(f"{house.address}/session?id=walk&token={TOKEN}")
         expect(page.locator("#at")).to_contain_text("Step 3")
         page.route("**/session/at**", lambda route: route.abort())
+        until(lambda: page.evaluate(f"{ASKED}.then(() => false, () => true)"))
         page.keyboard.press("ArrowLeft")
         expect(page.locator("#stale")).to_be_visible()
         page.unroute("**/session/at**")
