@@ -64,6 +64,9 @@ def documented() -> Any:
     found.hook(map_path_parameters)
     # The token is in every request; those without it have tests of their own.
     found.config.generation.update(with_security_parameters=False)
+    # A body that is too large is refused before anybody looks whether it fits, which is documented, too.
+    refused = found.config.checks.negative_data_rejection
+    refused.expected_statuses = [*refused.expected_statuses, "413"]
     return found
 
 
