@@ -101,12 +101,14 @@ def sure(yes: bool, what: str) -> bool:
 
 def each(batch: list[Selected], do: Callable[[Selected], Any], failed: list[Failure]) -> int:
     """Do it to one after the other; one that it cannot be done to keeps nobody from the others."""
+    done = 0
     for chosen in batch:
         try:
             do(chosen)
+            done += 1
         except PerdureError as error:
             note_failure(failed, chosen, error)
-    return len(batch) - sum(one.session in {f.session for f in failed} for one in batch)
+    return done
 
 
 def note_failure(failed: list[Failure], chosen: Selected, error: PerdureError) -> None:

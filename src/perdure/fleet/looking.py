@@ -63,10 +63,14 @@ def fleet_of(db: DatabaseFlows) -> Fleet:
     agents: dict[str, dict[str, int]] = {}
     for (agent, state), number in board.counts().items():
         agents.setdefault(agent, {})[state] = number
-    # A worker that died serves nobody, although its row stays until another one finds it.
-    served = {name for w in workers if w.age < SILENT and not is_dead(w.id) for name in w.agents}
+    served = served_by(workers)
     waiting = sorted(a for a, states in agents.items() if a not in served and states.get("queued"))
     return Fleet(workers, agents, waiting, board.held())
+
+
+def served_by(workers: Iterable[WorkerRow]) -> set[str]:
+    """The agents that somebody serves. A worker that died serves nobody, although its row stays until it is found."""
+    return {name for w in workers if w.age < SILENT and not is_dead(w.id) for name in w.agents}
 
 
 def drain_workers(db: DatabaseFlows, which: str | None, *, wait: float, here: bool) -> tuple[int, int]:
@@ -95,10 +99,12 @@ def _left(board: Board, meant: Sequence[str]) -> int:
 def steer(db: DatabaseFlows, sessions: Iterable[str], do: str) -> int:
     """Pause, unpause or retry sessions by their names; how many were changed. Blocks."""
     rows = [look(db.kernel, check_session(session)) for session in dict.fromkeys(sessions)]
-    return change(db, [_Named(row.id, row.agent, row.owner) for row in rows], do)
+    return change(db, [Named(row.id, row.agent, row.owner) for row in rows], do)
 
 
-class _Named(NamedTuple):
+class Named(NamedTuple):
+    """A session by its name, with what the board wants to know of it."""
+
     session: str
     agent: str
     owner: str

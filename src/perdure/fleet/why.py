@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.boards import Boarded, Filter
 from perdure.checkpoint import Checkpoint
 from perdure.errors import NotFound
+from perdure.fleet.looking import served_by
 from perdure.flow import Do
 from perdure.holders import describe, is_dead
 from perdure.hydrate import load_head
@@ -97,7 +98,7 @@ def gather(db: DatabaseFlows, row: SessionRow, branch: str = MAIN) -> Facts:
         work = next(iter(board.works(Filter(sessions=(row.id,)), limit=1)), None)
         agent = row.agent or (work.agent if work is not None else "")
         if agent:
-            served = any(agent in w.agents for w in board.workers())
+            served = agent in served_by(board.workers())
             held = agent in board.held()
     return Facts(row, Checkpoint(loaded.point), book, inbox, work, served, held, kernel.clock.wall())
 

@@ -327,14 +327,13 @@ class Worker:
                 rest = rest._replace(due=clock.wall() + ASTRAY)
             if rest.park:
                 log.warning("session %r is parked: %s", work.session, rest.park)
-        except PerdureError as e:
-            span = self.db._lease_ttl
-            rest = after_error(work, e, clock.wall(), most=most, span=span, version=self.version)
-            log.info("session %r was put down: %s", work.session, e)
         except Exception as e:
             span = self.db._lease_ttl
             rest = after_error(work, e, clock.wall(), most=most, span=span, version=self.version)
-            log.exception("session %r failed with an error of its program", work.session)
+            if isinstance(e, PerdureError):
+                log.info("session %r was put down: %s", work.session, e)
+            else:
+                log.exception("session %r failed with an error of its program", work.session)
         finally:
             telemetry.let_go(work.session)
             self._tasks.pop(work.session, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,7 +13,7 @@ from perdure.agent.variants import say_on, with_instructions
 from perdure.boards import Boarded, Filter
 from perdure.errors import Busy, InvalidInput, PerdureError
 from perdure.fleet.doubts import settle_all
-from perdure.fleet.looking import change, fleet_of
+from perdure.fleet.looking import Named, change, fleet_of, steer
 from perdure.fleet.places import board_of
 from perdure.fleet.submitting import submit_async
 from perdure.model import MAIN
@@ -46,12 +46,6 @@ from perdure.server.shapes import (
 if TYPE_CHECKING:
     from perdure.model import SessionRow
     from perdure.server.context import Ctx
-
-
-class _Chosen(NamedTuple):
-    session: str
-    agent: str
-    owner: str
 
 
 # -- giving work ----------------------------------------------------------------------------------------------------
@@ -139,9 +133,7 @@ async def unpause(call: Call[Nothing, None]) -> Changed:
 
 async def _change(call: Call[Nothing, None], do: str) -> Changed:
     _need_board(call.ctx)
-    row = await call.ctx.db.look(call.session)
-    chosen = [_Chosen(row.id, row.agent, row.owner)]
-    return Changed(changed=await call.ctx.blocking(change, call.ctx.db, chosen, do))
+    return Changed(changed=await call.ctx.blocking(steer, call.ctx.db, [call.session], do))
 
 
 def _need_board(ctx: Ctx) -> None:
@@ -168,7 +160,7 @@ async def bulk(call: Call[Nothing, BulkAsked]) -> Bulk:
         return Bulk(action=b.action, dry_run=True, sessions=names, changed=0, failed=[], next=following)
     changed, failed = 0, list[Failed]()
     if b.action in ("retry", "pause", "unpause"):
-        chosen = [_Chosen(row.id, row.agent, row.owner) for row in rows]
+        chosen = [Named(row.id, row.agent, row.owner) for row in rows]
         changed = await ctx.blocking(change, ctx.db, chosen, b.action) if chosen else 0
     else:
         for row in rows:

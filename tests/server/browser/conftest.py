@@ -96,6 +96,13 @@ class Visitor:
 
 
 @pytest.fixture
+def db(house: House) -> Iterator[perdure.Database]:
+    """The store of the house."""
+    with perdure.open(house.url) as db:
+        yield db
+
+
+@pytest.fixture
 def visitor(chromium: Browser, house: House) -> Iterator[Visitor]:
     """One person at the house."""
     visitor = Visitor(chromium, house.address)

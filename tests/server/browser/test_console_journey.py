@@ -6,7 +6,6 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-import pytest
 from playwright.sync_api import expect
 
 import perdure
@@ -16,15 +15,7 @@ from tests.server.browser.conftest import Visitor
 from tests.server.browser.house import House, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Browser, Page
-
-
-@pytest.fixture
-def db(house: House) -> Iterator[perdure.Database]:
-    with perdure.open(house.url) as db:
-        yield db
 
 
 def test_a_failing_step_is_found_and_a_branch_before_it_succeeds_while_the_world_stays_as_it_is(

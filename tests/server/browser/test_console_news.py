@@ -13,7 +13,6 @@ from perdure.fleet.submitting import submit
 from tests.server.browser.house import TOKEN, House, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser, Page
@@ -28,13 +27,6 @@ ASKED = "fetch('/session/at?id=walk', { cache: 'no-store' })"
 def agree(ctx: perdure.Context) -> bool:
     """Ask a person."""
     return bool(ctx.ask("Shall the house be sold?", schema={"type": "boolean"}))
-
-
-@pytest.fixture
-def db(house: House) -> Iterator[perdure.Database]:
-    """The store of the house."""
-    with perdure.open(house.url) as db:
-        yield db
 
 
 def test_an_answer_that_was_chosen_stays_chosen_when_the_page_changes(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.boards import Boarded, NewWork
 from perdure.errors import InvalidInput
+from perdure.fleet.looking import served_by
 from perdure.model import MAIN
 from perdure.server.console.rendering import asked, decider, named, see, short_mark
 from perdure.server.console.text import editable
@@ -171,7 +172,7 @@ async def go_on(ctx: Ctx, session: str) -> str:
     served = False
     if isinstance(store, Boarded):
         board = await ctx.blocking(store.board)
-        served = any(row.agent in w.agents for w in await ctx.blocking(board.workers))
+        served = row.agent in served_by(await ctx.blocking(board.workers))
         await ctx.blocking(board.put, [NewWork(row.id, row.agent, row.owner)])
     if not served and row.agent in ctx.agents:
         try:
