@@ -128,7 +128,7 @@ def cli() -> str:
     from typer.main import get_command
     from typer.testing import CliRunner
 
-    from perdure.cli.app import app
+    from perdure.cli.program import app
 
     out: list[str] = []
     runner = CliRunner(env={"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"})
@@ -166,9 +166,9 @@ def shapes() -> str:
 
 def http() -> str:
     """Every path of the HTTP API, the shapes of bodies and answers, and the types of problems."""
-    from perdure.server.openapi import document
+    from perdure.server.api.openapi import document
+    from perdure.server.api.routes import TABLE
     from perdure.server.problems import TITLES, TYPE, catalogue
-    from perdure.server.table import TABLE
 
     made = document(TABLE)
     out: list[str] = []

@@ -8,9 +8,11 @@ from perdure._version import __version__
 
 if TYPE_CHECKING:
     from perdure.agent.agent import Agent as Agent
+    from perdure.agent.branching_off import branch_off as branch_off
+    from perdure.agent.branching_off import run_on as run_on
     from perdure.agent.children import handoff as handoff
-    from perdure.agent.janitor import Janitor as Janitor
-    from perdure.agent.live import follow as follow
+    from perdure.agent.context.compactor import Janitor as Janitor
+    from perdure.agent.context.window import Window as Window
     from perdure.agent.models import ChatModel as ChatModel
     from perdure.agent.models.openai import OpenAIModel as OpenAIModel
     from perdure.agent.models.parts import audio as audio
@@ -21,19 +23,13 @@ if TYPE_CHECKING:
     from perdure.agent.models.recorded import RecordedModel as RecordedModel
     from perdure.agent.models.retry import Retry as Retry
     from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
-    from perdure.agent.outcome import RunResult as RunResult
-    from perdure.agent.stream import Event as Event
+    from perdure.agent.run_events import Event as Event
+    from perdure.agent.run_result import RunResult as RunResult
+    from perdure.agent.session_stream import follow as follow
     from perdure.agent.upgrades import tool_migration as tool_migration
-    from perdure.agent.variants import branch_off as branch_off
-    from perdure.agent.variants import run_on as run_on
-    from perdure.agent.waking import wake_me as wake_me
-    from perdure.agent.window import Window as Window
-    from perdure.approvals import Approval as Approval
-    from perdure.bridge import AsyncDatabase as AsyncDatabase
-    from perdure.bridge import AsyncSession as AsyncSession
-    from perdure.checkpoint import Checkpoint as Checkpoint
-    from perdure.checkpoint import Reading as Reading
-    from perdure.context import Context as Context
+    from perdure.agent.wake_tool import wake_me as wake_me
+    from perdure.aio import AsyncDatabase as AsyncDatabase
+    from perdure.aio import AsyncSession as AsyncSession
     from perdure.database import Database as Database
     from perdure.errors import ApprovalError as ApprovalError
     from perdure.errors import ApprovalNeeded as ApprovalNeeded
@@ -69,38 +65,42 @@ if TYPE_CHECKING:
     from perdure.errors import StoreFull as StoreFull
     from perdure.errors import TailLost as TailLost
     from perdure.errors import Unavailable as Unavailable
-    from perdure.fleet.starting import start_worker as start_worker
-    from perdure.fleet.submitting import submit as submit
-    from perdure.fleet.submitting import submit_async as submit_async
+    from perdure.fleet.start import start_worker as start_worker
+    from perdure.fleet.submit import submit as submit
+    from perdure.fleet.submit import submit_async as submit_async
     from perdure.fleet.why import Why as Why
     from perdure.fleet.why import why as why
     from perdure.fleet.why import why_async as why_async
-    from perdure.inbox import Message as Message
-    from perdure.keys import Keys as Keys
-    from perdure.merge import Clash as Clash
-    from perdure.merge import Difference as Difference
-    from perdure.migrations import Migrations as Migrations
-    from perdure.migrations import migration as migration
+    from perdure.history.checkpoint import Checkpoint as Checkpoint
+    from perdure.history.checkpoint import Reading as Reading
+    from perdure.history.expiry import Origin as Origin
     from perdure.model import Kind as Kind
     from perdure.model import Status as Status
     from perdure.opening import open as open
     from perdure.opening import open_async as open_async
-    from perdure.origin import Origin as Origin
-    from perdure.session import Session as Session
-    from perdure.session import UncommittedEdits as UncommittedEdits
-    from perdure.tools import Done as Done
-    from perdure.tools import Later as Later
-    from perdure.tools import NotDone as NotDone
-    from perdure.tools import Tool as Tool
-    from perdure.tools import Unknown as Unknown
-    from perdure.tools import tool as tool
-    from perdure.values import BlobRef as BlobRef
+    from perdure.record.keys import Keys as Keys
+    from perdure.session.approvals import Approval as Approval
+    from perdure.session.handle import Session as Session
+    from perdure.session.handle import UncommittedEdits as UncommittedEdits
+    from perdure.session.inbox import Message as Message
+    from perdure.session.tools import Context as Context
+    from perdure.session.tools import Done as Done
+    from perdure.session.tools import Later as Later
+    from perdure.session.tools import NotDone as NotDone
+    from perdure.session.tools import Tool as Tool
+    from perdure.session.tools import Unknown as Unknown
+    from perdure.session.tools import tool as tool
+    from perdure.state.merge import Clash as Clash
+    from perdure.state.merge import Difference as Difference
+    from perdure.state.migrations import Migrations as Migrations
+    from perdure.state.migrations import migration as migration
+    from perdure.state.values import BlobRef as BlobRef
 
 _HOMES = {
     "agent.agent": ("Agent",),
     "agent.children": ("handoff",),
-    "agent.janitor": ("Janitor",),
-    "agent.live": ("follow",),
+    "agent.context.compactor": ("Janitor",),
+    "agent.session_stream": ("follow",),
     "agent.models": ("ChatModel",),
     "agent.models.openai": ("OpenAIModel",),
     "agent.models.parts": ("audio", "file", "image", "text"),
@@ -108,15 +108,15 @@ _HOMES = {
     "agent.models.recorded": ("RecordedModel",),
     "agent.models.retry": ("Retry",),
     "agent.models.scripted": ("ScriptedModel",),
-    "agent.outcome": ("RunResult",),
-    "agent.stream": ("Event",),
+    "agent.run_result": ("RunResult",),
+    "agent.run_events": ("Event",),
     "agent.upgrades": ("tool_migration",),
-    "agent.variants": ("branch_off", "run_on"),
-    "agent.waking": ("wake_me",),
-    "agent.window": ("Window",),
-    "approvals": ("Approval",),
-    "bridge": ("AsyncDatabase", "AsyncSession"),
-    "checkpoint": ("Checkpoint", "Reading"),
+    "agent.branching_off": ("branch_off", "run_on"),
+    "agent.wake_tool": ("wake_me",),
+    "agent.context.window": ("Window",),
+    "session.approvals": ("Approval",),
+    "aio": ("AsyncDatabase", "AsyncSession"),
+    "history.checkpoint": ("Checkpoint", "Reading"),
     "database": ("Database",),
     "errors": (
         "ApprovalError", "ApprovalNeeded", "Busy", "CallError", "Conflict", "ContextTooLong", "Corrupted",
@@ -125,20 +125,19 @@ _HOMES = {
         "ModelError", "ModelUnavailable", "NotFound", "NotJson", "OutcomeUnknown", "PerdureError", "Poisoned",
         "ReadOnly", "RequestDiffers", "StoreError", "StoreFull", "TailLost", "Unavailable",
     ),
-    "fleet.starting": ("start_worker",),
-    "fleet.submitting": ("submit", "submit_async"),
+    "fleet.start": ("start_worker",),
+    "fleet.submit": ("submit", "submit_async"),
     "fleet.why": ("Why", "why", "why_async"),
-    "inbox": ("Message",),
-    "keys": ("Keys",),
-    "merge": ("Clash", "Difference"),
-    "migrations": ("Migrations", "migration"),
+    "session.inbox": ("Message",),
+    "record.keys": ("Keys",),
+    "state.merge": ("Clash", "Difference"),
+    "state.migrations": ("Migrations", "migration"),
     "model": ("Kind", "Status"),
     "opening": ("open", "open_async"),
-    "origin": ("Origin",),
-    "session": ("Session", "UncommittedEdits"),
-    "context": ("Context",),
-    "tools": ("Done", "Later", "NotDone", "Tool", "Unknown", "tool"),
-    "values": ("BlobRef",),
+    "history.expiry": ("Origin",),
+    "session.handle": ("Session", "UncommittedEdits"),
+    "session.tools": ("Context", "Done", "Later", "NotDone", "Tool", "Unknown", "tool"),
+    "state.values": ("BlobRef",),
 }  # fmt: skip
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -8,48 +8,141 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self
 
-from perdure import faults, telemetry
-from perdure.answers import misfit
-from perdure.approvals import decision
-from perdure.catalogue import CatalogueFlows
-from perdure.checkpoint import Checkpoint, Reading
-from perdure.codec import JSON, MSGPACK
-from perdure.compaction import PACK_MIN, PACK_ROWS
-from perdure.core import SessionCore
-from perdure.delta import diff
-from perdure.document import edit
+from perdure import telemetry
 from perdure.errors import (
     ApprovalError,
+    Busy,
     Conflict,
     ForkedProcess,
     Gone,
     HandleClosed,
     InvalidInput,
+    OutcomeUnknown,
     PerdureError,
     Unavailable,
 )
-from perdure.expiry import expired
-from perdure.flow import Do, Flow, Invoke, sync
-from perdure.holders import new_holder
-from perdure.housekeeping import Heartbeat, Housekeeper
-from perdure.hydrate import load_at, load_head, load_remembered, look
-from perdure.inbox import seal_entry
-from perdure.kernel import BOOK, STATE, Kernel, Loaded
-from perdure.lineage import history
-from perdure.merge import Difference, differences
+from perdure.history.blob_streams import BlobFlows
+from perdure.history.checkpoint import Checkpoint, Reading
+from perdure.history.expiry import Origin, expired, origin_of
+from perdure.history.hydrate import load_at, load_head, load_remembered, look
+from perdure.history.lineage import history
+from perdure.kernel import Kernel
 from perdure.model import DEFAULT_TTL, MAIN, ChangePage, Kind, Lease, SessionRow, Status
-from perdure.names import check_branch, check_name, check_session, check_ttl
-from perdure.origin import Origin, origin_of
-from perdure.sealing import Settings
-from perdure.session import Session, SessionFlows
-from perdure.statetypes import validator
-from perdure.streams import BlobFlows
-from perdure.tracked import plain
-from perdure.upkeep import Upkeep
-from perdure.wakes import WakeFlows
+from perdure.record.codec import JSON, MSGPACK
+from perdure.record.commit import Loaded, Settings
+from perdure.session.answer_schema import misfit
+from perdure.session.approvals import decision
+from perdure.session.handle import Session, SessionFlows
+from perdure.session.inbox import WakeFlows, seal_entry
+from perdure.session.journal import SessionCore
+from perdure.state.declared_types import validator
+from perdure.state.delta import diff
+from perdure.state.document import BOOK, STATE, edit, plain
+from perdure.state.merge import Difference, differences
+from perdure.system import faults
+from perdure.system.flow import Do, Flow, Invoke, sync
+from perdure.system.lease_holders import new_holder
+from perdure.system.names import check_branch, check_name, check_session, check_ttl
+from perdure.upkeep.background import Heartbeat, Housekeeper
+from perdure.upkeep.compaction import PACK_MIN, PACK_ROWS
+from perdure.upkeep.flows import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from perdure.kernel import Kernel
+    from perdure.session.handle import SessionFlows
+
+
+class CatalogueFlows:
+    """The flows of a database that are about its sessions as a whole."""
+
+    kernel: Kernel
+
+    if TYPE_CHECKING:
+
+        def _usable(self) -> None: ...
+
+        def _open(self, session: str, *, owner: str = ..., ttl: Any = ..., lease: bool = ...) -> Flow[Any]: ...
+
+    def _sessions_flow(
+        self,
+        *,
+        owner: str | None = None,
+        status: str | None = None,
+        agent: str | None = None,
+        error: str | None = None,
+        search: str | None = None,
+        since: int | None = None,
+        before: int | None = None,
+        newest: bool = False,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Flow[list[SessionRow]]:
+        """Sessions in order of id; ``after`` continues from an id.
+
+        ``search`` is a part of the id or of the owner, as it is written; ``since`` and ``before`` (ms) bound the time
+        of the last commit. With ``newest`` those that were written last come first, and ``after`` is the ``cursor`` of
+        the last row seen.
+        """
+        self._usable()
+
+        def listed() -> list[SessionRow]:
+            return self.kernel.store.sessions(
+                owner=owner, status=status, agent=agent, error=error, search=search, since=since, before=before,
+                newest=newest, after=after, limit=limit,
+            )  # fmt: skip
+
+        return (yield Do(listed))
+
+    def _counts_flow(self) -> Flow[list[tuple[str, str, str, int]]]:
+        """How many sessions there are by status, agent and error: (status, agent, error, number)."""
+        self._usable()
+        return (yield Do(self.kernel.store.counts))
+
+    def _create_flow(
+        self, session: str, *, agent: str, owner: str = "", ttl: int | Literal["default"] | None = "default"
+    ) -> Flow[bool]:
+        """Make a session that an agent will work on, durably and without its lease; False when it is there already.
+
+        It is also there when somebody else is making it at this moment. One of another owner is an ``InvalidInput``.
+        """
+        self._usable()
+        check_name(agent, "agent name")
+        row: SessionRow | None = yield Do(self.kernel.store.look, (check_session(session),))
+        over = False
+        if row is not None and row.heads:
+            if owner and row.owner and owner != row.owner:
+                raise InvalidInput(f"session {session!r} belongs to another owner")
+            over = row.expires is not None and self.kernel.clock.wall() >= row.expires
+            if not over:
+                return False
+        try:
+            # Only its lease ends what has expired, and only then the name is free.
+            s: SessionFlows = yield from self._open(session, owner=owner, ttl=ttl, lease=over)
+        except Busy:
+            return False
+        try:
+            return (yield from _begun(s, agent))
+        finally:
+            yield from s._release_flow()
+
+
+def _begun(s: SessionFlows, agent: str) -> Flow[bool]:
+    """Write the first checkpoint of a session; False when another one is there."""
+    if s._point is not None:
+        return False
+    s._settings.agent = agent
+    try:
+        try:
+            yield from s._write(Kind.COMMIT, status=Status.IDLE)
+        except OutcomeUnknown:
+            # The same bytes once more: known by their id, should they have landed.
+            yield from s._resend()
+    except (Busy, Conflict):
+        return False
+    return True
+
 
 P = ParamSpec("P")
 EFFECTS = ("reuse", "dry", "live")
@@ -57,7 +150,7 @@ At = int | str | None
 
 
 class DatabaseFlows(CatalogueFlows, Upkeep, BlobFlows, WakeFlows):
-    """All flows of a database. :class:`Database` and :class:`perdure.bridge.AsyncDatabase` are made from these."""
+    """All flows of a database. :class:`Database` and :class:`perdure.aio.AsyncDatabase` are made from these."""
 
     def __init__(
         self, kernel: Kernel, *, lease_ttl: float, state: Any, maintain: bool, witness: str | os.PathLike[str] | None
@@ -72,7 +165,7 @@ class DatabaseFlows(CatalogueFlows, Upkeep, BlobFlows, WakeFlows):
         self._housekeeper = Housekeeper(kernel)
         self._witness = None
         if witness is not None:
-            from perdure.witness import LiveWitness
+            from perdure.upkeep.witness import LiveWitness
 
             try:
                 self._witness = LiveWitness(kernel, witness)
@@ -190,7 +283,7 @@ class DatabaseFlows(CatalogueFlows, Upkeep, BlobFlows, WakeFlows):
             return origin_of(row), granted
         if row.expires is None or self.kernel.clock.wall() < row.expires or granted is None:
             return Origin("resumed"), granted
-        from perdure.retention import expire
+        from perdure.upkeep.retention import expire
 
         gone = yield Do(expire, (self.kernel, session, granted.token))
         if not gone:

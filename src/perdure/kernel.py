@@ -5,30 +5,24 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from perdure.codec import MSGPACK, Body, Decoder
-from perdure.errors import Corrupted, Incompatible
+from perdure.errors import Corrupted
 from perdure.protocols import Cached
-from perdure.tracked import plain
-from perdure.values import BYTES, STR, BlobRef
+from perdure.record.codec import MSGPACK, Body, Decoder
+from perdure.record.commit import Loaded
+from perdure.state.document import STATE, plain
+from perdure.state.migrations import no_path
+from perdure.state.values import BYTES, STR, BlobRef
 
 if TYPE_CHECKING:
-    from perdure.keys import Keys
-    from perdure.migrations import Migrations
-    from perdure.model import Envelope
+    from perdure.model import Artifact
     from perdure.protocols import Blobs, Clock, Store
-
-STATE, BOOK = "s", "k"
-"""Where a document keeps the user's state, and where the kernel keeps its own books."""
+    from perdure.record.keys import Keys
+    from perdure.state.migrations import Migrations
 
 RENEW_AFTER = 600_000
 """Age in ms from which a streamed blob is put again before a commit names it: well below the collector's grace."""
-
-
-def genesis() -> dict[str, Any]:
-    """The document every session begins with."""
-    return {STATE: {"messages": [], "vars": {}, "facts": {}, "todos": [], "summary": ""}, BOOK: {}}
 
 
 class Kernel:
@@ -66,6 +60,10 @@ class Kernel:
         state = self.migrations.upgrade(plain(loaded.doc[STATE]), env.schema, self.schema, f"session {env.session!r}")
         return Loaded({**loaded.doc, STATE: state}, loaded.point, loaded.loose, loaded.blobs)
 
+    def packs_at(self, session: str, line: int, step: int) -> tuple[Artifact, ...]:
+        """The packs that hold a step: those that a snapshot refers to are not always read along with it."""
+        return self.store.slice(session, line, step, step).packs
+
     def keep(self, ref: str, held: bytes | BlobRef) -> None:
         """Make a blob durable, or renew it, right before a commit names it."""
         if isinstance(held, bytes):
@@ -85,32 +83,3 @@ class Kernel:
         if ref.form == STR:
             return data.decode()
         return self.decode(Body(MSGPACK, data), f"blob {ref.ref}")
-
-
-def no_path(what: str, found: str, wanted: str) -> Incompatible:
-    """The error for a state that no migration leads to this program from."""
-    return Incompatible(
-        f"{what} was written with schema {found}, this program has {wanted}, and no migration leads there: "
-        f'write one, @migration("{found}", "{wanted}"), or open it with the program that wrote it',
-        found,
-        wanted,
-    )
-
-
-class Point(NamedTuple):
-    """A verified checkpoint: its envelope and its digest."""
-
-    envelope: Envelope
-    digest: bytes
-
-
-class Loaded(NamedTuple):
-    """A document rebuilt at a checkpoint, every byte of it verified."""
-
-    doc: dict[str, Any]
-    point: Point | None
-    """None before the first checkpoint."""
-    loose: int
-    """How many rows after the newest pack were read one by one."""
-    blobs: bool = True
-    """Whether blob refs may stand in the document; False when certainly none does."""

@@ -7,18 +7,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure import telemetry
-from perdure.clock import SystemClock
 from perdure.errors import InvalidInput
-from perdure.keys import Keys, find_keys
+from perdure.record.keys import Keys, find_keys
+from perdure.system.clock import SystemClock
 
 if TYPE_CHECKING:
     import os
 
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
     from perdure.database import Database
     from perdure.kernel import Kernel
-    from perdure.migrations import Migrations
     from perdure.protocols import Blobs, Clock, Store
+    from perdure.state.migrations import Migrations
 
 LEASE_TTL = 10.0
 """Seconds a lease lives without being renewed."""
@@ -48,7 +48,7 @@ def open(
     Other options go to the store, such as ``synchronous="normal"`` for SQLite.
     """
     from perdure.database import Database
-    from perdure.names import check_lease
+    from perdure.system.names import check_lease
 
     check_lease(lease_ttl)
     kernel = _kernel(url, keys, codec, schema, migrations, blobs, clock, options)
@@ -75,8 +75,8 @@ def open_async(
 
     All commits that wait at one moment, up to ``max_batch``, become durable together.
     """
-    from perdure.bridge import AsyncDatabase
-    from perdure.names import check_lease
+    from perdure.aio import AsyncDatabase
+    from perdure.system.names import check_lease
 
     check_lease(lease_ttl)
     kernel = _kernel(url, keys, codec, schema, migrations, blobs, clock, options)
@@ -97,9 +97,9 @@ def _kernel(
 ) -> Kernel:
     from perdure.database import FORMS
     from perdure.kernel import Kernel
-    from perdure.migrations import registry
-    from perdure.names import check_name
+    from perdure.state.migrations import registry
     from perdure.stores import open_store
+    from perdure.system.names import check_name
 
     if codec not in FORMS:
         msg = f"codec is one of {', '.join(FORMS)}, not {codec!r:.40}"
@@ -120,7 +120,7 @@ def _kernel(
 def _blobs(url: str | None, store: Store, blobs: Blobs | str | None, clock: Clock) -> Blobs:
     """The blobs asked for; else those of the store: an embedded one's lie beside it, a server's inside it."""
     from perdure.blobs import open_blobs
-    from perdure.urls import TIERED, tiers
+    from perdure.system.urls import TIERED, tiers
 
     if blobs is not None and not isinstance(blobs, str):
         return blobs

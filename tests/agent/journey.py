@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import perdure
-from perdure.cli.apps import load_agent
+from perdure.agent.app_loader import load_agent
 from tests.crash.worker import ShiftedClock
 
 APP = Path(__file__).parents[2] / "examples" / "travel" / "app.py"

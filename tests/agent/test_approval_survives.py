@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perdure.cli.apps import load_agent
+from perdure.agent.app_loader import load_agent
 from tests.agent.journey import APP
 from tests.places import url_of
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
-from perdure import caching, tool
+from perdure import tool
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.caching import PREFIX, cache_id
-from perdure.cli.app import run
+from perdure.cli.program import run
 from perdure.errors import InvalidInput
+from perdure.session import read_cache
+from perdure.session.read_cache import PREFIX, cache_id
 from tests.agent.working import by_turn, play
 from tests.clock import FakeClock
 from tests.places import STORES, url_of
@@ -74,7 +75,7 @@ def test_another_version_of_a_tool_is_another_tool(tmp_path: Path):
 
 def test_an_entry_that_was_planted_under_another_owner_is_not_believed(tmp_path: Path):
     url, clock = url_of("sqlite", tmp_path), FakeClock()
-    from perdure.tools import call_digest
+    from perdure.session.tools import call_digest
 
     with perdure.open(url, clock=clock) as db:
         place = cache_id("ana", call_digest("search", "1", {"city": "Paris"}))
@@ -105,7 +106,7 @@ def test_a_session_keeps_no_results_whose_time_is_over_and_no_more_than_are_of_u
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     url, clock = url_of("sqlite", tmp_path), FakeClock()
-    monkeypatch.setattr(caching, "MOST", 5)
+    monkeypatch.setattr(read_cache, "MOST", 5)
 
     @tool(read=True, cache="1h")
     def find(n: int) -> int:

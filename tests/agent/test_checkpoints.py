@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure import faults, tool
+from perdure import tool
 from perdure.agent.agent import Agent
-from perdure.agent.janitor import Janitor
+from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.window import Window
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.replaying import replay
-from perdure.agent.window import Window
+from perdure.agent.replay.replay import replay
 from perdure.errors import InvalidInput
+from perdure.system import faults
 from tests.agent.context.checker import CheckingModel
 from tests.agent.context.scene import Killed, killed_at, script, worker
 from tests.agent.working import by_turn, opened, play

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure import faults, tool
-from perdure.agent import watching
+from perdure import tool
+from perdure.agent import cancellation
 from perdure.agent.agent import Agent
 from perdure.agent.children import child_id, handoff
 from perdure.agent.models.scripted import ScriptedModel, calls
+from perdure.system import faults
 from tests.agent.worker import start
 from tests.agent.working import by_turn, opened, play
 from tests.places import url_of
@@ -250,7 +251,7 @@ def test_cancelling_reaches_children_that_wait(tmp_path: Path):
 
 
 def test_cancelling_reaches_children_that_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(watching, "POLL", 0.02)
+    monkeypatch.setattr(cancellation, "POLL", 0.02)
     working = asyncio.Event()
 
     async def long(request: Request) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import perdure
-from perdure.cli.apps import load_agent
+from perdure.agent.app_loader import load_agent
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

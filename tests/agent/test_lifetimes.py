@@ -8,7 +8,7 @@ import pytest
 
 from perdure.agent.agent import Agent
 from perdure.agent.children import child_id, handoff
-from perdure.agent.janitor import Janitor
+from perdure.agent.context.compactor import Janitor
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import InvalidInput
 from tests.agent.working import by_turn, opened, play

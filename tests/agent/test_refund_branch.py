@@ -10,7 +10,7 @@ import pytest
 import perdure
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.tools import tool
+from perdure.session.tools import tool
 from tests.shop.client import open_shop
 from tests.shop.server import receipt
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from perdure.agent.outcome import RunResult
+    from perdure.agent.run_result import RunResult
     from tests.shop.client import Shop
 
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure.agent import live
+from perdure.agent import session_stream
 from perdure.agent.agent import Agent
-from perdure.agent.live import follow, live_of, open_piece, seal_piece
 from perdure.agent.models import Answer, Delta
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.stream import Event, Feed
+from perdure.agent.run_events import Event, Feed
+from perdure.agent.session_stream import follow, live_of, open_piece, seal_piece
 from perdure.errors import ModelUnavailable
-from perdure.stores._live import FolderLive
+from perdure.stores.live import FolderLive
 from tests.agent.worker import WORDS, start
 from tests.agent.working import by_turn, opened, play
 from tests.places import STORES, url_of
@@ -217,8 +217,8 @@ def test_a_way_that_hangs_slows_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
         hush = hear = say
 
-    monkeypatch.setattr(live, "live_of", lambda _: Hanging())
-    monkeypatch.setattr(live, "BATCH", 0.0)
+    monkeypatch.setattr(session_stream, "live_of", lambda _: Hanging())
+    monkeypatch.setattr(session_stream, "BATCH", 0.0)
     agent = Agent("a", model=ScriptedModel(lambda _: "word " * 1000, delay=0.01))
 
     async def work() -> None:
@@ -246,7 +246,7 @@ def test_what_was_seen_of_another_attempt_is_retracted_by_the_commit(tmp_path: P
 
     async def work() -> None:
         async with opened(tmp_path) as db:
-            reader = live._Reader(db, "s")
+            reader = session_stream._Reader(db, "s")
             await reader.begin(None)
             async with db.session("s") as s:
                 piece = {"w": s.fence, "s": 1, "a": 1, "o": 0, "t": "I thi"}

@@ -11,10 +11,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import perdure
-from perdure import faults, tool
+from perdure import tool
 from perdure.agent.agent import Agent
 from perdure.agent.models import Answer, Delta
 from perdure.agent.models.scripted import ScriptedModel, calls
+from perdure.system import faults
 from tests.agent.working import by_turn
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import perdure
 from perdure import Context, Tool
-from perdure.clock import SystemClock
 from perdure.errors import Busy, Gone, NotFound, OutcomeUnknown
+from perdure.system.clock import SystemClock
 from tests.proxy import POSTGRES, RESP, Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from perdure.errors import StoreError
-    from perdure.session import Session
+    from perdure.session.handle import Session
     from tests.servers.process import Running
 
     Act = Callable[[], Any]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tests.servers
-from perdure import faults
+from perdure.system import faults
 from tests.blobs.places import KINDS, blobs_of, bucket_url, unique
 from tests.clock import FakeClock
 from tests.servers.objects import objects_options

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import perdure
-from perdure.blobs.object import ObjectBlobs
-from perdure.collection import collect
+from perdure.blobs.object_storage import ObjectBlobs
 from perdure.stores import open_store
+from perdure.upkeep.blob_gc import collect
 from tests.blobs.test_orders import Naive
 
 HOUR = 3_600_000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from perdure.blobs.object import ObjectBlobs
+    from perdure.blobs.object_storage import ObjectBlobs
 
 REQUESTS = ("list", "read", "write", "create", "delete")
 

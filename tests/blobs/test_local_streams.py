@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure import faults
 from perdure.blobs.local import LocalBlobs
 from perdure.errors import Poisoned, StoreFull
+from perdure.system import faults
 from tests.unit.durable_disk import DurableDisk
 from tests.unit.test_local_blobs import POINTS, Failing, PowerGone, files, ref_of
 

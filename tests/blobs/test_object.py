@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure import faults
-from perdure.blobs import _object_names as names
-from perdure.blobs.object import LEFTOVER, LONG, ObjectBlobs
-from perdure.clock import SystemClock
+from perdure.blobs import object_storage as names
+from perdure.blobs.object_storage import LEFTOVER, LONG, ObjectBlobs
 from perdure.errors import Corrupted, HandleClosed, InvalidInput, NotFound
+from perdure.system import faults
+from perdure.system.clock import SystemClock
 from tests.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def test_a_closed_handle_is_refused(blobs: ObjectBlobs):
 
 MEASURE = """
 import hashlib, random, resource, sys
-from perdure.blobs.object import ObjectBlobs
+from perdure.blobs.object_storage import ObjectBlobs
 from tests.servers.objects import objects_options
 blobs = ObjectBlobs(sys.argv[1], "store-1")
 rng = random.Random(1)

@@ -15,7 +15,7 @@ import pytest
 import perdure
 import tests.servers
 from perdure.blobs import open_blobs
-from perdure.blobs.object import ObjectBlobs
+from perdure.blobs.object_storage import ObjectBlobs
 from perdure.errors import InvalidInput, Unavailable
 from tests.blobs.places import bucket_url, unique
 from tests.blobs.test_object import DATA, REF

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tests.servers
-from perdure.blobs import _object_names as names
-from perdure.blobs.object import ObjectBlobs
+from perdure.blobs import object_storage as names
+from perdure.blobs.object_storage import ObjectBlobs
 from perdure.errors import NotFound
 from tests.blobs.places import bucket_url, unique
 from tests.blobs.stepping import Turns, orders, step

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure import BlobRef, faults
+from perdure import BlobRef
 from perdure.errors import Corrupted, InvalidInput, LimitExceeded, Misuse, NotFound
-from perdure.values import MAX_VALUE
+from perdure.state.values import MAX_VALUE
+from perdure.system import faults
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

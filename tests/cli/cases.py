@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import perdure
-from perdure.boards import WorkerRow
 from perdure.cli.shapes import OUTPUTS
-from perdure.fleet.places import board_of
+from perdure.fleet.board import board_of
+from perdure.protocols import WorkerRow
 from tests.cli.conftest import Result
 from tests.cli.test_copy import damage
 from tests.places import url_of

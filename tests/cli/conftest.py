@@ -42,7 +42,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         monkeypatch.delenv(name)
 
     def do(*argv: str) -> Result:
-        from perdure.cli.app import run
+        from perdure.cli.program import run
 
         capsys.readouterr()
         code = run(list(argv))

@@ -82,7 +82,7 @@ def test_every_test_that_the_readme_names_exists():
 def test_every_command_that_is_named_exists(path: Path):
     from typer.main import get_command
 
-    from perdure.cli.app import app
+    from perdure.cli.program import app
 
     known = set(get_command(app).commands)  # type: ignore[attr-defined]
     named = set(re.findall(r"(?:`|^\$ |^|  )perdure ([a-z]+)\b", path.read_text("utf-8"), re.MULTILINE))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.main import get_command
 
-from perdure.cli import app as program
+from perdure.cli import program
 from perdure.cli.shapes import FOR_PEOPLE, OUTPUTS
 from tests.cli.cases import CASES, Stage
 from tests.cli.schemas import check, shapes_of

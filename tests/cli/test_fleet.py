@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
-from perdure.boards import Filter, Rest, WorkerRow
-from perdure.fleet.places import board_of
+from perdure.fleet.board import board_of
+from perdure.protocols import Filter, Rest, WorkerRow
 
 if TYPE_CHECKING:
     from pathlib import Path

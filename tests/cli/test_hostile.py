@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
-from perdure.cli.app import run
-from perdure.cli.text import Shown, brief, cut, safe
+from perdure.cli.program import run
+from perdure.cli.terminal_text import Shown, brief, cut, safe
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ import pytest
 from typer.main import get_command
 
 import perdure
-from perdure.cli.app import app
-from perdure.fleet.looking import steer
-from perdure.fleet.places import board_of
+from perdure.cli.program import app
+from perdure.fleet.board import board_of
+from perdure.fleet.status import steer
 from tests.places import url_of
 
 if TYPE_CHECKING:

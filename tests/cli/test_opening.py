@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import perdure
-from perdure.cli.app import exit_code
+from perdure.cli.program import exit_code
 from perdure.errors import Busy, Conflict, Corrupted, InvalidInput, LeaseLost, Misuse, NotFound, Unavailable
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import perdure
-from perdure.cli import app as program
-from perdure.cli import following, running
+from perdure.cli import program, run, tail
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -24,9 +23,9 @@ def test_the_documented_exit_codes_are_the_real_ones(command: Command, trip: Pat
     table = REFERENCE.partition("| exit code | meaning |")[2].partition("\n\n")[0]
     documented = {int(code): words for code, words in re.findall(r"^\| (\d+) \| (.*) \|$", table, re.MULTILINE)}
     assert list(documented) == [
-        program.FINE, program.NEGATIVE, program.USAGE, program.STORE, program.TAKEN, running.STOPPED,
+        program.FINE, program.NEGATIVE, program.USAGE, program.STORE, program.TAKEN, run.STOPPED,
     ]  # fmt: skip
-    assert following.STOPPED == running.STOPPED == 130
+    assert tail.STOPPED == run.STOPPED == 130
     assert command("ls").code == 0
     assert command("show", "nobody").code == 1
     assert command("ls", "--limit", "0").code == 2
@@ -65,7 +64,7 @@ def test_the_benchmarks_can_be_run_from_the_command_line(command: Command, tmp_p
 def test_the_shell_can_be_taught_the_commands(tmp_path: Path):
     env = {**os.environ, "_PERDURE_COMPLETE": "complete_bash", "COMP_WORDS": "perdure wh", "COMP_CWORD": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", "from perdure.cli.app import app; app(prog_name='perdure')"],
+        [sys.executable, "-c", "from perdure.cli.program import app; app(prog_name='perdure')"],
         env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.stdout.split() == ["why"], done.stderr

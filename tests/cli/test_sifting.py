@@ -11,7 +11,7 @@ import pytest
 
 import perdure
 from perdure import tool
-from perdure.clock import SystemClock
+from perdure.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from pathlib import Path

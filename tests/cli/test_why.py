@@ -8,7 +8,7 @@ import pytest
 
 import perdure
 from perdure import tool
-from perdure.fleet.places import board_of
+from perdure.fleet.board import board_of
 
 if TYPE_CHECKING:
     from pathlib import Path

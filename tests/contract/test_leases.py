@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.clock import SystemClock
 from perdure.errors import Busy, LeaseLost
-from perdure.holders import describe, new_holder
 from perdure.model import LeaseInfo
+from perdure.system.clock import SystemClock
+from perdure.system.lease_holders import describe, new_holder
 from tests.contract.writing import commit, land, write
 from tests.places import EMBEDDED
 
@@ -208,9 +208,9 @@ class TestALeaseFromAnotherBoot:
 
     @pytest.fixture
     def store(self, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> Store:
-        monkeypatch.setattr("perdure.stores._lease.boot_id", lambda: "that boot")
+        monkeypatch.setattr("perdure.stores.lease_clock.boot_id", lambda: "that boot")
         make_store().acquire("s", "me", 1000)
-        monkeypatch.setattr("perdure.stores._lease.boot_id", lambda: "this boot")
+        monkeypatch.setattr("perdure.stores.lease_clock.boot_id", lambda: "this boot")
         return make_store()
 
     def test_is_not_judged_by_our_own_clock(self, store: Store, clock: FakeClock):
@@ -236,9 +236,9 @@ class TestALeaseFromAnotherBoot:
         clock.advance(600)
         row = store.look("s")
         assert row is not None
-        monkeypatch.setattr("perdure.stores._lease.boot_id", lambda: "that boot")
+        monkeypatch.setattr("perdure.stores.lease_clock.boot_id", lambda: "that boot")
         land(make_store(), commit(token=row.lease.token))
-        monkeypatch.setattr("perdure.stores._lease.boot_id", lambda: "this boot")
+        monkeypatch.setattr("perdure.stores.lease_clock.boot_id", lambda: "this boot")
         with pytest.raises(Busy):
             store.acquire("s", "you", 1000)
         clock.advance(999)

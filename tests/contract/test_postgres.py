@@ -11,11 +11,12 @@ import psycopg
 import pytest
 
 from perdure.errors import Conflict, CursorExpired, InvalidInput, LeaseLost, StoreFull, UnsupportedFormat
+from perdure.links.postgres import packed, unpacked
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
-from perdure.pg.text import packed, unpacked
-from perdure.stores import _pg_write, open_store
-from perdure.stores._pg_open import VERSION
-from perdure.stores.postgres import PostgresStore
+from perdure.stores import open_store
+from perdure.stores.postgres import write as postgres_write
+from perdure.stores.postgres.store import PostgresStore
+from perdure.stores.postgres.tables import VERSION
 from tests.contract.test_changes import follow
 from tests.contract.writing import commit, entry, land, post, write
 from tests.places import url_of
@@ -349,8 +350,8 @@ def test_many_deletions_are_remembered_well_enough(store: PostgresStore, admin: 
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pg_write, "INLINE", 10)
-    monkeypatch.setattr(_pg_write.Writer.sweep, "__defaults__", (10,))
+    monkeypatch.setattr(postgres_write, "INLINE", 10)
+    monkeypatch.setattr(postgres_write.Writer.sweep, "__defaults__", (10,))
 
 
 @pytest.mark.usefixtures("small_steps")

@@ -15,7 +15,7 @@ import pytest
 from perdure.errors import CursorExpired, LeaseLost, OutcomeUnknown, PerdureError, Unavailable
 from perdure.model import Landed
 from perdure.stores import open_store
-from perdure.stores.postgres import PostgresStore
+from perdure.stores.postgres.store import PostgresStore
 from tests.contract.test_changes import follow
 from tests.contract.writing import commit, entry, land, write
 from tests.places import url_of
@@ -120,14 +120,14 @@ def test_connections_that_the_server_ended_are_replaced_without_a_word(server: S
 
 
 def _is_alive(connection: Any) -> bool:
-    from perdure.pg.link import _is_quiet
+    from perdure.links.postgres import _is_quiet
 
     return _is_quiet(connection)
 
 
 def test_calls_whose_answer_was_lost_are_not_done_twice(server: Server, monkeypatch: pytest.MonkeyPatch):
     """The connection goes right after the server has done it: the same call is sent again, and known."""
-    from perdure.pg.link import Connection
+    from perdure.links.postgres import Connection
 
     store = PostgresStore(server.url, patience=30)
     cut: list[str] = []

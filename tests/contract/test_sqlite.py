@@ -19,9 +19,9 @@ from perdure.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from perdure.stores._sqlite_cursor import cursor_of
-from perdure.stores._sqlite_open import VERSION, _use_log
-from perdure.stores.sqlite import SqliteStore
+from perdure.stores.sqlite.driver import cursor_of
+from perdure.stores.sqlite.store import SqliteStore
+from perdure.stores.sqlite.tables import VERSION, _use_log
 from tests.contract.writing import commit, land, write
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def test_a_file_that_may_only_be_read_is_unavailable(path: Path, store: SqliteSt
 
 
 def test_a_network_filesystem_is_warned_about(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("perdure.stores._netfs.network_filesystem", lambda path: "nfs4")
+    monkeypatch.setattr("perdure.system.disk.network_filesystem", lambda path: "nfs4")
     with pytest.warns(UserWarning, match="nfs4"):
         SqliteStore(path).close()
 

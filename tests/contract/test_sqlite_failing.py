@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import pytest
 
-from perdure import faults
 from perdure.errors import (
     Corrupted,
     InvalidInput,
@@ -20,7 +19,8 @@ from perdure.errors import (
     StoreFull,
 )
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
-from perdure.stores.sqlite import SqliteStore
+from perdure.stores.sqlite.store import SqliteStore
+from perdure.system import faults
 from tests.contract.writing import commit, entry, land, post, write
 
 if TYPE_CHECKING:

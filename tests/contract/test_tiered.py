@@ -11,7 +11,7 @@ import pytest
 from perdure.errors import InvalidInput
 from perdure.protocols import Cached
 from perdure.stores import open_store
-from perdure.stores.tiered import TieredStore
+from perdure.stores.tiered.store import TieredStore
 from tests.contract.writing import write
 from tests.servers import valkey
 
@@ -110,7 +110,7 @@ store.close()
 
 def test_the_driver_is_imported_only_when_it_is_needed(tmp_path: Path):
     script = (
-        "import sys; import perdure.stores.tiered; assert 'redis' not in sys.modules;"
+        "import sys; import perdure.stores.tiered.store; assert 'redis' not in sys.modules;"
         "from perdure.stores import open_store; open_store(sys.argv[1]).close(); assert 'redis' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script, url(tmp_path)], check=True, timeout=120)

@@ -14,12 +14,14 @@ import msgspec
 import psycopg
 import pytest
 
+from perdure.links.redis import pack
 from perdure.model import Head
-from perdure.redislink import pack
-from perdure.stores import _pg_open, _sqlite_open, open_store
-from perdure.stores._fileindex import Place, SessionIndex
-from perdure.stores._filerecords import COMMIT, STATE, Commit, State, decode
-from perdure.stores.redis import RedisStore
+from perdure.stores import open_store
+from perdure.stores.file.index import Place, SessionIndex
+from perdure.stores.file.records import COMMIT, STATE, Commit, State, decode
+from perdure.stores.postgres import tables
+from perdure.stores.redis.store import RedisStore
+from perdure.stores.sqlite import tables as sqlite_tables
 from tests.contract.writing import commit, entry, land, post, write
 from tests.places import url_of
 from tests.servers import postgres
@@ -121,7 +123,7 @@ def old_file(tmp_path: Path) -> Path:
         connection.execute("pragma auto_vacuum = incremental")
         connection.execute("pragma journal_mode = wal")
         connection.execute((FOLDER / "sqlite_v1.sql").read_text("utf-8"))
-        connection.execute(f"pragma application_id = {_sqlite_open.APPLICATION}")
+        connection.execute(f"pragma application_id = {sqlite_tables.APPLICATION}")
         meta = {"schema": 1, "id": "ab" * 16, "epoch": "cd" * 8, "token": 3, "trimmed": 0}
         connection.executemany("insert into meta values (?, ?)", list(meta.items()))
         for no, session, owner in ((1, "s", "ana"), (2, "t", "bob")):
@@ -137,7 +139,9 @@ def old_file(tmp_path: Path) -> Path:
 def test_a_file_of_version_1_is_brought_up_to_date(old_file: Path):
     the_same_as_ever(f"sqlite:///{old_file}")
     with closing(apsw.Connection(str(old_file))) as connection:
-        assert connection.execute("select value from meta where key = 'schema'").fetchall() == [(_sqlite_open.VERSION,)]
+        assert connection.execute("select value from meta where key = 'schema'").fetchall() == [
+            (sqlite_tables.VERSION,)
+        ]
         old = "sqlite_autoindex_sessions_1", "sessions_by_owner"
         found = {name for (name,) in connection.execute("select name from sqlite_schema where tbl_name = 'sessions'")}
         assert found >= {"sessions", *old}
@@ -175,8 +179,8 @@ def test_ten_processes_may_bring_one_file_up_to_date_at_once(old_file: Path):
 
 
 def test_an_upgrade_that_is_cut_off_changes_nothing(old_file: Path, monkeypatch: pytest.MonkeyPatch):
-    script = _sqlite_open._script
-    monkeypatch.setattr(_sqlite_open, "_script", lambda version: f"{script(version)}; select no_such_function();")
+    script = sqlite_tables._script
+    monkeypatch.setattr(sqlite_tables, "_script", lambda version: f"{script(version)}; select no_such_function();")
     with pytest.raises(Exception, match="no_such_function"):
         open_store(f"sqlite:///{old_file}")
     monkeypatch.undo()
@@ -202,8 +206,8 @@ def old_schema(tmp_path: Path) -> Iterator[tuple[str, Any]]:
     with psycopg.connect(postgres_url(postgres()), autocommit=True) as connection:
         connection.execute(f"create schema {schema}")  # type: ignore[arg-type]
         connection.execute(f"set search_path = {schema}")  # type: ignore[arg-type]
-        connection.execute(_pg_open._script(1, schema))  # type: ignore[arg-type]
-        cluster, timeline = connection.execute(_pg_open._HERE).fetchone()  # type: ignore[misc]
+        connection.execute(tables._script(1, schema))  # type: ignore[arg-type]
+        cluster, timeline = connection.execute(tables._HERE).fetchone()  # type: ignore[misc]
         connection.execute(
             "insert into perdure_meta (version, id, epoch, cluster, timeline) values (1, %s, %s, %s, %s)",
             ("ab" * 16, "cd" * 8, cluster, timeline),
@@ -217,7 +221,7 @@ def old_schema(tmp_path: Path) -> Iterator[tuple[str, Any]]:
 def test_tables_of_version_1_are_brought_up_to_date(old_schema: tuple[str, Any]):
     url, connection = old_schema
     the_same_as_ever(url)
-    assert connection.execute("select version from perdure_meta").fetchone() == (_pg_open.VERSION,)
+    assert connection.execute("select version from perdure_meta").fetchone() == (tables.VERSION,)
     shown = connection.execute("select session, agent, error from perdure_sessions order by session").fetchall()
     assert shown == [("new", "billing", "TimeoutError"), ("s", "support", ""), ("t", "", "")]
 

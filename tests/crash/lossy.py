@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from perdure.disk import Disk
+from perdure.system.disk import Disk
 
 if TYPE_CHECKING:
     from tests.crash.platter import Trace

@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure import hydrate
 from perdure.errors import Gone, NotFound, PerdureError
-from perdure.kernel import STATE
+from perdure.history import hydrate
 from perdure.model import TAG_PREFIX
-from perdure.tracked import plain
-from perdure.verify import verify
+from perdure.state.document import STATE, plain
+from perdure.upkeep.verify import verify
 from tests.crash.journal import fingerprint
 from tests.crash.world import FOUND_OUT, KEYED, ONCE
 

@@ -14,17 +14,18 @@ killed by tests of its own (``tests/unit/test_copy_killed.py``), and there is no
 BACKENDS = {
     "file": ("stores/file", "blobs/local"),
     "sqlite": ("stores/sqlite", "blobs/local"),
-    "postgres": ("stores/postgres", "stores/pg", "blobs/postgres", "pg/"),
-    "redis": ("stores/redis", "blobs/redis", "redislink/"),
-    "tiered": ("stores/tiered", "stores/postgres", "stores/pg", "blobs/postgres", "pg/"),
+    "postgres": ("stores/postgres", "blobs/postgres", "links/postgres"),
+    "redis": ("stores/redis", "blobs/redis", "links/redis"),
+    "tiered": ("stores/tiered", "stores/postgres", "blobs/postgres", "links/postgres"),
 }
-"""The modules of each kind of store; a module "_file..." belongs to "file"."""
+"""The modules of each kind of store."""
 
 
 def _passed_by(store: str, path: Path, *, own: bool) -> bool:
-    if path.parent.name not in ("stores", "blobs", "pg", "redislink"):
+    room = path.relative_to(SOURCE).as_posix()
+    if not room.startswith(("stores/", "blobs/", "links/")):
         return not own
-    return f"{path.parent.name}/{path.stem.lstrip('_')}".startswith(BACKENDS[store])
+    return room.startswith(BACKENDS[store])
 
 
 def named_points(store: str, *, own: bool = False) -> dict[str, re.Pattern[str]]:

@@ -16,9 +16,9 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from perdure import holders
 from perdure.blobs.local import LocalBlobs
-from perdure.stores import _lease
+from perdure.stores import lease_clock
+from perdure.system import lease_holders
 from tests.clock import FakeClock
 from tests.crash import plans
 from tests.crash.journal import Journal
@@ -96,7 +96,7 @@ class Losses:
 @contextmanager
 def boot(name: str) -> Iterator[None]:
     """Another boot of the machine: no lease of an earlier one counts as that of a living process."""
-    modules: tuple[Any, ...] = (_lease, holders)
+    modules: tuple[Any, ...] = (lease_clock, lease_holders)
     before = [module.boot_id for module in modules]
     for module in modules:
         module.boot_id = lambda: name
@@ -166,7 +166,7 @@ class Machine:
                 held.append(session)
         self.clock.advance(1000 * LEASE + 1)
         for session in held:
-            w.store.release(w.store.acquire(session, holders.new_holder(), 1000))
+            w.store.release(w.store.acquire(session, lease_holders.new_holder(), 1000))
 
     def lose_power(self, trace: Trace, losses: Losses, variants: int, *, finish: int = 3) -> None:
         """Check every loss of power that the trace allows for; every ``finish``-th time work goes on after it.

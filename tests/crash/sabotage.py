@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.effects import Effects
+from perdure.session.effects import Effects
 from tests.crash.watched import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.flow import Flow
     from perdure.model import Append
+    from perdure.system.flow import Flow
 
 
 def sabotage(how: str | None) -> None:

@@ -15,7 +15,7 @@ from tests.crash.world import FOUND_OUT, KEYED, ONCE, READS, job_call, receipt
 if TYPE_CHECKING:
     import random
 
-    from perdure.session import Session
+    from perdure.session.handle import Session
     from tests.crash.planning import Plan
     from tests.crash.worker import Worker
 

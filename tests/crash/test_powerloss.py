@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.stores import _sqlite_open
-from perdure.stores.sqlite import SqliteStore
+from perdure.stores.sqlite import tables
+from perdure.stores.sqlite.store import SqliteStore
 from tests.crash.kills import STORES
 from tests.crash.powerloss import campaign, without
 
@@ -69,6 +69,6 @@ def test_the_name_of_a_new_database_and_of_its_folders_is_synced(
 ) -> None:
     """SQLite's VFS does not see this: the file is made before it is opened."""
     synced: list[str] = []
-    monkeypatch.setattr(_sqlite_open, "_sync_folder", synced.append)
+    monkeypatch.setattr(tables, "_sync_folder", synced.append)
     SqliteStore(tmp_path / "a" / "b" / "agents.db").close()
     assert synced == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]

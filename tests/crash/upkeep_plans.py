@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from perdure.blobs.local import LocalBlobs
 from perdure.errors import Gone, NotFound
 from perdure.opening import open as open_database
-from perdure.stores._fileroot import session_name
-from perdure.stores.file import FileStore
+from perdure.stores.file.root import session_name
+from perdure.stores.file.store import FileStore
 from tests.crash.journal import fingerprint
 from tests.crash.planning import DOING, MAKING, one_of, plan
 from tests.crash.worker import NEW

@@ -10,13 +10,15 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from perdure import compaction, database, housekeeping, retention, upkeep
-from perdure.clock import SystemClock
+from perdure import database
 from perdure.errors import ApprovalError, ApprovalNeeded, EffectFailed, InDoubt
-from perdure.migrations import Migrations
 from perdure.opening import open as open_database
-from perdure.stores import _fileindex, _sqlite_file
-from perdure.tools import Unknown
+from perdure.session.tools import Unknown
+from perdure.state.migrations import Migrations
+from perdure.stores.file import index
+from perdure.stores.sqlite import file
+from perdure.system.clock import SystemClock
+from perdure.upkeep import background, compaction, flows, retention
 from tests.crash.journal import fingerprint
 from tests.crash.watched import Watched
 from tests.crash.world import World, job_call, receipt
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from perdure.database import DatabaseFlows
     from perdure.kernel import Kernel
     from perdure.protocols import Blobs, Clock
-    from perdure.session import Session
+    from perdure.session.handle import Session
     from tests.crash.journal import Journal
 
 OLD, NEW = "1.0.0", "2.0.0"
@@ -43,10 +45,10 @@ def _rename(state: dict[str, Any]) -> dict[str, Any]:
 
 _SMALL: tuple[tuple[Any, str, int], ...] = (
     *((module, "PACK_ROWS", 8) for module in (compaction, database, retention)),
-    *((module, "PACK_MIN", 4) for module in (compaction, database, housekeeping, upkeep)),
-    (_fileindex, "COMPACT_FROM", 2048),
-    (_sqlite_file, "CHECKPOINT_PAGES", 24),
-    (_sqlite_file, "KEEP_FREE", 2),
+    *((module, "PACK_MIN", 4) for module in (compaction, database, background, flows)),
+    (index, "COMPACT_FROM", 2048),
+    (file, "CHECKPOINT_PAGES", 24),
+    (file, "KEEP_FREE", 2),
 )
 
 

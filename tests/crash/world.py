@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure import Context, Done, NotDone, Tool, faults
+from perdure import Context, Done, NotDone, Tool
+from perdure.system import faults
 
 if TYPE_CHECKING:
     from tests.crash.journal import Journal

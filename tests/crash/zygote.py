@@ -18,7 +18,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from perdure import faults
+from perdure.system import faults
 from tests.crash import plans
 from tests.crash.journal import FileJournal
 from tests.crash.oracle import Oracle

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.agent.agent import Agent
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
     from perdure.demo.script import Conversation, Night
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer.main
 
-from perdure.cli.app import app
+from perdure.cli.program import app
 from tests.deploy.files import DEPLOY, ROOT, manifest, run_commands, told_commands
 from tests.places import url_of
 

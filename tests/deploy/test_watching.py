@@ -77,10 +77,10 @@ def test_labels_that_are_asked_for_are_there(exported: dict[str, set[str]]):
 
 
 def test_outcomes_and_states_that_are_asked_for_exist():
-    from perdure.agent import outcome
-    from perdure.boards import Filter
+    from perdure.agent import run_result
+    from perdure.protocols import Filter
 
-    known = {value for name, value in vars(outcome).items() if name.isupper()} | {telemetry.FAILED, telemetry.OK}
+    known = {value for name, value in vars(run_result).items() if name.isupper()} | {telemetry.FAILED, telemetry.OK}
     states = {"queued", "working", "waiting", "parked", "paused"}
     assert Filter(state="working").state in states
     for expression in expressions():

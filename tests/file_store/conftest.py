@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure import faults
-from perdure.stores.file import FileStore, TornTail
+from perdure.stores.file.store import FileStore, TornTail
+from perdure.system import faults
 from tests.clock import FakeClock
 from tests.contract.writing import write
 

@@ -6,9 +6,9 @@ import errno
 import random
 from typing import TYPE_CHECKING
 
-from perdure.disk import Disk
-from perdure.stores._fileroot import session_name
-from perdure.stores.file import FileStore
+from perdure.stores.file.root import session_name
+from perdure.stores.file.store import FileStore
+from perdure.system.disk import Disk
 from tests.contract.writing import write
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.disk import Disk
 from perdure.errors import (
     CursorExpired,
     PerdureError,
 )
 from perdure.model import ANCHOR, PACK, Artifact, Rewrite, Span
-from perdure.stores.file import FileStore
+from perdure.stores.file.store import FileStore
+from perdure.system.disk import Disk
 from tests.clock import FakeClock
 from tests.contract.writing import commit, entry, land, write
 

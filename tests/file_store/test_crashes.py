@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure import faults
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
-from perdure.stores._fileindex import Place, SessionIndex
-from perdure.stores._fileroot import session_name
-from perdure.stores.file import FileStore
+from perdure.stores.file.index import Place, SessionIndex
+from perdure.stores.file.root import session_name
+from perdure.stores.file.store import FileStore
+from perdure.system import faults
 from tests.clock import FakeClock
 from tests.contract.writing import commit, entry, land, write
 from tests.unit.durable_disk import DurableDisk
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from perdure.stores._filerecords import Record
+    from perdure.stores.file.records import Record
 
 from tests.file_store.filing import PowerGone, grow, log_of, steps
 

@@ -14,9 +14,9 @@ from perdure.errors import (
     UnsupportedFormat,
 )
 from perdure.model import Landed
-from perdure.stores import _fileframes as frames
-from perdure.stores._fileroot import salt_of, session_name
-from perdure.stores.file import FileStore, TornTail
+from perdure.stores.file import log as frames
+from perdure.stores.file.root import salt_of, session_name
+from perdure.stores.file.store import FileStore, TornTail
 from tests.contract.writing import commit, land, write
 
 if TYPE_CHECKING:

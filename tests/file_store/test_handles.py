@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure import disk as disk_module
-from perdure.disk import Disk
 from perdure.errors import (
     Conflict,
     CursorExpired,
@@ -21,8 +19,10 @@ from perdure.errors import (
     Unavailable,
 )
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
-from perdure.stores import _filepool as pool
-from perdure.stores.file import FileStore
+from perdure.stores.file import session_folder as pool
+from perdure.stores.file.store import FileStore
+from perdure.system import disk as disk_module
+from perdure.system.disk import Disk
 from tests.contract.writing import commit, entry, write
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from perdure.errors import (
     InvalidInput,
 )
 from perdure.model import Landed
-from perdure.stores.file import FileStore
+from perdure.stores.file.store import FileStore
 from tests.contract.writing import commit, write
 
 if TYPE_CHECKING:

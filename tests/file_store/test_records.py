@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from perdure.stores import _fileframes as frames
+from perdure.stores.file import log as frames
 
 if TYPE_CHECKING:
     pass

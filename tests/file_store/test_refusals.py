@@ -14,7 +14,7 @@ from perdure.errors import (
     Unavailable,
 )
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
-from perdure.stores.file import FileStore
+from perdure.stores.file.store import FileStore
 from tests.contract.writing import commit, entry, land, write
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from perdure.errors import (
     InvalidInput,
     LeaseLost,
 )
-from perdure.stores.file import FileStore
+from perdure.stores.file.store import FileStore
 from tests.clock import FakeClock
 from tests.contract.writing import commit, land
 from tests.unit.durable_disk import DurableDisk

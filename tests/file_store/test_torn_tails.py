@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.disk import Disk
 from perdure.model import Landed
-from perdure.stores import _fileframes as frames
-from perdure.stores._fileroot import salt_of, session_name
-from perdure.stores.file import FileStore, TornTail
+from perdure.stores.file import log as frames
+from perdure.stores.file.root import salt_of, session_name
+from perdure.stores.file.store import FileStore, TornTail
+from perdure.system.disk import Disk
 from tests.contract.writing import commit, land, write
 
 if TYPE_CHECKING:

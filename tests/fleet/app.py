@@ -10,8 +10,8 @@ import time
 from perdure import Agent, tool
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.context import Context
 from perdure.errors import ModelUnavailable
+from perdure.session.tools import Context
 
 LEDGER = os.environ.get("FLEET_LEDGER", "")
 PAUSE = float(os.environ.get("FLEET_PAUSE", "0.05"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.boards import Filter, NewWork, Rest, WorkerRow
+from perdure.protocols import Filter, NewWork, Rest, WorkerRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.boards import Board, Work
+    from perdure.protocols import Board, Work
 
 NOW = 1_700_000_000_000
 """What the clock of the tests says at first."""

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from perdure.boards import Board, Boarded
-    from perdure.protocols import Store
+    from perdure.protocols import Board, Boarded, Store
 
 KINDS = ("sqlite", "postgres", "tiered")
 """The stores that have a board."""

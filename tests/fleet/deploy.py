@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import perdure
-from perdure.boards import Filter
-from perdure.cli.places import open_matters
+from perdure.cli.session_at import open_matters
 from perdure.errors import ApprovalError
-from perdure.fleet.submitting import submit
+from perdure.fleet.submit import submit
+from perdure.protocols import Filter
 from tests.fleet.harness import Fleet, answered, board, fleet, is_idle, until
 from tests.places import url_of
 from tests.servers import shared

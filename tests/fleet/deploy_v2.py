@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure import Agent, tool, tool_migration
-from perdure.context import Context
+from perdure.session.tools import Context
 from tests.fleet.app import note
 from tests.fleet.deploy_tools import charge, model
 

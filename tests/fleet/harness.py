@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import perdure
-from perdure.boards import Filter
-from perdure.fleet.places import board_of
+from perdure.fleet.board import board_of
+from perdure.protocols import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from perdure.boards import Board
+    from perdure.protocols import Board
 
 LIMIT = 90.0
 """Seconds after which a condition that never comes true is a failure."""

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.boards import Boarded, Filter, NewWork, Work
 from perdure.errors import InvalidInput, LimitExceeded
+from perdure.protocols import Boarded, Filter, NewWork, Work
 from tests.contract.writing import entry, write
 from tests.fleet.boarding import NOW, claim, put, rest, state_of, work_of
 
 if TYPE_CHECKING:
-    from perdure.boards import Board
-    from perdure.protocols import Store
+    from perdure.protocols import Board, Store
     from tests.fleet.conftest import Boards
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from perdure.boards import Filter, NewWork, Rest
 from perdure.errors import InvalidInput, LimitExceeded, OutcomeUnknown
-from perdure.pg.link import Connection
+from perdure.links.postgres import Connection
+from perdure.protocols import Filter, NewWork, Rest
 from perdure.stores import open_store
-from perdure.stores.postgres import PostgresStore
+from perdure.stores.postgres.store import PostgresStore
 from tests.contract.writing import entry, write
 from tests.fleet.boarding import claim, put, rest, state_of, work_of
 from tests.fleet.harness import LIMIT

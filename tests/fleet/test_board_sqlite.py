@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import pytest
 
-from perdure.boards import Filter
 from perdure.errors import UnsupportedFormat
-from perdure.stores._sqlite_cursor import value_of
-from perdure.stores.sqlite import SqliteStore
+from perdure.protocols import Filter
+from perdure.stores.sqlite.driver import value_of
+from perdure.stores.sqlite.store import SqliteStore
 from tests.contract.writing import entry, write
 from tests.fleet.boarding import NOW, claim, put, rest, state_of, worker
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from perdure.stores._sqlite_board import SqliteBoard
+    from perdure.stores.sqlite.board import SqliteBoard
 
 LONG = 3_600_000
 
@@ -107,7 +107,7 @@ def reap_one(board: SqliteBoard) -> None:
 def another_boot(name: str) -> Iterator[None]:
     """The machine is started anew: what its clock said before means nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("perdure.stores._sqlite_board_crew.boot_id", lambda: name)
+        patch.setattr("perdure.stores.sqlite.board_workers.boot_id", lambda: name)
         yield
 
 

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.boards import Filter
+from perdure.protocols import Filter
 from tests.contract.writing import entry, write
 from tests.fleet.boarding import NOW, claim, put, rest, state_of, work_of, worker
 
 if TYPE_CHECKING:
-    from perdure.boards import Board
-    from perdure.protocols import Store
+    from perdure.protocols import Board, Store
     from tests.fleet.conftest import Boards
 
 LONG = 3_600_000

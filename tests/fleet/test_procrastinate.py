@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from perdure.boards import Filter, NewWork, Rest
 from perdure.errors import InvalidInput
-from perdure.fleet import engine_procrastinate
-from perdure.fleet.engine_procrastinate import ProcrastinateEngine
-from perdure.fleet.engine_procrastinate_tables import MOST, SOON, jobs_schema, make_jobs, queue_of
-from perdure.pg.link import Link
-from perdure.pg.place import place_of
-from perdure.stores.postgres import PostgresStore
+from perdure.fleet import procrastinate
+from perdure.fleet.procrastinate import MOST, SOON, ProcrastinateEngine, jobs_schema, make_jobs, queue_of
+from perdure.links.postgres import Link, place_of
+from perdure.protocols import Filter, NewWork, Rest
+from perdure.stores.postgres.store import PostgresStore
 from tests.contract.writing import entry, write
 from tests.fleet.harness import LIMIT
 from tests.places import url_of
@@ -277,7 +275,7 @@ def test_ten_installations_at_once_make_one(place: Place):
 def test_older_tables_are_brought_up_to_date(place: Place, monkeypatch: pytest.MonkeyPatch):
     from procrastinate.schema import migrations_path
 
-    from perdure.fleet import engine_procrastinate_tables as tables
+    from perdure.fleet import procrastinate as tables
 
     names = sorted(path.stem for path in migrations_path.glob("*.sql"))
     older = names[: names.index("03.02.00_50_post_batch_defer_jobs") + 1]
@@ -394,10 +392,10 @@ import sys
 sys.modules["procrastinate"] = None
 from perdure.errors import MissingExtra
 try:
-    import perdure.fleet.engine_procrastinate
+    import perdure.fleet.procrastinate
 except MissingExtra as e:
     print(e)
 """
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=LIMIT)
     assert done.stdout == 'procrastinate is not installed: pip install "perdure[fleet]"\n'
-    assert engine_procrastinate.TASK == "perdure.wake"
+    assert procrastinate.TASK == "perdure.wake"

@@ -12,10 +12,10 @@ from perdure import Agent, ScriptedModel, tool, tool_migration
 from perdure.agent.children import handoff
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
-from perdure.fleet.looking import steer
-from perdure.fleet.submitting import submit
+from perdure.fleet.status import steer
+from perdure.fleet.submit import submit
 from perdure.fleet.worker import Settings, Worker, version_of
-from perdure.tools import Done, Later
+from perdure.session.tools import Done, Later
 from tests.fleet.boarding import work_of
 from tests.fleet.harness import LIMIT, answered, board, is_idle
 from tests.places import url_of
@@ -85,7 +85,7 @@ def test_a_worker_that_has_gone_gives_no_sign_of_life_any_more(tmp_path: Path):
 
 
 def test_a_result_is_asked_for_by_whoever_has_the_conversation_by_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("perdure.fleet.verdicts.POLL", 50)
+    monkeypatch.setattr("perdure.fleet.after_run.POLL", 50)
     asked: list[Any] = []
 
     def poll(handle: Any) -> Done | None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.boards import Filter
-from perdure.cli.places import open_matters
-from perdure.fleet.submitting import submit
+from perdure.cli.session_at import open_matters
+from perdure.fleet.submit import submit
+from perdure.protocols import Filter
 from tests.fleet.harness import answered, board, fleet, is_idle, until, working
 from tests.places import url_of
 
@@ -219,7 +219,7 @@ def test_a_timer_set_before_a_kill_fires_once(tmp_path: Path):
 
 
 def test_what_nobody_serves_is_said_so_and_served_as_soon_as_somebody_does(tmp_path: Path):
-    from perdure.fleet.looking import fleet_of
+    from perdure.fleet.status import fleet_of
 
     url = url_of("sqlite", tmp_path)
     with perdure.open(url) as db, fleet(url, tmp_path) as workers:

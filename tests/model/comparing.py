@@ -15,8 +15,8 @@ from tests.model.reference import Expected, Node, Reference
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.checkpoint import Checkpoint
     from perdure.database import Database
+    from perdure.history.checkpoint import Checkpoint
 
 T = TypeVar("T")
 SESSIONS = ("trip-42", "a/../ü")

@@ -23,7 +23,7 @@ from tests.places import url_of
 
 if TYPE_CHECKING:
     from perdure.database import Database
-    from perdure.session import Session
+    from perdure.session.handle import Session
 
 BRANCHES = ("x", "y/../z", "ü")
 TAGS = ("t1", "t2")

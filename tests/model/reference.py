@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.errors import Busy, Conflict, Gone, LeaseLost, MergeConflict, NotFound, OutcomeUnknown, PerdureError
-from perdure.kernel import STATE, genesis
 from perdure.model import TAG_PREFIX
+from perdure.state.document import STATE, genesis
 from tests.model.merging import merged
 
 LEASE = 3_600_000

@@ -20,9 +20,9 @@ END = 2**53
 PRELOADED = [
     "tests.race.racers",
     "perdure.database",
-    "perdure.stores.postgres",
-    "perdure.stores.redis",
-    "perdure.stores.tiered",
+    "perdure.stores.postgres.store",
+    "perdure.stores.redis.store",
+    "perdure.stores.tiered.store",
 ]
 """What a racer would otherwise import each time it starts."""
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure.errors import InvalidInput
-from perdure.server import sessions
+from perdure.server.api import sessions
 from perdure.server.auth import FORM_HEADER, Guard
-from perdure.server.gate import HEADERS, MAX_BODY
+from perdure.server.request_checks import HEADERS, MAX_BODY
 from tests.server.asking import API, BEARER, TOKEN, asking
 
 if TYPE_CHECKING:
@@ -310,8 +310,8 @@ def test_every_type_of_problem_is_documented(tmp_path: Path):
 
 
 def test_the_document_names_every_row_of_the_table(tmp_path: Path):
-    from perdure.server.routing import PREFIX
-    from perdure.server.table import TABLE
+    from perdure.server.api.routes import TABLE
+    from perdure.server.api.routing import PREFIX
 
     with asking(tmp_path, headers=BEARER) as api:
         document = api.http.get(f"{API}/openapi.json").json()

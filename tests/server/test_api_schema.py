@@ -9,8 +9,8 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import positive_data_acceptance
 
-from perdure.server.openapi import document
-from perdure.server.table import TABLE
+from perdure.server.api.openapi import document
+from perdure.server.api.routes import TABLE
 from tests.places import url_of
 from tests.server.asking import TOKEN, asking
 from tests.server.listening import serving

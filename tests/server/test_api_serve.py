@@ -125,7 +125,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path):
     program = (
         "import sys\n"
         "sys.modules['starlette'] = sys.modules['uvicorn'] = None\n"
-        "from perdure.cli.app import run\n"
+        "from perdure.cli.program import run\n"
         f"sys.exit(run(['serve', '--store', {made(tmp_path)!r}]))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=LIMIT)

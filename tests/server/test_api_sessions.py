@@ -143,7 +143,7 @@ def test_hostile_content_comes_out_as_plain_json(tmp_path: Path):
 
 
 def test_the_exact_request_of_a_step_is_rebuilt(tmp_path: Path):
-    from perdure.agent.rebuild import rebuild
+    from perdure.agent.requests import rebuild
 
     agent = Agent("guide", model=ScriptedModel(["Lisbon is on the sea."]), instructions="Be brief.")
     agent.run_sync(url_of("sqlite", tmp_path), session="s", message="Where is Lisbon?")

@@ -11,8 +11,8 @@ import perdure
 from perdure import Agent, ScriptedModel, tool
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
-from perdure.boards import WorkerRow
-from perdure.fleet.places import board_of
+from perdure.fleet.board import board_of
+from perdure.protocols import WorkerRow
 from tests.clock import FakeClock
 from tests.places import url_of
 from tests.server.asking import asking

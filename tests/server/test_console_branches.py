@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
-from perdure.agent.variants import branch_off, run_on
+from perdure.agent.branching_off import branch_off, run_on
 from perdure.errors import InvalidInput
-from perdure.server.console.branching import changed, compare, draft_of
-from perdure.server.console.points import changes_of, find_spot, newest_problem, open_moment
+from perdure.server.console.branches import changed, compare, draft_of
+from perdure.server.console.session_past import changes_of, find_spot, newest_problem, open_moment
 from tests.server.browser import app
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
 
 
 @pytest.fixture

@@ -10,14 +10,13 @@ import pytest
 import perdure
 from perdure import Agent, tool
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.boards import Filter, NewWork, Rest, WorkerRow
-from perdure.bridge import drive
-from perdure.context import Context
+from perdure.aio import drive
 from perdure.errors import ModelError, NotFound
-from perdure.fleet.places import board_of
+from perdure.fleet.board import board_of
 from perdure.fleet.why import Why, why
 from perdure.model import Kind, Status
-from perdure.tools import Later
+from perdure.protocols import Filter, NewWork, Rest, WorkerRow
+from perdure.session.tools import Context, Later
 from tests.clock import FakeClock
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 
 import perdure
 from perdure import Agent, ScriptedModel
-from perdure.agent.live import live_of, seal_piece
-from perdure.server.along import BEGINNING, Along, Place, parse
+from perdure.agent.session_stream import live_of, seal_piece
+from perdure.server.session_stream import BEGINNING, Along, Place, parse
 from perdure.stores.latest import latest
 from tests.places import STORES, url_of
 

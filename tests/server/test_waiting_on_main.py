@@ -10,9 +10,9 @@ import pytest
 
 import perdure
 from perdure import Agent, ScriptedModel, tool
+from perdure.agent.branching_off import branch_off, run_on
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
-from perdure.agent.variants import branch_off, run_on
 from tests.places import url_of
 from tests.server.asking import Asking, asking
 

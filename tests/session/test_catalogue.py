@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure.flow import drive
+from perdure.system.flow import drive
 from tests.places import url_of
 from tests.session.test_lost_answers import losing
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure import faults, tool
+from perdure import tool
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import Unavailable
+from perdure.system import faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import faults, tool
+from perdure import tool
 from perdure.errors import InvalidInput
+from perdure.system import faults
 from tests.clock import FakeClock
 
 Open = Callable[..., perdure.Database]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import perdure
-from perdure.inbox import open_entry
 from perdure.model import ANCHOR, PACK, SNAPSHOT, TAG_PREFIX
+from perdure.session.inbox import open_entry
 from tests.clock import FakeClock
 from tests.model.documents import exact
 from tests.model.early import early
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perdure.database import Database
-    from perdure.session import Session
+    from perdure.session.handle import Session
 
 KEY = "a key for the tamper campaign"
 SESSIONS = ("trip-42", "trip-43", "a/../ü", "short")
@@ -218,7 +218,7 @@ def _places(db: Database) -> Iterator[Place]:
 
 
 def _witness(db: Database, path: Path) -> None:
-    from perdure.witness import write_witness
+    from perdure.upkeep.witness import write_witness
 
     write_witness(db.kernel, path)
 

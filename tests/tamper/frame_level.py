@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from perdure.codec import ZERO
-from perdure.stores import _fileframes as frames
-from perdure.stores._filerecords import Commit, Posted, Record, Rewritten, State, decode, encode
-from perdure.stores._fileroot import salt_of
+from perdure.record.codec import ZERO
+from perdure.stores.file import log as frames
+from perdure.stores.file.records import Commit, Posted, Record, Rewritten, State, decode, encode
+from perdure.stores.file.root import salt_of
 from tests.tamper.sealed_level import altered, forge_commit, forge_seal, forge_tail
 
 if TYPE_CHECKING:

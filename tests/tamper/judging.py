@@ -13,10 +13,10 @@ import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from perdure.codec import MAX_ROW
 from perdure.errors import InvalidInput, NotFound, PerdureError, StoreError
-from perdure.verify import verify
-from perdure.witness import read_witness
+from perdure.record.codec import MAX_ROW
+from perdure.upkeep.verify import verify
+from perdure.upkeep.witness import read_witness
 from tests.clock import FakeClock
 from tests.tamper.building import Original, inbox, open_store, read
 

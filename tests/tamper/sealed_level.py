@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import zstandard
 
-from perdure import codec
-from perdure.codec import MSGPACK, Body
-from perdure.delta import SET
-from perdure.keys import Keys
+from perdure.record import codec
+from perdure.record.codec import MSGPACK, Body
+from perdure.record.keys import Keys
+from perdure.state.delta import SET
 
 if TYPE_CHECKING:
     import random

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from perdure.codec import ZERO
+from perdure.record.codec import ZERO
 from tests.tamper.sealed_level import altered, forge_commit, forge_seal, forge_tail
 
 if TYPE_CHECKING:

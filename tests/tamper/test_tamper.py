@@ -65,7 +65,7 @@ def test_the_suite_sees_it_when_pointers_are_believed(folder: Path):
 
     with (
         mock.patch("perdure.hydrate.head_of", believed),
-        mock.patch("perdure.inspection.Inspection._pointers", return_value=None),
+        mock.patch("perdure.upkeep.verify.Inspection._pointers", return_value=None),
     ):
         assert OTHER in outcomes_of(original, ["pointer moved"], folder, 40)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import perdure
 from perdure import Agent, ScriptedModel, telemetry, tool
 from perdure.agent.models.scripted import calls
-from perdure.boards import NewWork, WorkerRow
+from perdure.protocols import NewWork, WorkerRow
 from perdure.telemetry.sampling import Sampler
 
 if TYPE_CHECKING:

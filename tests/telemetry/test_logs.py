@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perdure
-from perdure import Agent, ScriptedModel, logs, tool
+from perdure import Agent, ScriptedModel, tool
 from perdure.agent.models.scripted import calls
+from perdure.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

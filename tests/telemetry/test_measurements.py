@@ -13,7 +13,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 import perdure
-from perdure import faults, telemetry
+from perdure import telemetry
+from perdure.system import faults
 from perdure.telemetry import instruments, prometheus
 from tests.clock import FakeClock
 from tests.telemetry.scene import SESSION, ask_again, ask_for_refund, pay, refund, shop, whole_life

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
-from perdure.stores import _tiered_hot as hot
+from perdure.stores.tiered import hot
 from tests.clock import FakeClock
 from tests.places import url_of
 from tests.servers import valkey

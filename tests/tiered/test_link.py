@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import InvalidInput
-from perdure.stores._tiered_link import Broken, Link, Refused, maker
+from perdure.stores.tiered.link import Broken, Link, Refused, maker
 from tests.servers import valkey
 from tests.servers.valkey import redis_url
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure import codec
-from perdure.keys import Keys
 from perdure.model import SNAPSHOT, Artifact, Rewrite, Span
-from perdure.stores._tiered_records import state_value
+from perdure.record import codec
+from perdure.record.keys import Keys
+from perdure.stores.tiered.hot import state_value
 from tests.tiered.tiers import Tiers, eventually, is_hot, said, say, tiered
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
-from perdure.hydrate import load_remembered
+from perdure.history.hydrate import load_remembered
 from tests.clock import FakeClock
 from tests.proxy import POSTGRES, Proxy
 from tests.servers import postgres, valkey

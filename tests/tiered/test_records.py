@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.model import SNAPSHOT, Append, Artifact, Row
-from perdure.stores._tiered_records import is_upto, row_field, row_value, state_value, view_of
+from perdure.stores.tiered.hot import is_upto, row_field, row_value, state_value, view_of
 from tests.contract.writing import commit
 
 BASE = Artifact(SNAPSHOT, 0, 3, 3, b"sealed")

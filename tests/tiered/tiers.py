@@ -10,7 +10,7 @@ import redis
 
 import perdure
 from perdure.stores import open_store
-from perdure.stores.tiered import TieredStore
+from perdure.stores.tiered.store import TieredStore
 from tests.places import url_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.tracked import plain
+from perdure.state.document import plain
 from tests.unit.pasts import all_states, write_past
 
 

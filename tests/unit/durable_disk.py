@@ -6,7 +6,7 @@ import os
 import random
 from pathlib import Path
 
-from perdure.disk import Disk
+from perdure.system.disk import Disk
 
 
 class DurableDisk(Disk):

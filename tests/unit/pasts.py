@@ -6,9 +6,8 @@ import random
 from typing import Any
 
 import perdure
-from perdure.hydrate import load
-from perdure.kernel import STATE
-from perdure.tracked import plain
+from perdure.history.hydrate import load
+from perdure.state.document import STATE, plain
 
 Place = tuple[int, int]
 

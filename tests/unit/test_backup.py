@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure import faults
 from perdure.errors import Conflict, Corrupted, CursorExpired, NotFound, PerdureError, UnsupportedFormat
+from perdure.system import faults
 from tests.unit.pasts import all_states, write_past
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 
 import perdure
 from perdure.errors import PerdureError, Poisoned, StoreFull, Unavailable
-from perdure.session import UncommittedEdits
+from perdure.session.handle import UncommittedEdits
 from tests.unit.test_bad_input import ON_DISK, in_a_child, url_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.database import Database
-    from perdure.session import Session
+    from perdure.session.handle import Session
 
 
 def mount(*command: str) -> bool:

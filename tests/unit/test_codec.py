@@ -12,12 +12,12 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import codec
-from perdure.codec import JSON, MSGPACK, Body
 from perdure.errors import Corrupted, KeyMismatch, PerdureError, StoreError, UnsupportedFormat
-from perdure.keys import Keys
 from perdure.model import Artifact, Envelope, Span
-from perdure.values import STR, BlobRef
+from perdure.record import codec
+from perdure.record.codec import JSON, MSGPACK, Body
+from perdure.record.keys import Keys
+from perdure.state.values import STR, BlobRef
 from tests.model.documents import exact, values
 
 KEY, OTHER = Keys("a key of some length"), Keys("another key of some length")

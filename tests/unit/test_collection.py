@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
-from perdure import faults
-from perdure.collection import collect
 from perdure.errors import InvalidInput, NotFound
+from perdure.system import faults
+from perdure.upkeep.blob_gc import collect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

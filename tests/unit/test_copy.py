@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 import perdure
-from perdure import faults
-from perdure.copying import Copied
+from perdure.system import faults
+from perdure.upkeep.copy import Copied
 from tests.places import STORES, url_of
 from tests.unit.copies import book, everything, small, wire, write_everything
 

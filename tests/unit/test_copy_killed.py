@@ -25,7 +25,7 @@ DEATHS = 4
 CHILD = """
 import os, signal, sys
 from perdure import faults
-from perdure.cli.app import run
+from perdure.cli.program import run
 
 at, passed, begun = int(sys.argv[1]), 0, False
 

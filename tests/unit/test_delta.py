@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from perdure.delta import APPEND, DEL, SET, SPLICE, apply, describe, diff
 from perdure.errors import Corrupted
+from perdure.state.delta import APPEND, DEL, SET, SPLICE, apply, describe, diff
 from tests.model.documents import documents, exact
 
 

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure import faults
 from perdure.blobs.local import LEFTOVER, LocalBlobs
-from perdure.disk import Disk
 from perdure.errors import (
     Corrupted,
     HandleClosed,
@@ -25,6 +23,8 @@ from perdure.errors import (
     StoreFull,
     Unavailable,
 )
+from perdure.system import faults
+from perdure.system.disk import Disk
 from tests.clock import FakeClock
 from tests.unit.durable_disk import DurableDisk
 

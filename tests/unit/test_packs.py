@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure import codec
-from perdure.codec import JSON, MSGPACK, Body
-from perdure.delta import APPEND, SET
 from perdure.errors import Corrupted
-from perdure.kernel import STATE, Kernel
+from perdure.kernel import Kernel
 from perdure.model import Span
-from perdure.packs import Packed, PackReader, build_pack
+from perdure.record import codec
+from perdure.record.codec import JSON, MSGPACK, Body
+from perdure.record.packs import Packed, PackReader, build_pack
+from perdure.state.delta import APPEND, SET
+from perdure.state.document import STATE
 
 SESSION, LINE, LO = "s", 3, 7
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.document import Document
-from perdure.tracked import plain
-from perdure.values import TREE, UNREAD, BlobRef, copied
+from perdure.state.document import Document, plain
+from perdure.state.values import TREE, UNREAD, BlobRef, copied
 
 
 def document(raw: dict[str, Any]) -> tuple[Document, list[str]]:

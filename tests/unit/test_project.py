@@ -3,7 +3,6 @@
 import ast
 import re
 import shutil
-import statistics
 import subprocess
 import tomllib
 from importlib.metadata import version
@@ -13,8 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LONGEST = 500
-MEDIAN = 200
+LONG = 700
 
 # Written as patterns that do not match their own text: this file is searched too.
 HOSTS = re.compile(
@@ -124,10 +122,11 @@ def test_every_dependency_of_the_package_is_pinned():
     assert names <= {line.split("==")[0] for line in pins("runtime.txt")}
 
 
-def test_no_source_file_is_too_long_to_read():
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
-    assert {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > LONGEST} == {}
-    assert statistics.median(lengths.values()) < MEDIAN
+def test_a_long_source_file_says_why_it_is_long():
+    for path in python_files("src"):
+        text = path.read_text(encoding="utf-8")
+        why = ast.get_docstring(ast.parse(text)) or ""
+        assert len(text.splitlines()) <= LONG or "Long because" in why, path.relative_to(ROOT)
 
 
 def test_every_module_says_what_lives_in_it():

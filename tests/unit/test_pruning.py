@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure import faults, retention
-from perdure.compaction import compact
 from perdure.errors import Busy, Corrupted, InvalidInput, LeaseLost, NotFound
-from perdure.hydrate import origins
-from perdure.keeping import Keep
+from perdure.history.hydrate import origins
 from perdure.model import ANCHOR, PACK, SNAPSHOT, Kind, Rewrite
+from perdure.system import faults
+from perdure.upkeep import retention
+from perdure.upkeep.compaction import compact
+from perdure.upkeep.retention_rules import Keep
 from tests.unit.aging import fill, steps, steps_there
 from tests.unit.pasts import all_states, write_past
 

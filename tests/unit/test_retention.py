@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
-from perdure import faults
 from perdure.errors import Gone
-from perdure.hydrate import load
-from perdure.tools import tool
+from perdure.history.hydrate import load
+from perdure.session.tools import tool
+from perdure.system import faults
 from tests.unit.aging import HOUR, fill, steps, steps_there
 from tests.unit.pasts import all_states, write_past
 
@@ -36,8 +36,8 @@ def test_kept_checkpoints_read_exactly_as_before_and_dropped_ones_are_gone(
     rng = random.Random(seed)
     if seed % 2:
         # In many small parts instead of one.
-        monkeypatch.setattr("perdure.pruning.CHUNK_ROWS", 3)
-        monkeypatch.setattr("perdure.pruning.WINDOW", 7)
+        monkeypatch.setattr("perdure.upkeep.retention.CHUNK_ROWS", 3)
+        monkeypatch.setattr("perdure.upkeep.retention.WINDOW", 7)
     db = open_db(keys=b"sixteen bytes or more" if keyed else None, maintain=False)
     write_past(db, "s", seed)
     before = all_states(db, "s")

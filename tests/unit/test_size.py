@@ -8,7 +8,7 @@ from typing import Any
 
 import perdure
 from perdure.model import SNAPSHOT, Artifact, Span
-from perdure.packs import Skeleton, build_snapshot
+from perdure.record.packs import Skeleton, build_snapshot
 
 ASKED = (
     "I ordered {item} last week, order {order}, and it has not arrived. Can you check where it is?",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure import faults
 from perdure.errors import Gone
+from perdure.system import faults
 from tests.unit.aging import fill
 
 if TYPE_CHECKING:

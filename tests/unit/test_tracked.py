@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.delta import apply, diff
-from perdure.document import Document, edit
 from perdure.errors import LimitExceeded, Misuse, ReadOnly
-from perdure.tracked import plain
-from perdure.values import same
+from perdure.state.delta import apply, diff
+from perdure.state.document import Document, edit, plain
+from perdure.state.values import same
 from tests.model.documents import Edit, carry_out, documents, exact, plain_edits
 
 

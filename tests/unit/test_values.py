@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import codec
 from perdure.errors import LimitExceeded, NotJson
-from perdure.values import BLOB_OVER, BYTES, MAX_DEPTH, STR, TREE, BlobRef, Wire, is_plain, same
+from perdure.record import codec
+from perdure.state.values import BLOB_OVER, BYTES, MAX_DEPTH, STR, TREE, BlobRef, Wire, is_plain, same
 from tests.model.documents import exact, values
 
 

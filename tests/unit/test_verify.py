@@ -12,7 +12,7 @@ import pytest
 
 import perdure
 from perdure.errors import Corrupted, KeyMismatch, NotFound, PerdureError
-from perdure.witness import LiveWitness, read_witness
+from perdure.upkeep.witness import LiveWitness, read_witness
 from tests.unit.pasts import write_past
 
 if TYPE_CHECKING:
@@ -165,9 +165,9 @@ def test_several_findings_are_reported_each_in_its_place(tmp_path: Path, clock: 
 
 def test_a_snapshot_of_another_state_is_found(open_db: Callable[..., perdure.Database]):
     """One that is sealed as it should be, and wrong."""
-    from perdure.hydrate import load
+    from perdure.history.hydrate import load
     from perdure.model import Rewrite
-    from perdure.packs import Skeleton, build_snapshot
+    from perdure.record.packs import Skeleton, build_snapshot
 
     db = open_db(maintain=False)
     write(db, "s", 10)
@@ -391,7 +391,7 @@ def test_half_a_line_of_a_killed_process_is_passed_over(open_db: Callable[..., p
 def test_a_live_witness_is_written_anew_when_it_has_grown(
     open_db: Callable[..., perdure.Database], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ):
-    monkeypatch.setattr("perdure.witness.COMPACT_FROM", 20)
+    monkeypatch.setattr("perdure.upkeep.witness.COMPACT_FROM", 20)
     path = tmp_path / "live"
     db = open_db(witness=path, keys=KEY)
     write(db, "s", 50)

@@ -13,32 +13,32 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from perdure.agent.calls import ANSWER, QUEUE, STEP, WITHDRAW
+from perdure.agent.answer_calls import ANSWER, QUEUE, STEP, WITHDRAW
 from perdure.agent.children import release
-from perdure.agent.janitor import Janitor
-from perdure.agent.limits import Limits
+from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.window import Window
 from perdure.agent.loop import Loop
 from perdure.agent.models import Answer, Request, text_of
 from perdure.agent.models.digests import message_digest, request_digest
 from perdure.agent.models.parts import packed
 from perdure.agent.models.prices import Price, price_of
 from perdure.agent.notify import check_notify
-from perdure.agent.outcome import RunResult, Spent
-from perdure.agent.rebuild import FORM
-from perdure.agent.schema import ToolSpec
-from perdure.agent.stream import Event, Feed
-from perdure.agent.window import Window
-from perdure.bridge import AsyncDatabase
+from perdure.agent.requests import FORM
+from perdure.agent.run_events import Event, Feed
+from perdure.agent.run_limits import Limits
+from perdure.agent.run_result import RunResult, Spent
+from perdure.agent.tool_schema import ToolSpec
+from perdure.aio import AsyncDatabase
 from perdure.errors import InvalidInput
-from perdure.names import check_name
-from perdure.tools import Tool, as_tool
+from perdure.session.tools import Tool, as_tool
+from perdure.system.names import check_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from perdure.agent.models import ChatModel
     from perdure.agent.notify import Notify
-    from perdure.bridge import AsyncSession
+    from perdure.aio import AsyncSession
 
 NUDGE = "Go on."
 

@@ -9,21 +9,19 @@ import contextvars
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent import outcome as ended
-from perdure.batches import OPEN
-from perdure.context import Context
+from perdure.agent import run_result as ended
 from perdure.errors import Busy, InvalidInput, Misuse, NotFound
-from perdure.kernel import BOOK
 from perdure.model import Status
-from perdure.names import check_name
-from perdure.tools import Done, Later, NotDone, Tool
-from perdure.tracked import plain
+from perdure.session.parallel_calls import OPEN
+from perdure.session.tools import Context, Done, Later, NotDone, Tool
+from perdure.state.document import BOOK, plain
+from perdure.system.names import check_name
 
 if TYPE_CHECKING:
     from perdure.agent.agent import Agent
     from perdure.agent.loop import Loop
-    from perdure.agent.outcome import RunResult
-    from perdure.bridge import AsyncDatabase
+    from perdure.agent.run_result import RunResult
+    from perdure.aio import AsyncDatabase
 
 HERE: contextvars.ContextVar[Loop | None] = contextvars.ContextVar("perdure_loop", default=None)
 """The loop that the code at hand runs for."""

@@ -12,29 +12,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure import faults, logs, telemetry
+from perdure import telemetry
 from perdure.agent import notify
-from perdure.agent import outcome as ended
-from perdure.agent.calls import Calls
+from perdure.agent import run_result as ended
+from perdure.agent.answer_calls import Calls
+from perdure.agent.cancellation import cancelled, watched
 from perdure.agent.children import children_of, registry, tell_parent
-from perdure.agent.janitor import Cleaning
-from perdure.agent.large import READER, RESULTS, reader
-from perdure.agent.limits import Limits
-from perdure.agent.live import Speaker
+from perdure.agent.context.compactor import Cleaning
+from perdure.agent.context.large_results import READER, RESULTS, reader
+from perdure.agent.context.recall import NAME as RECALL
+from perdure.agent.context.recall import recall_spec
 from perdure.agent.models import Answer, Delta, text_of
 from perdure.agent.models.parts import unpacked
-from perdure.agent.outcome import Doubt, RunResult, Spent
-from perdure.agent.rebuild import AGENT, build, note
-from perdure.agent.recall import NAME as RECALL
-from perdure.agent.recall import recall_spec
-from perdure.agent.stream import Event
+from perdure.agent.requests import AGENT, build, note
+from perdure.agent.run_events import Event
+from perdure.agent.run_limits import Limits
+from perdure.agent.run_result import Doubt, RunResult, Spent
+from perdure.agent.session_stream import Speaker
 from perdure.agent.upgrades import upgrade
-from perdure.agent.watching import cancelled, watched
-from perdure.bridge import drive
+from perdure.aio import drive
 from perdure.errors import ContextTooLong, ModelError
 from perdure.model import Kind, Status
-from perdure.tracked import plain
-from perdure.values import refusal
+from perdure.state.document import plain
+from perdure.state.values import refusal
+from perdure.system import faults
+from perdure.telemetry import logs
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,9 +44,9 @@ if TYPE_CHECKING:
 
     from perdure.agent.agent import Agent
     from perdure.agent.models import ChatModel, Request
-    from perdure.agent.schema import ToolSpec
-    from perdure.bridge import AsyncDatabase, AsyncSession
-    from perdure.tools import Tool
+    from perdure.agent.tool_schema import ToolSpec
+    from perdure.aio import AsyncDatabase, AsyncSession
+    from perdure.session.tools import Tool
 
 
 NOTIFIED = (ended.WAITING_APPROVAL, ended.IN_DOUBT, ended.FAILED)

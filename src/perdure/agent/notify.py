@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from perdure.errors import InvalidInput
-from perdure.urls import shown
+from perdure.system.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.agent.outcome import RunResult
+    from perdure.agent.run_result import RunResult
 
     Notify = str | Callable[[dict[str, Any]], Any]
 

@@ -13,16 +13,16 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure import faults
-from perdure.agent.rebuild import note_made
-from perdure.batches import OPEN
-from perdure.bridge import drive
+from perdure.agent.requests import note_made
+from perdure.aio import drive
 from perdure.errors import InvalidInput
-from perdure.migrations import Migrations
 from perdure.model import Kind
-from perdure.tools import call_digest
-from perdure.tracked import plain
-from perdure.values import same
+from perdure.session.parallel_calls import OPEN
+from perdure.session.tools import call_digest
+from perdure.state.document import plain
+from perdure.state.migrations import Migrations
+from perdure.state.values import same
+from perdure.system import faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable

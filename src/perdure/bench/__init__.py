@@ -101,26 +101,26 @@ def _on_servers(found: Servers) -> dict[str, Part]:
 
 
 def _embedded(suite: str, peers: bool) -> dict[str, Part]:
-    from perdure.bench import cold
+    from perdure.bench import cold_start
 
     def resume(folder: Path, plan: Plan) -> list[Result]:
-        return cold.resume(folder, plan, peers=peers)
+        return cold_start.resume(folder, plan, peers=peers)
 
     if suite == "cold":
-        return {"resume": resume, "imports": cold.imports}
-    from perdure.bench import fleet, reads, saves
+        return {"resume": resume, "imports": cold_start.imports}
+    from perdure.bench import many_sessions, reads, saves
 
     parts: dict[str, Part] = {
         "sync": saves.sync_saves,
         "async": saves.async_saves,
         "late": saves.late_saves,
         "reads": reads.reads,
-        "fleet": fleet.fleet,
+        "fleet": many_sessions.fleet,
         "file": saves.file_saves,
     }
-    if peers and cold.PEERS.exists():
+    if peers and cold_start.PEERS.exists():
         parts["resume"] = resume
-    return {**parts, "imports": cold.imports}
+    return {**parts, "imports": cold_start.imports}
 
 
 def _disk() -> str:

@@ -8,9 +8,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import perdure
-from perdure.bench.fleet import rate
 from perdure.bench.floor import touch
 from perdure.bench.goals import Result
+from perdure.bench.many_sessions import rate
 from perdure.bench.messages import raw_bytes
 from perdure.bench.saves import SESSION, compare_late, saver
 from perdure.bench.servers import PostgresFloor, RedisFloor, Servers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput
-from perdure.urls import shown
+from perdure.system.urls import shown
 
 if TYPE_CHECKING:
     from perdure.protocols import Blobs, Clock
@@ -23,7 +23,7 @@ def open_blobs(url: str, store_id: str, *, clock: Clock | None = None, **options
 
             return LocalBlobs(rest, clock=clock, **options)
         case "s3" | "gs" | "az":
-            from perdure.blobs.object import ObjectBlobs
+            from perdure.blobs.object_storage import ObjectBlobs
 
             return ObjectBlobs(url, store_id, clock=clock, **options)
         case "postgresql" | "postgres":

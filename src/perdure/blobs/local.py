@@ -13,11 +13,11 @@ import re
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from perdure import faults
-from perdure.blobs._refs import CHUNK, REF, check_content, check_ref, checked
-from perdure.clock import SystemClock
-from perdure.disk import Disk, explain, sync, sync_folder, write_all
+from perdure.blobs.content import CHUNK, REF, check_content, check_ref, checked
 from perdure.errors import Corrupted, HandleClosed, NotFound, Poisoned
+from perdure.system import faults
+from perdure.system.clock import SystemClock
+from perdure.system.disk import Disk, explain, sync, sync_folder, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from perdure.blobs._refs import check_content, check_ref
-from perdure.blobs._whole import WholeStreams
-from perdure.clock import SystemClock
+from perdure.blobs.content import WholeStreams, check_content, check_ref
 from perdure.errors import NotFound
+from perdure.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,18 +8,15 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from perdure.blobs._refs import CHUNK, check_content, check_ref, checked
-from perdure.blobs._whole import WholeStreams
-from perdure.clock import SystemClock
+from perdure.blobs.content import CHUNK, WholeStreams, check_content, check_ref, checked
 from perdure.errors import Corrupted, LimitExceeded, NotFound
-from perdure.pg.link import Link
-from perdure.pg.place import place_of, quoted
-from perdure.pg.servertime import SERVER_NOW, Time
+from perdure.links.postgres import SERVER_NOW, Link, Time, place_of, quoted
+from perdure.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.pg.link import Connection
+    from perdure.links.postgres import Connection
     from perdure.protocols import Clock
 
 MAX_BLOB = 64 * 1024 * 1024

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from perdure.blobs._refs import check_content, check_ref
-from perdure.blobs._whole import WholeStreams
-from perdure.clock import SystemClock
+from perdure.blobs.content import WholeStreams, check_content, check_ref
 from perdure.errors import Corrupted, LimitExceeded, NotFound
-from perdure.redislink import Link, Script, check, look_at, pack, prefix_of
-from perdure.urls import shown
+from perdure.links.redis import Link, Script, check, look_at, pack, prefix_of
+from perdure.system.clock import SystemClock
+from perdure.system.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and end the process with its exit code."""
-    from perdure.cli.app import run
+    from perdure.cli.program import run
 
     sys.exit(run(list(sys.argv[1:] if argv is None else argv)))

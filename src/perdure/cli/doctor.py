@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.findings import FAIL, NOTE, OK, Finding
-from perdure.cli.opening import AsJson, BlobsAt, NoDatabase, Store, find_url, path_of
-from perdure.cli.text import count
+from perdure.cli.which_database import AsJson, BlobsAt, NoDatabase, Store, find_url, path_of
+from perdure.doctor.findings import FAIL, NOTE, OK, Finding
 from perdure.errors import InvalidInput, PerdureError
-from perdure.urls import shown
+from perdure.system.urls import shown
+from perdure.system.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,14 +60,14 @@ def doctor(
     looks at what it saves and when. Its tools really run.
     """
     from perdure.cli.output import Out, print_json
-    from perdure.cli.text import cut
+    from perdure.cli.terminal_text import cut
 
     if app is None and (say or really):
         raise InvalidInput("--say and --really go with APP")
     if app is not None:
-        from perdure.cli import app_doctor
+        from perdure.doctor import app as doctor_app
 
-        checks: Iterator[Any] = app_doctor.findings(app, say or [], really=really, timeout=timeout)
+        checks: Iterator[Any] = doctor_app.findings(app, say or [], really=really, timeout=timeout)
     else:
         checks = findings(store, blobs)
     found: list[Any] = []
@@ -127,7 +127,7 @@ def _versions() -> Finding:
 
 
 def _key() -> Finding:
-    from perdure.keys import ENV, find_keys
+    from perdure.record.keys import ENV, find_keys
 
     try:
         keys = find_keys(None)
@@ -165,13 +165,13 @@ def _folder(url: str) -> str:
 
 
 def _filesystem(folder: str) -> Finding:
-    from perdure.stores._netfs import network_filesystem
+    from perdure.system.disk import network_filesystem
 
     if kind := network_filesystem(folder):
         return Finding("disk", NOTE, f"{folder} is on a network filesystem ({kind}): use a local disk")
     space = os.statvfs(folder)
     free = space.f_bavail * space.f_frsize
-    from perdure.wording import size
+    from perdure.system.wording import size
 
     if free < 64 << 20:
         return Finding("disk", NOTE, f"only {size(free)} are free in {folder}")
@@ -235,7 +235,7 @@ def _killed(url: str, where: str, point: str) -> Finding:
     import perdure
 
     session = f"killed {where}"
-    command = [sys.executable, "-m", "perdure.cli.selftest", url, session, *([point] if point else [])]
+    command = [sys.executable, "-m", "perdure.doctor.kill_test", url, session, *([point] if point else [])]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     told = 0
     try:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing
-from perdure.cli.selecting import DryRun, Selected, Selection, act, pick
+from perdure.cli.session_selection import DryRun, Selected, Selection, act, pick
+from perdure.cli.which_database import AsJson, BlobsAt, Store, open_existing
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from perdure.boards import WorkerRow
+    from perdure.protocols import WorkerRow
 
 Sessions = Annotated[list[str] | None, typer.Argument(metavar="[SESSION]...", help="Which; or say it by options.")]
 OfAgent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Sessions of this agent.")]
@@ -44,7 +44,7 @@ def submit(
 ) -> None:
     """Give a fleet something to do: a session that names its agent, and a message in its inbox."""
     from perdure.cli.output import Out, print_json
-    from perdure.fleet.submitting import submit as submit_to
+    from perdure.fleet.submit import submit as submit_to
 
     with open_existing(store, blobs) as db:
         named = agent or _agent_of(db, session)
@@ -70,9 +70,9 @@ def _agent_of(db: Any, session: str) -> str:
 def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
     """List the workers of a fleet, what is queued, and which agents nobody serves."""
     from perdure.cli.output import Out, print_json
-    from perdure.cli.text import cut
-    from perdure.fleet.looking import fleet_of
-    from perdure.wording import ago
+    from perdure.cli.terminal_text import cut
+    from perdure.fleet.status import fleet_of
+    from perdure.system.wording import ago
 
     with open_existing(store, blobs) as db:
         found, now = fleet_of(db), db.kernel.clock.wall()
@@ -96,8 +96,8 @@ def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False)
 
 
 def _line(w: WorkerRow, now: int) -> list[str]:
-    from perdure.cli.text import cut
-    from perdure.wording import ago
+    from perdure.cli.terminal_text import cut
+    from perdure.system.wording import ago
 
     agents = cut(", ".join(w.agents), 40)
     up = ago(w.started, now).removesuffix(" ago") if w.started else "-"
@@ -122,7 +122,7 @@ def drain(
 ) -> None:
     """Tell workers to finish their steps and go; what they had is taken up by others."""
     from perdure.cli.output import Out, print_json
-    from perdure.fleet.looking import drain_workers
+    from perdure.fleet.status import drain_workers
 
     with open_existing(store, blobs) as db:
         told, left = drain_workers(db, worker, wait=wait, here=here)
@@ -185,7 +185,7 @@ def retry(
 def _board(
     chosen: Selection, do: str, dry_run: bool, store: str | None, blobs: str | None, as_json: bool
 ) -> None:  # fmt: skip
-    from perdure.fleet.looking import change
+    from perdure.fleet.status import change
 
     with open_existing(store, blobs) as db:
         picked = pick(db, chosen)
@@ -196,6 +196,6 @@ def _board(
         held = chosen.agent if do != "retry" and chosen.only_agent else None
         act(picked, do, on, dry_run=dry_run, as_json=as_json)
         if held is not None and not dry_run:
-            from perdure.fleet.places import board_of
+            from perdure.fleet.board import board_of
 
             board_of(db).hold(held, do == "pause")

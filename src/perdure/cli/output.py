@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from perdure.cli.text import safe
+from perdure.cli.terminal_text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Out:
-    """Prints lines and tables. Every text passes through :func:`perdure.cli.text.safe` and none is markup."""
+    """Prints lines and tables. Every text passes through :func:`perdure.cli.terminal_text.safe` and none is markup."""
 
     def __init__(self) -> None:
         self._console: Console | None = None

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.checking import one_or_all
-from perdure.cli.opening import DEFAULT, AsJson, BlobsAt, Store, open_existing
 from perdure.cli.progress import all_of, progress
-from perdure.cli.text import count, cut
+from perdure.cli.terminal_text import cut
+from perdure.cli.verify import one_or_all
+from perdure.cli.which_database import DEFAULT, AsJson, BlobsAt, Store, open_existing
 from perdure.errors import InvalidInput
-from perdure.wording import size
+from perdure.system.wording import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,8 +155,8 @@ def migrate(
     May be interrupted and run again. The originals stay in the history.
     """
     import perdure
-    from perdure.cli.apps import load_module
-    from perdure.cli.opening import find_url
+    from perdure.agent.app_loader import load_module
+    from perdure.cli.which_database import find_url
 
     load_module(module)
     with (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.opening import AsJson, BlobsAt, Store, open_existing
+from perdure.cli.which_database import AsJson, BlobsAt, Store, open_existing
 
 if TYPE_CHECKING:
     from perdure.database import Database
@@ -44,7 +44,7 @@ def why(
 ) -> None:
     """Say why a session is where it is, and what to do next. Takes no lease and changes nothing."""
     from perdure.cli.output import Out, print_json
-    from perdure.cli.text import cut
+    from perdure.cli.terminal_text import cut
     from perdure.fleet.why import why as look_into
 
     with open_existing(store, blobs) as db:
@@ -106,8 +106,8 @@ def _counted(db: Database) -> dict[str, Any]:
 
 def _fleet(db: Database) -> dict[str, Any] | None:
     """What its workers do; None where no fleet can be."""
-    from perdure.boards import Boarded
-    from perdure.fleet.looking import fleet_of
+    from perdure.fleet.status import fleet_of
+    from perdure.protocols import Boarded
 
     if not isinstance(db.kernel.store, Boarded):
         return None
@@ -128,8 +128,8 @@ def _fleet(db: Database) -> dict[str, Any] | None:
 
 def _print_stats(found: dict[str, Any]) -> None:
     from perdure.cli.output import Out
-    from perdure.cli.text import count, cut
-    from perdure.wording import size
+    from perdure.cli.terminal_text import cut
+    from perdure.system.wording import count, size
 
     out = Out()
     out.line(cut(found["store"], 400), "bold")

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent.rebuild import AGENT
-from perdure.kernel import BOOK
-from perdure.tracked import plain
+from perdure.agent.requests import AGENT
+from perdure.state.document import BOOK, plain
 
 if TYPE_CHECKING:
-    from perdure.checkpoint import Reading
+    from perdure.history.checkpoint import Reading
 
 
 def tokens_of(reading: Reading) -> int:

@@ -9,12 +9,12 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from perdure.boards import NewWork
 from perdure.demo.books import asked_for
 from perdure.errors import ApprovalError, PerdureError
-from perdure.fleet.places import board_of
-from perdure.inbox import seal_entry
+from perdure.fleet.board import board_of
 from perdure.model import Status
+from perdure.protocols import NewWork
+from perdure.session.inbox import seal_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +147,7 @@ class Crowd:
     def _post(self, talks: list[Talk]) -> None:
         """Put the next message of each into its inbox, all in one transaction: the first one also onto the board.
 
-        It is what :func:`perdure.fleet.submitting.submit` does for one session.
+        It is what :func:`perdure.fleet.submit.submit` does for one session.
         """
         store = self._db.kernel.store
         said = [(t.conversation.session, f"m{t.said:02}", t.conversation.lines[t.said]) for t in talks]

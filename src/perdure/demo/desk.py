@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.agent.agent import Agent
-from perdure.context import Context
-from perdure.demo.model import DeskModel
 from perdure.demo.script import AGREE_OVER
 from perdure.demo.shop import Shop, Unknown
-from perdure.tools import NotDone, tool
+from perdure.demo.shop_model import DeskModel
+from perdure.session.tools import Context, NotDone, tool
 
 SHOP, FACTOR, NAME = "PERDURE_DEMO_SHOP", "PERDURE_DEMO_FACTOR", "PERDURE_DEMO_AGENT"
 """Variables that tell a worker which shop it works for, how fast the model is, and what its agent is called."""

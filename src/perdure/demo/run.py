@@ -21,7 +21,7 @@ from perdure.demo.script import night as planned
 from perdure.demo.shop import Shop
 from perdure.demo.workers import Workforce, command
 from perdure.errors import InvalidInput, Unavailable
-from perdure.fleet.places import board_of
+from perdure.fleet.board import board_of
 from perdure.opening import open as open_database
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def opened(wish: Wish) -> Generator[Night]:
 
 def play(wish: Wish, *, live: bool) -> dict[str, Any]:
     """The whole demo; the report says in ``ok`` whether everything is as it should be."""
-    from perdure.demo.watching import watched
+    from perdure.demo.watch import watched
 
     with opened(wish) as night, _ended_by_signals(), watched(night, live=live):
         return night.play()

@@ -10,13 +10,13 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from perdure.boards import Filter
+from perdure.protocols import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from perdure.boards import Board, Work
+    from perdure.protocols import Board, Work
 
 STARTING, UP, FROZEN, LEAVING, DEAD = "starting", "up", "frozen", "leaving", "dead"
 WORKING = Filter(state="working")

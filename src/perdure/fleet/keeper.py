@@ -21,7 +21,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
     from perdure.model import Lease
 
 log = logging.getLogger("perdure.fleet")
@@ -108,8 +108,8 @@ class Watch:
 
     def _opened(self) -> Any:
         if self._store is None:
-            from perdure.clock import SystemClock
             from perdure.stores import open_store
+            from perdure.system.clock import SystemClock
 
             self._store = open_store(self._url, clock=SystemClock())
         return self._store

@@ -11,15 +11,16 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from perdure import logs, telemetry
+from perdure import telemetry
 from perdure.errors import StoreError
-from perdure.holders import is_dead
+from perdure.system.lease_holders import is_dead
+from perdure.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.boards import Board, WorkerRow
     from perdure.fleet.keeper import Keeper
+    from perdure.protocols import Board, WorkerRow
 
 log = logging.getLogger("perdure.fleet")
 

@@ -9,24 +9,23 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.boards import Boarded, Filter
-from perdure.checkpoint import Checkpoint
 from perdure.errors import NotFound
-from perdure.fleet.looking import served_by
-from perdure.flow import Do
-from perdure.holders import describe, is_dead
-from perdure.hydrate import load_head
-from perdure.kernel import BOOK
+from perdure.fleet.status import served_by
+from perdure.history.checkpoint import Checkpoint
+from perdure.history.hydrate import load_head
 from perdure.model import MAIN, Status
-from perdure.names import check_session
-from perdure.tracked import plain
-from perdure.wording import gap
+from perdure.protocols import Boarded, Filter
+from perdure.state.document import BOOK, plain
+from perdure.system.flow import Do
+from perdure.system.lease_holders import describe, is_dead
+from perdure.system.names import check_session
+from perdure.system.wording import gap
 
 if TYPE_CHECKING:
-    from perdure.boards import Board, Work
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
     from perdure.database import DatabaseFlows
     from perdure.model import InboxEntry, SessionRow
+    from perdure.protocols import Board, Work
 
 OK, WAIT, ACT = "ok", "wait", "act"
 """Nothing is to be done; it goes on by itself; a person has to do something."""

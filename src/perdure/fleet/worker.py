@@ -17,29 +17,30 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure import logs, telemetry
+from perdure import telemetry
 from perdure.agent.children import registry
-from perdure.agent.outcome import DONE, INCOMPATIBLE
+from perdure.agent.run_result import DONE, INCOMPATIBLE
 from perdure.agent.upgrades import declared
-from perdure.boards import NewWork, Rest, WorkerRow
-from perdure.bridge import drive
+from perdure.aio import drive
 from perdure.errors import PerdureError, Poisoned, StoreError
+from perdure.fleet.after_run import after_error, after_run, how_far
+from perdure.fleet.board import board_of
 from perdure.fleet.keeper import Keeper
-from perdure.fleet.places import board_of
 from perdure.fleet.supervisor import Supervisor
-from perdure.fleet.verdicts import after_error, after_run, how_far
-from perdure.holders import new_holder
 from perdure.model import Kind, Status
+from perdure.protocols import NewWork, Rest, WorkerRow
+from perdure.system.lease_holders import new_holder
+from perdure.telemetry import logs
 from perdure.telemetry.sampling import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from perdure.agent.agent import Agent
-    from perdure.boards import Board, Work
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
     from perdure.fleet.engines import Engine
     from perdure.kernel import Kernel
+    from perdure.protocols import Board, Work
 
 log = logging.getLogger("perdure.fleet")
 

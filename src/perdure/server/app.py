@@ -16,13 +16,13 @@ try:
 except ImportError:
     raise MissingExtra("starlette", "console") from None
 
+from perdure.server.api.routes import TABLE
+from perdure.server.api.routing import PREFIX, Api
 from perdure.server.auth import Guard
-from perdure.server.context import Ctx
-from perdure.server.gate import Gate
+from perdure.server.local_runs import Runs
 from perdure.server.problems import Refusal
-from perdure.server.routing import PREFIX, Api
-from perdure.server.running import Runs
-from perdure.server.table import TABLE
+from perdure.server.request_checks import Gate
+from perdure.server.resources import Ctx
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from perdure.agent.agent import Agent
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
 
 
 class Below(BaseRoute):

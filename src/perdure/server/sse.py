@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from perdure.errors import InvalidInput
+from perdure.server.api.routing import SSE, Answer, Call
 from perdure.server.problems import Refusal
-from perdure.server.routing import SSE, Answer, Call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from perdure.server.context import Ctx
-    from perdure.server.gate import Receive, Send
+    from perdure.server.request_checks import Receive, Send
+    from perdure.server.resources import Ctx
 
 BEAT = 15.0
 """Seconds after which a silent stream says something, so that nobody on the way takes it for dead."""

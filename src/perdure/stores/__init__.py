@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, UnknownStore
-from perdure.urls import TIERED, shown, tiers
+from perdure.system.urls import TIERED, shown, tiers
 
 if TYPE_CHECKING:
     from perdure.protocols import Clock, Store
@@ -45,23 +45,23 @@ def open_store(url: str | os.PathLike[str] | None = None, *, clock: Clock | None
         raise UnknownStore(f"{shown(text)!r:.200} names no store: use one of {_KNOWN}, or a path that ends in .db")
     match scheme.lower():
         case "memory":
-            from perdure.stores.memory import MemoryStore
+            from perdure.stores.memory.store import MemoryStore
 
             return _made(MemoryStore, rest, clock, options)
         case "sqlite":
             return _sqlite(_sqlite_path(text, rest), clock, options)
         case "file":
-            from perdure.stores.file import FileStore
+            from perdure.stores.file.store import FileStore
 
             if not rest.strip("/"):
                 raise InvalidInput(f"{text!r} names no folder: write file:///absolute/folder")
             return _made(FileStore, rest, clock, options)
         case "postgresql" | "postgres":
-            from perdure.stores.postgres import PostgresStore
+            from perdure.stores.postgres.store import PostgresStore
 
             return _made(PostgresStore, text, clock, options)
         case "redis" | "rediss":
-            from perdure.stores.redis import RedisStore
+            from perdure.stores.redis.store import RedisStore
 
             return _made(RedisStore, text, clock, options)
         case _:
@@ -69,7 +69,7 @@ def open_store(url: str | os.PathLike[str] | None = None, *, clock: Clock | None
 
 
 def _tiered(url: str, clock: Clock | None, options: dict[str, Any]) -> Store:
-    from perdure.stores.tiered import TieredStore
+    from perdure.stores.tiered.store import TieredStore
 
     hot, cold = tiers(url)
     own = {name: options.pop(name) for name in TieredStore.OPTIONS if name in options}
@@ -93,7 +93,7 @@ def _sqlite_path(url: str, rest: str) -> str:
 
 
 def _sqlite(path: str, clock: Clock | None, options: dict[str, Any]) -> Store:
-    from perdure.stores.sqlite import SqliteStore
+    from perdure.stores.sqlite.store import SqliteStore
 
     return _made(SqliteStore, path, clock, options)
 

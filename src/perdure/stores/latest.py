@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.stores import _cursor, _filechanges, _pg_cursor
+from perdure.stores import cursors
+from perdure.stores.file import changes
+from perdure.stores.postgres import read
 
 if TYPE_CHECKING:
     from perdure.protocols import Store
@@ -17,11 +19,11 @@ def latest(store: Store) -> str:
     """
     said = store.changes(None, 1).cursor
     if "/" in said:
-        snapshot = _pg_cursor.parse(said)
-        return str(_pg_cursor.Cursor(snapshot.epoch, snapshot.new or snapshot.old))
+        snapshot = read.parse(said)
+        return str(read.Cursor(snapshot.epoch, snapshot.new or snapshot.old))
     epoch, dot, rest = said.partition(".")
     if dot:
         seq, _, scan = rest.partition(".")
         newest = max(int(seq), int(scan))
-        return str(_cursor.Cursor(epoch, newest, newest))
-    return _filechanges.at_the_end(said)
+        return str(cursors.Cursor(epoch, newest, newest))
+    return changes.at_the_end(said)

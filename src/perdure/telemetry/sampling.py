@@ -9,8 +9,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from perdure import telemetry
-from perdure.boards import Boarded
 from perdure.model import Status
+from perdure.protocols import Boarded
 from perdure.telemetry import instruments as i
 
 if TYPE_CHECKING:

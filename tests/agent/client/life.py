@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 
-from perdure import faults
-from perdure.agent import outcome as ended
-from perdure.agent.live import follow
+from perdure.agent import run_result as ended
+from perdure.agent.session_stream import follow
 from perdure.opening import open_async
-from perdure.stores import postgres, redis, sqlite
+from perdure.stores.postgres import store
+from perdure.stores.redis import store as redis_store
+from perdure.stores.sqlite import store as sqlite_store
+from perdure.system import faults
 from tests.agent.client.scene import MESSAGES, guide
 from tests.agent.kills.log import Log
 from tests.crash.zygote import BROKE, PATIENCE, serve
 
 if TYPE_CHECKING:
-    from perdure.agent.stream import Event
+    from perdure.agent.run_events import Event
 
-PRELOADED = (openai, postgres, redis, sqlite)
+PRELOADED = (openai, store, redis_store, sqlite_store)
 DELTA = "delta"
 """The point that is passed with every piece of an answer."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure import faults
 from perdure.agent.agent import Agent
 from perdure.agent.models.openai import OpenAIModel
-from perdure.tools import tool
+from perdure.session.tools import tool
+from perdure.system import faults
 from tests.servers.llmock import KEY, reply
 
 APIS = ("chat", "responses")

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from perdure.agent.janitor import Janitor
+from perdure.agent.context.compactor import Janitor
 from tests.agent.context.long_talk import REFUSED, talk
 from tests.crash.kills import scratch_folder
 from tests.reporting import conclude

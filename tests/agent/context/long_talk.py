@@ -6,11 +6,11 @@ import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.agent.janitor import Janitor
+from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.window import Window
 from perdure.agent.models import Request
 from perdure.agent.models.openai import OpenAIModel
-from perdure.agent.rebuild import is_answer
-from perdure.agent.window import Window
+from perdure.agent.requests import is_answer
 from perdure.opening import open_async
 from tests.agent.client.proxy import Proxy
 from tests.agent.context.checker import extends, orphans

@@ -6,15 +6,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import perdure
-from perdure import faults, tool
+from perdure import tool
 from perdure.agent.agent import Agent
-from perdure.agent.rebuild import is_answer
-from perdure.agent.window import Window
+from perdure.agent.context.window import Window
+from perdure.agent.requests import is_answer
+from perdure.system import faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
 
 
 class Killed(BaseException):

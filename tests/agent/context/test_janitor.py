@@ -11,9 +11,9 @@ import pytest
 
 import perdure
 from perdure.agent.agent import Agent
-from perdure.agent.janitor import Janitor
+from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.window import Window
 from perdure.agent.models import Answer, Request, Usage
-from perdure.agent.window import Window
 from perdure.errors import InvalidInput, ModelError
 from tests.agent.context.checker import CheckingModel, extends, is_summary, tokens
 from tests.agent.context.scene import Killed, answers, killed_at, look, opened, script, worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from perdure.agent.janitor import Janitor
+from perdure.agent.context.compactor import Janitor
 from tests.agent.context.long_talk import BUDGET, REFUSED, talk
 from tests.servers.llmock import start_llmock
 from tests.servers.process import stop

@@ -16,11 +16,11 @@ import pytest
 import perdure
 from perdure import tool
 from perdure.agent.agent import Agent
-from perdure.agent.janitor import Janitor
+from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.window import Window
 from perdure.agent.models import Request
 from perdure.agent.models.digests import request_digest
-from perdure.agent.rebuild import rebuild
-from perdure.agent.window import Window
+from perdure.agent.requests import rebuild
 from perdure.errors import InvalidInput
 from tests.agent.context.checker import CheckingModel
 from tests.agent.context.scene import act, answers, look, opened, script, worker

@@ -9,13 +9,13 @@ import pytest
 
 from perdure import tool
 from perdure.agent.agent import Agent
-from perdure.agent.janitor import Janitor
+from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.window import Window
 from perdure.agent.models import Request
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.rebuild import rebuild
-from perdure.agent.replaying import replay
-from perdure.agent.rerun import rerun
-from perdure.agent.window import Window
+from perdure.agent.replay.replay import replay
+from perdure.agent.replay.rerun import rerun
+from perdure.agent.requests import rebuild
 from perdure.errors import InvalidInput
 from tests.agent.context.checker import CheckingModel
 from tests.agent.context.scene import act, answers, look, opened, script, worker
@@ -23,7 +23,7 @@ from tests.agent.context.scene import act, answers, look, opened, script, worker
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
 
 ledger: list[str] = []
 

@@ -13,9 +13,9 @@ from perdure.agent.agent import Agent
 from perdure.agent.children import handoff
 from perdure.agent.models import Request
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.rebuild import rebuild
-from perdure.agent.recording import Turn, read_recording
-from perdure.agent.replaying import replay
+from perdure.agent.replay.recording import Turn, read_recording
+from perdure.agent.replay.replay import replay
+from perdure.agent.requests import rebuild
 from tests.agent.context.scene import answers, opened
 
 
@@ -165,7 +165,7 @@ def test_a_record_that_says_something_else_is_noticed(field: str, monkeypatch: p
             await agent.run(db, session="s", message="hi", context={"x": 1})
             await agent.run(db, session="s", message="hi again", context={"x": 1})
             assert (await replay(db, "s")).identical
-            monkeypatch.setattr("perdure.agent.replaying.read_recording", falsified)
+            monkeypatch.setattr("perdure.agent.replay.replay.read_recording", falsified)
             assert not (await replay(db, "s")).identical
 
     asyncio.run(main())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
 
 made: list[Any] = []
 

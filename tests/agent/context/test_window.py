@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.agent.window import Cut, Room, Window, cut, sendable, units
+from perdure.agent.context.window import Cut, Room, Window, cut, sendable, units
 from perdure.errors import InvalidInput
 from tests.agent.context.checker import orphans
 

@@ -14,11 +14,12 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from perdure import faults
-from perdure.agent import outcome as ended
-from perdure.effects import Effects
+from perdure.agent import run_result as ended
 from perdure.opening import open_async
-from perdure.stores import postgres, sqlite
+from perdure.session.effects import Effects
+from perdure.stores.postgres import store
+from perdure.stores.sqlite import store as sqlite_store
+from perdure.system import faults
 from tests.agent.kills.log import Log
 from tests.agent.kills.scenes import agent
 from tests.crash.zygote import BROKE, PATIENCE, count_points, die_at, serve
@@ -28,10 +29,10 @@ from tests.shop.server import receipt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.agent.outcome import RunResult
-    from perdure.bridge import AsyncDatabase
+    from perdure.agent.run_result import RunResult
+    from perdure.aio import AsyncDatabase
 
-PRELOADED = (postgres, sqlite)
+PRELOADED = (store, sqlite_store)
 """Imported before the fork: a life is about the agent, not about importing drivers."""
 ROUNDS = 30
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure import faults
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.tools import Done, NotDone, Tool, tool
+from perdure.session.tools import Done, NotDone, Tool, tool
+from perdure.system import faults
 from tests.shop.server import receipt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from perdure.context import Context
+    from perdure.session.tools import Context
     from tests.agent.kills.log import Log
     from tests.shop.client import Shop
 

@@ -21,7 +21,12 @@ SPEAKERS = 2
 PER_SESSION = 50
 """Rounds in one session; then the next one is spoken to."""
 PATIENCE = 120
-PRELOADED = ["tests.agent.messages.meeting", "perdure.bridge", "perdure.stores.postgres", "perdure.stores.sqlite"]
+PRELOADED = [
+    "tests.agent.messages.meeting",
+    "perdure.bridge",
+    "perdure.stores.postgres.store",
+    "perdure.stores.sqlite.store",
+]
 
 
 class Said(NamedTuple):

@@ -8,12 +8,12 @@ import pytest
 
 import perdure
 from perdure.agent.agent import Agent
-from perdure.agent.janitor import Janitor
+from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.window import Window
 from perdure.agent.models import Usage
 from perdure.agent.models.presets import PRESETS
 from perdure.agent.models.prices import AS_OF, PRICES, Price, price_of
 from perdure.agent.models.scripted import ScriptedModel
-from perdure.agent.window import Window
 from tests.agent.models.canned import canned, completion, http
 from tests.agent.models.clients import client
 

@@ -8,12 +8,13 @@ import traceback
 import warnings
 from typing import Any
 
-from perdure.stores import postgres, sqlite
+from perdure.stores.postgres import store
+from perdure.stores.sqlite import store as sqlite_store
 from tests.agent.kills.log import Log
 from tests.agent.resume.talking import talk
 from tests.crash.zygote import BROKE, PATIENCE, serve
 
-PRELOADED = (postgres, sqlite)
+PRELOADED = (store, sqlite_store)
 
 
 def _child(job: dict[str, Any], ready: int) -> int:

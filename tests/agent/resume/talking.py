@@ -9,9 +9,9 @@ import signal
 import sys
 from typing import Any
 
-from perdure import faults
-from perdure.agent import outcome as ended
+from perdure.agent import run_result as ended
 from perdure.opening import open_async
+from perdure.system import faults
 from tests.agent.kills.log import Log
 from tests.agent.resume.talks import Watch, desk, question, turns_of
 

@@ -6,10 +6,10 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
-from perdure import faults
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.tools import tool
+from perdure.session.tools import tool
+from perdure.system import faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable

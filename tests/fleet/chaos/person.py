@@ -8,7 +8,7 @@ import sys
 import time
 
 import perdure
-from perdure.cli.places import open_matters
+from perdure.cli.session_at import open_matters
 from perdure.errors import ApprovalError, PerdureError, StoreError
 
 

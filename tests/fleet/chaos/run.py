@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import perdure
 from perdure.errors import StoreError
-from perdure.verify import verify
+from perdure.upkeep.verify import verify
 from tests.fleet.chaos.crew import Crew
 from tests.fleet.chaos.customers import LEDGERED, Customers
 from tests.fleet.chaos.faults import Faults
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from perdure.boards import Work
+    from perdure.protocols import Work
 
 REST = 90.0
 """Seconds without any session coming to rest after which those that are left are stuck."""

@@ -15,14 +15,14 @@ import pytest
 import perdure
 from perdure import Agent, tool
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.boards import Boarded, Work
 from perdure.errors import EffectFailed, OutcomeUnknown, Poisoned, StoreError, StoreFull, Unavailable
+from perdure.fleet.after_run import after_error
+from perdure.fleet.board import board_of
 from perdure.fleet.keeper import Keeper
-from perdure.fleet.places import board_of
-from perdure.fleet.submitting import submit_async
+from perdure.fleet.submit import submit_async
 from perdure.fleet.supervisor import Supervisor
-from perdure.fleet.verdicts import after_error
 from perdure.fleet.worker import Worker
+from perdure.protocols import Boarded, Work
 from perdure.stores import open_store
 from tests.clock import FakeClock
 from tests.contract.test_sqlite_failing import FailingFile, failing_disk

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import perdure
-from perdure.boards import Filter, NewWork
+from perdure.protocols import Filter, NewWork
 from tests.fleet.harness import Fleet, board
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
     from perdure.model import SessionRow
 
 AGENT = "desk"

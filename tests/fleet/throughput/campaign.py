@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import perdure
-from perdure.boards import NewWork
+from perdure.protocols import NewWork
 from tests.fleet.harness import Fleet, board, until
 from tests.fleet.throughput.app import CALLS
 from tests.places import url_of

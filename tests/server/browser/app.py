@@ -15,8 +15,8 @@ from perdure import Agent, tool
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.prices import Price
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.context import Context
 from perdure.errors import ModelError
+from perdure.session.tools import Context
 
 LEDGER = os.environ.get("CONSOLE_LEDGER", "")
 PAUSE = float(os.environ.get("CONSOLE_PAUSE", "0.01"))

@@ -6,14 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import perdure
-from perdure.boards import NewWork, Rest, WorkerRow
-from perdure.bridge import drive
-from perdure.fleet.places import board_of
+from perdure.aio import drive
+from perdure.fleet.board import board_of
 from perdure.model import Kind
+from perdure.protocols import NewWork, Rest, WorkerRow
 from tests.server.browser.app import support
 
 if TYPE_CHECKING:
-    from perdure.bridge import AsyncDatabase
+    from perdure.aio import AsyncDatabase
 
 HOSTILE = (
     "<script>window.stolen = 1</script><img src=x onerror='window.stolen = 2'><b>bold</b> "

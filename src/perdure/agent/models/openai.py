@@ -11,14 +11,14 @@ import json
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from perdure.agent.models import Answer, Delta, Request, _chat, _responses, text_of
-from perdure.agent.models._failures import Failures
-from perdure.agent.models._tidy import Unfit, WholeCharacters
+from perdure.agent.models import Answer, Delta, Request, chat_completions, responses, text_of
+from perdure.agent.models.failures import Failures
 from perdure.agent.models.presets import PRESETS, key_of, preset
 from perdure.agent.models.prices import Price, price_of
 from perdure.agent.models.retry import Retry, Trouble, Waiting, patiently
+from perdure.agent.models.sanitising import Unfit, WholeCharacters
 from perdure.errors import InvalidInput, MissingExtra, ModelError
-from perdure.urls import shown
+from perdure.system.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,7 +90,7 @@ class OpenAIModel:
         self.provider = self._preset.name
         self.params = params
         self._check(params)
-        self._api: Any = _chat if api == "chat" else _responses
+        self._api: Any = chat_completions if api == "chat" else responses
         self._key = api_key
         self._prices = prices
         self._retry = retry or Retry()
@@ -178,7 +178,7 @@ class OpenAIModel:
             trouble = failures.told(e.body)
         except openai.OpenAIError as e:
             trouble = Trouble(ModelError(f"{self.provider}: {failures.words(e)}"))
-        except _responses.Failed as e:
+        except responses.Failed as e:
             trouble = failures.told(e.error)
         except Unfit as e:
             trouble = failures.garbage(str(e))
@@ -189,7 +189,7 @@ class OpenAIModel:
 
     def _refused(self, error: Any, failures: Failures) -> Trouble:
         trouble = failures.status(error.status_code, error.body, error.response.headers)
-        if self._encrypted and self._api is _responses and error.status_code == 400:
+        if self._encrypted and self._api is responses and error.status_code == 400:
             said = str(error.message).lower()
             if "encrypted" in said and "not supported" in said:
                 self._encrypted = False
@@ -225,7 +225,7 @@ class OpenAIModel:
 
     def _content(self, request: Request, *, stream: bool) -> bytes:
         """The bytes that are sent: the same for the same request, whoever makes them."""
-        more = {} if self._api is _chat else {"encrypted": self._encrypted}
+        more = {} if self._api is chat_completions else {"encrypted": self._encrypted}
         body = self._api.body(request, stream=stream, **more)
         try:
             return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from perdure.errors import InvalidInput
-from perdure.urls import shown
+from perdure.system.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from perdure.agent.models import Answer, Delta, Request, ToolCall, Usage, text_of
 from perdure.agent.models.digests import message_digest, request_digest
 from perdure.errors import NotFound, RequestDiffers
-from perdure.tracked import plain
+from perdure.state.document import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from perdure.bridge import AsyncDatabase
-    from perdure.checkpoint import Checkpoint
+    from perdure.aio import AsyncDatabase
+    from perdure.history.checkpoint import Checkpoint
 
 _PAGE = 500
 SUMMARY = "summary"

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from perdure.server.console.branching import Branching
+from perdure.server.console.approvals import Deciding
+from perdure.server.console.branches import Branching
 from perdure.server.console.bulk import BulkPages
-from perdure.server.console.deciding import Deciding
-from perdure.server.console.fleetpage import FleetPage
-from perdure.server.console.listing import Listing
-from perdure.server.console.live import Live
+from perdure.server.console.fleet import FleetPage
 from perdure.server.console.rendering import Console
 from perdure.server.console.session import SessionPage
-from perdure.server.console.storepage import StorePage
+from perdure.server.console.sessions import Listing
+from perdure.server.console.store import StorePage
+from perdure.server.console.updates import Live
 
 if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from perdure.server.context import Ctx
+    from perdure.server.resources import Ctx
 
 
 class _Static(StaticFiles):

@@ -6,14 +6,14 @@ import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, PerdureError
-from perdure.server.console.deciding import go_on, json_or_text
-from perdure.server.console.listing import Wanted, wanted
+from perdure.server.api.approvals import doubts_of
+from perdure.server.api.routing import Call, Nothing
+from perdure.server.api.steering import bulk
+from perdure.server.console.approvals import go_on, json_or_text
+from perdure.server.console.page_text import plural
 from perdure.server.console.rendering import asked, decider, named, see
-from perdure.server.console.text import plural
-from perdure.server.people import doubts_of
-from perdure.server.routing import Call, Nothing
+from perdure.server.console.sessions import Wanted, wanted
 from perdure.server.shapes import BulkAsked, Which
-from perdure.server.steering import bulk
 
 if TYPE_CHECKING:
     from starlette.datastructures import FormData

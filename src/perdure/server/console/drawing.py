@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.server.console.points import StepLine
+    from perdure.server.console.session_past import StepLine
 
 LANE = 26
 """Pixels between two lanes."""

@@ -11,13 +11,13 @@ from urllib.parse import quote, unquote, urlencode
 
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from perdure import wording
 from perdure._version import __version__
 from perdure.errors import InvalidInput, MissingExtra, PerdureError
 from perdure.model import TAG_PREFIX
-from perdure.server.console import text
-from perdure.server.console.runs import BranchRuns
+from perdure.server.console import page_text
+from perdure.server.console.branch_runs import BranchRuns
 from perdure.server.problems import Refusal, status_of
+from perdure.system import wording
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from perdure.bridge import AsyncDatabase
-    from perdure.server.context import Ctx
+    from perdure.aio import AsyncDatabase
+    from perdure.server.resources import Ctx
 
     Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -87,12 +87,12 @@ def make_environment() -> Environment:
     )
     filters = cast("dict[str, Any]", env.filters)  # pyright: ignore[reportUnknownMemberType]
     filters.update(
-        cut=text.cut, size=text.size, number=text.number, money=text.money, span=text.span, when=wording.when,
-        json=text.as_json, brief=text.brief, shown=text.shown, plural=text.plural,
+        cut=page_text.cut, size=page_text.size, number=page_text.number, money=page_text.money, span=page_text.span, when=wording.when,
+        json=page_text.as_json, brief=page_text.brief, shown=page_text.shown, plural=page_text.plural,
     )  # fmt: skip
     shared = cast("dict[str, Any]", env.globals)  # pyright: ignore[reportUnknownMemberType]
     shared.update(
-        url=url, enc=enc, status_words=STATUS_WORDS, tones=TONES, version=__version__, call_words=text.call_words,
+        url=url, enc=enc, status_words=STATUS_WORDS, tones=TONES, version=__version__, call_words=page_text.call_words,
         ago=wording.ago, static=static, once=lambda: secrets.token_hex(8),
     )  # fmt: skip
     return env
@@ -100,7 +100,7 @@ def make_environment() -> Environment:
 
 def _finalized(value: Any) -> Any:
     # What templates made themselves is marked as such, and was finalized piece by piece.
-    return text.harmless(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    return page_text.harmless(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def url(path: str, **query: Any) -> str:

@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.responses import Response
 
 from perdure.agent.models.parts import packed
-from perdure.agent.rebuild import AGENT
-from perdure.boards import Boarded, Filter
+from perdure.agent.requests import AGENT
 from perdure.errors import Corrupted, Gone, InvalidInput
 from perdure.fleet.why import Why, gather, told
-from perdure.hydrate import origins
+from perdure.history.hydrate import origins
 from perdure.model import MAIN, TAG_PREFIX, Kind
-from perdure.server.console import points
-from perdure.server.console.chat import conversation_of
-from perdure.server.console.deciding import go_on
+from perdure.protocols import Boarded, Filter
+from perdure.server.console import session_past
+from perdure.server.console.approvals import go_on
+from perdure.server.console.conversation import conversation_of
 from perdure.server.console.drawing import Graph, Line, chart_of, graph_of
-from perdure.server.console.journal import effects_of, where_of
-from perdure.server.console.live import session_mark
+from perdure.server.console.effects import effects_of, where_of
 from perdure.server.console.rendering import HEADERS, asked, named, see, whole
-from perdure.server.console.tree import tree_of
+from perdure.server.console.state_tree import tree_of
+from perdure.server.console.updates import session_mark
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from perdure.boards import Work
     from perdure.kernel import Kernel
-    from perdure.server.console.points import Spot
+    from perdure.protocols import Work
     from perdure.server.console.rendering import Console
+    from perdure.server.console.session_past import Spot
 
 VIEWS = {"chat": "Conversation", "changes": "Changes", "state": "State", "request": "Request", "effects": "Effects"}
 
@@ -86,14 +86,14 @@ class SessionPage:
         """What was said before the messages that are shown."""
         spot, _ = await self._spot(request)
         until = whole(request.query_params, "until")
-        moment = await self._console.ctx.blocking(points.open_moment, self._kernel, spot)
+        moment = await self._console.ctx.blocking(session_past.open_moment, self._kernel, spot)
         chat = await self._console.ctx.blocking(conversation_of, moment.reading.messages, 0, until)
         return self._console.page(request, "session_said.html", chat=chat, spot=spot)
 
     async def request_json(self, request: Request) -> Response:
         """The exact request of a step as a file."""
         spot, _ = await self._spot(request)
-        found, step = await self._console.ctx.blocking(points.request_at, self._kernel, spot)
+        found, step = await self._console.ctx.blocking(session_past.request_at, self._kernel, spot)
         if found is None:
             raise InvalidInput("no model has been asked up to this step")
         body = json.dumps(found._asdict(), ensure_ascii=False, indent=2, default=str)
@@ -124,7 +124,7 @@ class SessionPage:
             raise InvalidInput("no session is named: choose one from the list")
         view = asked(q, "view", 20) or "chat"
         spot = await self._console.ctx.blocking(
-            points.find_spot, self._kernel, session, asked(q, "branch"), whole(q, "step")
+            session_past.find_spot, self._kernel, session, asked(q, "branch"), whole(q, "step")
         )
         return spot, view if view in VIEWS else "chat"
 
@@ -133,31 +133,31 @@ class SessionPage:
         return {**self._step(spot, view), **self._steps(spot), "top": top, "problem": top.problem}
 
     def _steps(self, spot: Spot) -> dict[str, Any]:
-        lines = points.steps_of(self._kernel, spot, spot.page)
-        return {"steps": lines, "chart": chart_of(lines, points.PAGE), "page_size": points.PAGE}
+        lines = session_past.steps_of(self._kernel, spot, spot.page)
+        return {"steps": lines, "chart": chart_of(lines, session_past.PAGE), "page_size": session_past.PAGE}
 
     def _step(self, spot: Spot, view: str) -> dict[str, Any]:
         kernel = self._kernel
         try:
-            moment = points.open_moment(kernel, spot)
+            moment = session_past.open_moment(kernel, spot)
         except (Gone, Corrupted) as e:
             # The rest of the session can still be looked at.
             return {"spot": spot, "view": view, "gone": str(e)}
         values: dict[str, Any] = {
             "gone": "",
-            "spot": spot, "view": view, "views": VIEWS, "point": moment.point, "line": points.step_line(moment.point),
+            "spot": spot, "view": view, "views": VIEWS, "point": moment.point, "line": session_past.step_line(moment.point),
             "runs_here": self._console.runs.state(spot.id, spot.branch),
             "known": spot.row.agent in self._console.ctx.agents,
         }  # fmt: skip
         if view in ("chat", "changes"):
-            changes, added = points.changes_of(kernel, moment)
+            changes, added = session_past.changes_of(kernel, moment)
             values |= {"changes": changes, "chat": conversation_of(moment.reading.messages, added)}
         elif view == "state":
             values["tree"] = tree_of(moment.reading.state)
         elif view == "request":
-            values["request_sent"], values["request_step"] = points.request_at(kernel, spot)
+            values["request_sent"], values["request_step"] = session_past.request_at(kernel, spot)
         else:
-            calls = points.with_calls(kernel, moment)
+            calls = session_past.with_calls(kernel, moment)
             values["effects"], values["calls_at"] = effects_of(kernel, calls, self._console.now), calls.spot.step
             values["where"] = where_of(moment, self._work(spot))
         return values
@@ -167,7 +167,7 @@ class SessionPage:
         facts = gather(self._console.ctx.db, spot.row, spot.branch)
         notes: dict[str, Any] = facts.book.get(AGENT) or {}
         total = list(notes.get("total") or ())
-        why, problem = told(facts), points.newest_problem(kernel, spot)
+        why, problem = told(facts), session_past.newest_problem(kernel, spot)
         return Top(why, draw(kernel, spot), problem, total, spot.row.agent, spot.row.pending)
 
     def _work(self, spot: Spot) -> Work | None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from perdure.holders import describe
 from perdure.model import MAIN, TAG_PREFIX
 from perdure.server.shapes.basics import (
     MAX_MS,
@@ -23,9 +22,10 @@ from perdure.server.shapes.basics import (
     Step,
     Text,
 )
+from perdure.system.lease_holders import describe
 
 if TYPE_CHECKING:
-    from perdure.checkpoint import Checkpoint
+    from perdure.history.checkpoint import Checkpoint
     from perdure.model import Head, SessionRow
 
 

@@ -1,0 +1,197 @@
+"""The calls of an answer: checked, journalled with it, run side by side, and answered to the model in their order."""
+
+# pyright: reportPrivateUsage=false
+# The loop is the session's inner part that asks models: it works with the journal itself.
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from perdure import telemetry
+from perdure.agent.call_slots import place_for
+from perdure.agent.children import Handoff
+from perdure.agent.context.large_results import shown
+from perdure.aio import drive
+from perdure.errors import InvalidInput
+from perdure.model import Status
+from perdure.session.parallel_calls import OPEN, Call
+from perdure.session.tools import Tool
+from perdure.state.document import plain
+
+if TYPE_CHECKING:
+    from perdure.agent.loop import Loop
+    from perdure.agent.models import Answer
+    from perdure.session.journal import SessionCore
+    from perdure.state.document import TrackedDict
+
+WITHDRAW, QUEUE = "withdraw", "queue"
+"""What becomes of a request for approval when the user says something meanwhile: it is taken back, or goes first."""
+STEP, ANSWER = "step", "answer"
+"""When an agent's work is made durable: after every call too, or reads only together with the next answer."""
+SLOTS = "a:"
+"""Begins the journal's places of an agent's calls: a:<turn>:<number>."""
+
+
+class Calls:
+    """The open calls of a loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._fresh: set[str] = set()
+        """Places of calls that this process wrote as started and has not made yet."""
+        self.started: list[str] = []
+        """Effects that the commit under way writes as started."""
+        self.unwritten = False
+        """Whether outcomes of this answer's calls may be waiting for a commit."""
+
+    async def begin(self, answer: Answer) -> None:
+        """Check the calls of an answer and put them into the journal; its commit makes them durable."""
+        loop = self._loop
+        s, turn = loop.s, loop.book["turn"]
+        s._retire(SLOTS)
+        self.started, self.unwritten = [], False
+        listed: list[dict[str, Any]] = []
+        calls: list[Call] = []
+        for i, asked in enumerate(answer.calls):
+            entry: dict[str, Any] = {"id": asked.id, "name": asked.name}
+            try:
+                spec = loop.spec(asked.name)
+                slot = f"{SLOTS}{turn}:{i}"
+                calls.append(Call(loop.tool(asked.name), spec.arguments(asked.arguments), slot, asked.id))
+                entry["slot"] = slot
+            except InvalidInput as e:
+                entry["error"] = str(e)
+            listed.append(entry)
+        loop.book["calls"] = listed
+        for record, call in zip(await drive(s.bridge, s._begin_calls(calls)), calls, strict=True):
+            if record["status"] == "started":
+                self._fresh.add(call.slot)
+                self.started.append(record["id"])
+        self._answer_if_settled()
+
+    async def settle(self) -> str:
+        """Take every open call as far as it goes, side by side; what must be waited for, or "" when none is open."""
+        loop = self._loop
+        self._answer_if_settled()
+        places = [c["slot"] for c in loop.book["calls"] if "slot" in c]
+        effects = loop.s._book.get("effects", {})
+        still = [slot for slot in places if slot in effects and effects[slot]["status"] in OPEN]
+        if not still:
+            return ""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for slot in still:
+                    group.create_task(self._make(slot))
+        except ExceptionGroup as several:
+            # Whoever runs the agent is told what is the matter, as if there had been one call.
+            raise several.exceptions[0] from None
+        left = {loop.s._book["effects"][slot]["status"] for slot in still if slot in loop.s._book["effects"]}
+        if not left & set(OPEN):
+            return ""
+        standing = loop.s._standing()
+        free = (Status.RUNNING, Status.IDLE, Status.SLEEPING)
+        return str(Status.WAITING_RESULT if standing in free else standing)
+
+    def open_records(self) -> list[TrackedDict]:
+        """The calls of the last answer that have no outcome."""
+        effects = self._loop.s._book.get("effects", {})
+        found = [effects.get(c["slot"]) for c in self._loop.book["calls"] if "slot" in c]
+        return [r for r in found if r is not None and r["status"] in OPEN]
+
+    async def withdraw(self) -> bool:
+        """Take requests for approval back because the user has said something else; whether there was one."""
+        loop = self._loop
+        if loop.agent.on_message != WITHDRAW or loop.deaf:
+            return False
+        waiting = await drive(loop.s.bridge, loop.s._look_into())
+        if not any(e.kind == "message" for e in waiting.ready):
+            return False
+        why = "the user has said something else meanwhile"
+        return any([await drive(loop.s.bridge, loop.s._withdraw(r, why)) for r in self.open_records()])
+
+    def abandon(self, why: str) -> list[dict[str, Any]]:
+        """Give up calls that were not made yet; what was started stays open, and is answered."""
+        s = self._loop.s
+        left: list[dict[str, Any]] = []
+        for record in self.open_records():
+            if record["status"] != "planned":
+                left.append(plain(record))
+                continue
+            request = s._book.get("approvals", {}).get(record.get("approval", ""))
+            if request is not None and request["status"] == "pending":
+                request.update(status="withdrawn", reason=why, decided=s.kernel.clock.wall())
+                telemetry.decided(request, request["decided"])
+            s._settle_record(record, "failed", None, why)
+        return left
+
+    async def _make(self, slot: str) -> None:
+        s = self._loop.s
+        record: TrackedDict = s._book["effects"][slot]
+        fresh = slot in self._fresh
+        self._fresh.discard(slot)
+        tool: Tool = self._loop.tool(record["tool"])
+        self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
+        async with place_for(s, tool, record["id"]):
+            status = await drive(s.bridge, s._carry_on(tool, record, fresh=fresh))
+        shared = tool.read and tool.cache is not None and tool.cache_scope == "shared"
+        if shared and status == "done" and "problem" not in record:
+            await drive(s.bridge, s._keep_shared(tool, record["digest"], plain(record["result"])))
+        self._loop.tell("outcome", tool=record["tool"], effect=record["id"], status=status)
+
+    def may_wait(self, record: TrackedDict) -> bool:
+        """Whether an outcome may be lost with the process: of a read that can simply run again, if that is wished."""
+        name = record["tool"]
+        if name not in self._loop.own and name not in self._loop.agent.tools:
+            # The call of a tool that is gone was turned down.
+            return False
+        tool = self._loop.tool(name)
+        waits = self._loop.agent.checkpoints == ANSWER and tool.read and tool.cache is None
+        self.unwritten = self.unwritten or waits
+        return waits
+
+    # -- answering ------------------------------------------------------------------------------------------------
+
+    def outcome(self, record: TrackedDict) -> None:
+        """An outcome is about to be written: when it is the last one, the model's messages go with it."""
+        tool = self._loop.agent.tools.get(record["tool"])
+        if tool is not None and tool.read and tool.cache is not None and record["status"] == "done":
+            self._loop.s._keep(record["digest"], plain(record["result"]), tool.cache)
+        self._answer_if_settled()
+
+    def _answer_if_settled(self) -> None:
+        loop = self._loop
+        listed = loop.book["calls"]
+        if not listed:
+            return
+        effects = loop.s._book.get("effects", {})
+        records = [effects.get(c["slot"]) if "slot" in c else None for c in listed]
+        if any(r is not None and r["status"] in OPEN for r in records):
+            return
+        for entry, record in zip(plain(listed), records, strict=True):
+            said = said_of(loop.s, plain(record)) if record is not None else _error(entry.get("error", "unknown call"))
+            loop.s.messages.append({"role": "tool", "tool_call_id": entry["id"], "content": said})
+            tool = loop.agent.tools.get(entry["name"])
+            if isinstance(tool, Handoff) and record is not None and record["status"] == "done":
+                loop.book["who"] = tool.to
+        loop.book["calls"] = []
+
+
+def said_of(s: SessionCore, record: dict[str, Any]) -> str:
+    """What the model is told of a call's outcome; a large result is kept in the state and told in short."""
+    if record["status"] == "done":
+        if "problem" in record:
+            return _error(f"it was done, and its result cannot be kept: it is a {record['problem']}, which is not JSON")
+        said = shown(s, record["id"], record["result"])
+        if "edited" not in record:
+            return said
+        # The model asked for something else: it must know what was done instead.
+        changed = {"note": "a person changed the arguments", "arguments": record["args"], "result": said}
+        return json.dumps(changed, ensure_ascii=False)
+    if record["status"] == "unknown":
+        return _error("nobody knows whether this was done; do not assume either, and do not simply try again")
+    return _error(str(record.get("error")))
+
+
+def _error(text: str) -> str:
+    return json.dumps({"error": text}, ensure_ascii=False)

@@ -1,0 +1,176 @@
+"""Another way a session could have gone: a branch before an answer, with other instructions or another state.
+
+A branch remembers its instructions, so that whoever runs it on later runs it with those. What is run on a branch leaves
+the session's inbox alone, and by default changes nothing outside: see ``effects``.
+"""
+
+# pyright: reportPrivateUsage=false
+# The loop is the session's inner part that asks models: it works with the journal itself.
+from __future__ import annotations
+
+import asyncio
+import copy
+from typing import TYPE_CHECKING, Any
+
+from perdure.agent.loop import Loop, as_message
+from perdure.agent.replay.rerun import _start, _undo
+from perdure.agent.requests import AGENT
+from perdure.agent.run_limits import Limits
+from perdure.agent.stored_sessions import check_state
+from perdure.aio import drive
+from perdure.errors import InvalidInput, Misuse
+from perdure.history.hydrate import load_at, load_head, look
+from perdure.model import MAIN, Kind, Status
+from perdure.state.delta import diff
+from perdure.state.document import BOOK, edit, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from perdure.agent.agent import Agent
+    from perdure.agent.run_events import Event
+    from perdure.agent.run_result import RunResult
+    from perdure.aio import AsyncDatabase, AsyncSession
+    from perdure.history.checkpoint import Checkpoint
+
+
+async def branch_off(
+    db: AsyncDatabase, session: str, name: str, *, at: int | str, branch: str = MAIN, before: bool = False,
+    instructions: str | None = None, said: str | None = None, state: dict[str, Any] | None = None,
+) -> Checkpoint:  # fmt: skip
+    """Start a branch at a step, or before the answer that a step holds; its head.
+
+    Before an answer, what that answer was given to is there again, and is asked anew once the branch is run on; such a
+    place is named by its step, others also by a tag, branch or checkpoint id.
+    ``instructions`` are the agent's on this branch, ``said`` takes the place of the last message of the user, ``state``
+    sets whole parts of the state (such as ``vars``). Raises ``Busy`` while somebody writes the session.
+    """
+    if before and not isinstance(at, int):
+        raise InvalidInput(f"to branch before an answer, name its step, not {at!r:.80}")
+    if state is not None:
+        check_state(state, agent=bool((await db.look(session)).agent))
+    start = await asyncio.to_thread(_start, db.kernel, session, at, branch) if isinstance(at, int) and before else None
+    # Looked for first: what cannot be changed must not leave a branch behind.
+    notes = await asyncio.to_thread(_notes, db, session, at, branch) if instructions is not None else {}
+    view = await asyncio.to_thread(_as_stored, db, session, branch)
+    async with view.session(session, branch=branch, create=False) as s:
+        await s.fork(name, at=start.step if start is not None else at)
+        await s.switch(name)
+        if start is not None:
+            if start.undo:
+                _undo(s)
+            for body in start.said:
+                s.messages.append(as_message(body))
+        if instructions is not None:
+            _instruct(s, instructions, notes)
+        _change(s, said, state)
+        note = f"before step {at} of {branch}" if before else f"from step {at} of {branch}"
+        return await drive(s.bridge, s._write(Kind.COMMIT, x={"note": note}, status=_resting(s)))
+
+
+async def say_on(db: AsyncDatabase, session: str, branch: str, message: Any) -> Checkpoint:
+    """Say something on a branch other than main, durably; whoever runs the branch on has it answered.
+
+    It does not go through the inbox, which is main's. ``Misuse`` while a call of the branch's last answer is open.
+    """
+    if branch == MAIN:
+        raise InvalidInput("what is said on main goes through the inbox: post it")
+    said = as_message(message)
+    check_state({"messages": [said]})
+    if not isinstance(said["role"], str):
+        raise InvalidInput("the role of a message must be text, such as user")
+    view = await asyncio.to_thread(_as_stored, db, session, branch)
+    async with view.session(session, branch=branch, create=False) as s:
+        notes: dict[str, Any] = plain(s._book.get(AGENT)) or {}
+        if notes.get("calls"):
+            raise Misuse(f"a call on branch {branch!r:.80} of session {session!r:.80} is open: run it on, or settle it")
+        s.messages.append(said)
+        return await drive(s.bridge, s._write(Kind.COMMIT, x={"note": f"said on {branch}"[:500]}, status=_resting(s)))
+
+
+def _resting(s: AsyncSession) -> str:
+    """Where a branch stands that nobody runs: not at running, whatever was going on where it parted."""
+    standing = s._standing()
+    return Status.IDLE if standing == Status.RUNNING else standing
+
+
+def _as_stored(db: AsyncDatabase, session: str, branch: str) -> AsyncDatabase:
+    """The database as one that writes a session in the schema it has: a tool for people has no migrations."""
+    loaded = load_head(db.kernel, look(db.kernel, session), branch)
+    assert loaded.point is not None
+    view, kernel = copy.copy(db), copy.copy(db.kernel)
+    kernel.schema = loaded.point.envelope.schema
+    view.kernel = kernel
+    return view
+
+
+def _notes(db: AsyncDatabase, session: str, at: int | str, branch: str) -> dict[str, Any]:
+    """What the agent of a session has noted of itself up to a place."""
+    loaded = load_at(db.kernel, look(db.kernel, session), at, branch)
+    known: dict[str, Any] = plain(loaded.doc[BOOK]).get(AGENT) or {}
+    if "made" not in known:
+        raise InvalidInput(f"no agent has worked on session {session!r} up to {at}: it has no instructions to change")
+    return known
+
+
+def _instruct(s: AsyncSession, instructions: str, known: dict[str, Any]) -> None:
+    """Note other instructions on the branch; before its first answer the session's own notes are not there yet."""
+    notes = s._book.setdefault(AGENT, {"turn": 0, "calls": [], "run": None})
+    notes["made"] = {**known["made"], "instructions": instructions}
+    if "context" not in notes:
+        notes["context"] = known.get("context")
+
+
+def _change(s: AsyncSession, said: str | None, state: dict[str, Any] | None) -> None:
+    if said is not None:
+        last = next((i for i in reversed(range(len(s.messages))) if s.messages[i].get("role") == "user"), None)
+        if last is None:
+            s.messages.append({"role": "user", "content": said})
+        else:
+            s.messages[last] = {"role": "user", "content": said}
+    if state is not None:
+        old = s.state.plain()
+        edit(diff(old, {**{k: v for k, v in old.items() if k == "messages"}, **state}), s.state)
+
+
+async def run_on(
+    db: AsyncDatabase, agent: Agent, session: str, branch: str, *, effects: str = "dry", max_turns: int | None = None,
+    instructions: str | None = None, agents: Sequence[Agent] = (), stop: asyncio.Event | None = None,
+    on_event: Callable[[Event], None] | None = None, live: bool = False,
+) -> RunResult:  # fmt: skip
+    """Run a branch on with its own instructions, or with others that it then remembers.
+
+    ``effects``: "dry" reuses what the session has done already, lets reads run, and makes no other call; "reuse" also
+    makes calls that were made nowhere yet; "live" makes all of them, after asking where another branch has made them.
+    ``agents`` are others that may have the conversation. Once ``stop`` is set, the run is put down after its step.
+    ``on_event`` is told what happens as it happens, and with ``live`` whoever reads along from another process is, too.
+    """
+    view = await asyncio.to_thread(_as_stored, db, session, branch)
+    async with view.session(session, branch=branch, effects=effects, create=False) as s:
+        notes: dict[str, Any] = plain(s._book.get(AGENT)) or {}
+        made: dict[str, Any] = notes.get("made") or {}
+        own = with_instructions(agent, made.get("instructions") if instructions is None else instructions)
+        most = agent.max_turns if max_turns is None else max_turns
+        loop = Loop(
+            own,
+            s,
+            Limits(db.kernel.clock, max_turns=most),
+            context=notes.get("context"),
+            db=db,
+            agents=agents,
+            stop=stop,
+            tell=on_event,
+            live=live,
+        )
+        # What waits in the inbox is meant for the main branch.
+        loop.deaf = branch != MAIN
+        return await loop.go()
+
+
+def with_instructions(agent: Agent, instructions: str | None) -> Agent:
+    """The same agent, told something else; the original stays as it is."""
+    if instructions is None or instructions == agent.instructions:
+        return agent
+    other = copy.copy(agent)
+    other.instructions = instructions
+    return other

@@ -1,0 +1,210 @@
+"""Chat Completions: requests as bodies, answers and streams as messages, kept as the provider wrote them."""
+
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# What providers answer is any JSON: its types are looked at, not declared.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.agent.models import OWN_FIELDS, Answer, Delta, Request, Usage
+from perdure.agent.models.parts import for_chat
+from perdure.agent.models.sanitising import Unfit, count, short, sound_calls, tidied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATH = "/chat/completions"
+_JOINED = ("arguments", "text", "summary", "transcript", "data")
+"""Text that comes in pieces wherever it stands in a delta; other text in there is a name."""
+_NAMES = ("role", "name", "id", "type")
+_NO_NULL = ("tool_calls", "function_call", "audio")
+"""Some servers say null for what an answer has not, and refuse to be told so."""
+_UNFINISHED = ("length", "content_filter")
+
+
+def body(request: Request, *, stream: bool) -> dict[str, Any]:
+    """What is sent, always in the same order."""
+    out: dict[str, Any] = {"model": request.model, "messages": [_sent(m) for m in request.messages]}
+    if request.tools:
+        out["tools"] = [{"type": "function", "function": t} for t in request.tools]
+    out |= dict(sorted(request.params.items()))
+    if stream:
+        out |= {"stream": True, "stream_options": {"include_usage": True}}
+    return out
+
+
+def _sent(message: dict[str, Any]) -> dict[str, Any]:
+    sent = {k: v for k, v in message.items() if k not in OWN_FIELDS and not (v is None and k in _NO_NULL)}
+    content: Any = sent.get("content")
+    if isinstance(content, list):
+        sent["content"] = [for_chat(p) for p in content]
+    return sent
+
+
+def answer_of(response: Any) -> Answer:
+    """The answer in a response; ``Unfit`` when there is none in it."""
+    if not isinstance(response, dict):
+        raise Unfit("something that is not JSON")
+    choices = response.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise Unfit("no choice")
+    choice = choices[0]
+    return _answer(choice.get("message"), choice.get("finish_reason"), response)
+
+
+def _answer(message: Any, finish: Any, response: dict[str, Any]) -> Answer:
+    if not isinstance(message, dict):
+        raise Unfit("an empty choice")
+    message = tidied(message)
+    message.setdefault("role", "assistant")
+    message.setdefault("content", None)
+    response_id = short(response.get("id"))
+    calls = sound_calls(message, response_id)
+    if not calls and not message["content"] and not message.get("refusal") and finish not in _UNFINISHED:
+        raise Unfit("nothing")
+    if message["role"] != "assistant":
+        raise Unfit("in the name of somebody else")
+    finish = finish if isinstance(finish, str) and finish else "tool_calls" if calls else "stop"
+    return Answer(
+        message, calls, short(finish), usage_of(response.get("usage")), short(response.get("model")), response_id,
+        short(response.get("system_fingerprint")),
+    )  # fmt: skip
+
+
+def usage_of(usage: Any) -> Usage:
+    """Tokens as Chat Completions counts them, where the provider says."""
+    if not isinstance(usage, dict):
+        return Usage()
+    sent, written = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    cached = sent.get("cached_tokens") if isinstance(sent, dict) else usage.get("prompt_cache_hit_tokens")
+    reasoning = written.get("reasoning_tokens") if isinstance(written, dict) else 0
+    return Usage(
+        count(usage.get("prompt_tokens")), count(usage.get("completion_tokens")), count(cached), count(reasoning)
+    )
+
+
+class Assembly:
+    """The pieces of a streamed answer, put together to what the same answer would be in one piece."""
+
+    def __init__(self, tell: Callable[[Delta], None]) -> None:
+        self._tell = tell
+        self._message: dict[str, Any] = {}
+        self._calls: list[dict[str, Any]] = []
+        self._places: dict[Any, int] = {}
+        self._finish: str | None = None
+        self._about: dict[str, Any] = {}
+
+    def add(self, chunk: Any) -> None:
+        """Take the next chunk."""
+        if not isinstance(chunk, dict):
+            raise Unfit("a chunk that is none")
+        for name in ("id", "model", "system_fingerprint", "usage"):
+            if chunk.get(name):
+                self._about[name] = chunk[name]
+        choices = chunk.get("choices")
+        if not isinstance(choices, list) or not choices:
+            return
+        choice = choices[0]
+        if not isinstance(choice, dict):
+            raise Unfit("a chunk that is none")
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            self._take(delta)
+        if choice.get("finish_reason"):
+            self._finish = str(choice["finish_reason"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model has said its last word."""
+        return self._finish is not None
+
+    def answer(self) -> Answer:
+        """The whole answer."""
+        message = {"role": "assistant", "content": None, **self._message}
+        if self._calls:
+            message["tool_calls"] = self._calls
+            # In one piece a message that only calls has no content; the first piece of a stream may say "".
+            message["content"] = message["content"] or None
+        return _answer(message, self._finish, self._about)
+
+    def _take(self, delta: dict[str, Any]) -> None:
+        for key, value in delta.items():
+            if key == "tool_calls":
+                for piece in value if isinstance(value, list) else ():
+                    self._call(piece)
+            elif isinstance(value, str) and key not in _NAMES:
+                self._message[key] = (self._message.get(key) or "") + value
+                if value and key == "content":
+                    self._tell(Delta(text=value))
+                elif value and key in ("reasoning_content", "reasoning"):
+                    self._tell(Delta(reasoning=value))
+            else:
+                self._message[key] = joined(self._message.get(key), value)
+
+    def _call(self, piece: Any) -> None:
+        if not isinstance(piece, dict):
+            raise Unfit("a call that is none")
+        n = self._place(piece)
+        new = n == len(self._calls)
+        if new:
+            self._calls.append({})
+        call = self._calls[n]
+        rest = {k: v for k, v in piece.items() if k != "index"}
+        told = rest.pop("function", None)
+        for key, value in rest.items():
+            if key not in _NAMES or not call.get(key):
+                call[key] = joined(call.get(key), value, key)
+        asked = call.setdefault("function", {"name": "", "arguments": ""})
+        if not isinstance(told, dict):
+            return
+        for key, value in told.items():
+            # Some providers repeat the name with every piece of the arguments.
+            if key != "name" or not asked["name"]:
+                asked[key] = joined(asked.get(key), value, key)
+        arguments = told.get("arguments")
+        name = told.get("name")
+        self._tell(
+            Delta(
+                call=n,
+                name=name if new and isinstance(name, str) else "",
+                arguments=arguments if isinstance(arguments, str) else "",
+            )
+        )
+
+    def _place(self, piece: dict[str, Any]) -> int:
+        """Which call a piece belongs to: by its index; else a new id begins a new call."""
+        index, name = piece.get("index"), piece.get("id")
+        place = ("index", index) if isinstance(index, int) else ("id", name) if name else None
+        if place is None:
+            return max(len(self._calls) - 1, 0)
+        return self._places.setdefault(place, len(self._calls))
+
+
+def joined(old: Any, new: Any, key: str = "") -> Any:
+    """A value with its next piece: pieces of text are put together, parts of a list by their index.
+
+    >>> joined([{"index": 0, "text": "a"}], [{"index": 0, "text": "b", "signature": "s"}])
+    [{'index': 0, 'text': 'ab', 'signature': 's'}]
+    """
+    if new is None:
+        return old
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{k: joined(old.get(k), v, k) for k, v in new.items()}}
+    if isinstance(old, list) and isinstance(new, list):
+        out = list(old)
+        for item in new:
+            at = _same(out, item)
+            if at is None:
+                out.append(item)
+            else:
+                out[at] = joined(out[at], item)
+        return out
+    if isinstance(old, str) and isinstance(new, str) and key in _JOINED:
+        return old + new
+    return new
+
+
+def _same(items: list[Any], item: Any) -> int | None:
+    if not isinstance(item, dict) or not isinstance(item.get("index"), int):
+        return None
+    return next((i for i, o in enumerate(items) if isinstance(o, dict) and o.get("index") == item["index"]), None)

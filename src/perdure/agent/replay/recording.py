@@ -1,0 +1,192 @@
+"""A recorded session read from its beginning: what was asked, answered, summarised and edited, in order."""
+
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# Messages are any JSON: their types are looked at, not declared.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.agent.context.large_results import RESULTS
+from perdure.agent.context.summary_request import Plain
+from perdure.agent.models import Answer, Request
+from perdure.agent.models.recorded import answer_of
+from perdure.agent.requests import AGENT, build, is_answer, janitors_request
+from perdure.errors import InvalidInput
+from perdure.history.hydrate import ancestry, head_of, look, open_row, payload_of
+from perdure.kernel import Kernel
+from perdure.model import Kind
+from perdure.record.commit import Point
+from perdure.record.packs import PackReader
+from perdure.state.delta import APPEND, apply
+from perdure.state.document import BOOK, STATE, Document, genesis, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure.model import Envelope
+    from perdure.state.delta import Op
+
+BY_THE_JOURNAL = (
+    Kind.PLANNED, Kind.STARTED, Kind.DONE, Kind.FAILED, Kind.IN_DOUBT, Kind.APPROVAL, Kind.RUN_STARTED, Kind.RUN_ENDED,
+)  # fmt: skip
+"""Checkpoints in which only the runtime itself writes into the conversation."""
+
+
+class Turn(NamedTuple):
+    """An answer of the model, and all that it rests on."""
+
+    step: int
+    made: dict[str, Any]
+    context: dict[str, Any] | None
+    request: Request
+    answer: Answer
+    took: list[tuple[str, Any]]
+    """What the answer's commit took from the inbox: key and body."""
+    window: dict[str, Any]
+    """The window as the commit left it."""
+    done: bool
+    """Whether the run ended with it."""
+    nudge: str | None
+    """What was said to the model because it was not done."""
+    reads: bool
+    """Whether the model was offered to read large results."""
+    outcomes: dict[str, Any]
+    """What the model was told of its calls, by their ids; found out from later checkpoints."""
+
+
+class Cleaned(NamedTuple):
+    """One checkpoint of the janitor."""
+
+    step: int
+    made: dict[str, Any]
+    about: dict[str, Any]
+    """Why, from where on the window shows messages, which ones were summarised."""
+    request: Request | None
+    """None when the window was cut without asking a model."""
+    answer: Answer | None
+    window: dict[str, Any]
+
+
+class Edited(NamedTuple):
+    """A change of the state by somebody else than the loop."""
+
+    step: int
+    ops: list[Op]
+    settled: bool
+    """Whether the model had been told the outcomes of all its calls by then."""
+
+
+Event = Turn | Cleaned | Edited
+
+
+class Recording(NamedTuple):
+    """What happened in a session, and what it came to."""
+
+    session: str
+    branch: str
+    events: list[Event]
+    messages: list[dict[str, Any]]
+
+
+def read_recording(kernel: Kernel, session: str, branch: str) -> Recording:
+    """Read a branch of a session from its beginning."""
+    events: list[Event] = []
+    doc = genesis()
+    last: Turn | None = None
+    for point, ops, extra in _rows(kernel, session, branch):
+        env = point.envelope
+        before = plain(doc[STATE]["summary"])
+        unanswered = plain(plain(doc[BOOK].get(AGENT) or {}).get("unanswered", []))
+        apply(ops, doc)
+        root = Document(doc, kernel.resolve, readonly=True).root
+        book = root[BOOK].get(AGENT)
+        if is_answer(env.x) and book and "made" in book:
+            _tell_outcomes(last, root[STATE]["messages"], book["sent"])
+            last = _turn(env, root, book, extra, unanswered if "unanswered" not in book else [])
+            events.append(last)
+        elif "window" in env.x and book:
+            events.append(_cleaned(env, root, book, before))
+        elif env.kind not in BY_THE_JOURNAL and (changed := _of_state(ops, last)):
+            events.append(Edited(env.step, changed, not book or not book["calls"]))
+    root = Document(doc, kernel.resolve, readonly=True).root
+    messages = plain(root[STATE]["messages"])
+    _tell_outcomes(last, messages, len(messages))
+    return Recording(session, branch, events, messages)
+
+
+def _rows(kernel: Kernel, session: str, branch: str) -> Iterator[tuple[Point, list[Op], dict[str, Any]]]:
+    """All checkpoints of a branch, oldest first, verified, with what they changed."""
+    head = head_of(kernel, look(kernel, session), branch)
+    before: Point | None = None
+    for line, end in sorted(ancestry(kernel, session, head.line, head.step).items()):
+        bundle = kernel.store.slice(session, line, 1, end)
+        packs = PackReader(kernel, session, bundle.packs)
+        for row in bundle.rows:
+            if not row.envelope and packs.anchored(row.line, row.step) is not None:
+                msg = f"session {session!r} was pruned up to step {row.step}: its beginning is not there to replay"
+                raise InvalidInput(msg)
+            before, body = open_row(kernel, session, row, packs, before)
+            yield before, *payload_of(kernel, body, before)
+
+
+def _turn(env: Envelope, root: Any, book: Any, extra: dict[str, Any], unanswered: list[Any]) -> Turn:
+    messages = root[STATE]["messages"]
+    sent = book["sent"]
+    message = plain(messages[sent])
+    after = plain(messages[sent + 1]) if len(messages) > sent + 1 else {}
+    return Turn(
+        env.step,
+        plain(book["made"]),
+        plain(book.get("context")),
+        build(root[STATE], book),
+        answer_of(env.x, message),
+        # What was cancelled before it was answered is said again with what is said next.
+        [(f"unanswered-{env.step}-{i}", body) for i, body in enumerate(unanswered)]
+        + [(key, plain(body)) for key, kind, body in extra.get("took", ()) if kind == "message"],
+        plain(book.get("window") or {}),
+        book["run"] is None,
+        after.get("content") if after.get("role") == "user" else None,
+        bool(book.get("reads")),
+        {},
+    )
+
+
+def _cleaned(env: Envelope, root: Any, book: Any, before: str) -> Cleaned:
+    made, window = plain(book["made"]), plain(book["window"])
+    if "model" not in env.x:
+        return Cleaned(env.step, made, env.x["window"], None, None, window)
+    request = janitors_request(env.x, made, before, Plain(root[STATE]["messages"]))
+    said = {"role": "assistant", "content": plain(root[STATE]["summary"])}
+    return Cleaned(env.step, made, env.x["window"], request, answer_of(env.x, said), window)
+
+
+def _tell_outcomes(turn: Turn | None, messages: Any, end: int) -> None:
+    """What the model was told of its calls stands after its answer."""
+    if turn is None:
+        return
+    wanted = {c.id for c in turn.answer.calls}
+    for i in range(end - 1, -1, -1):
+        if not wanted:
+            return
+        message = messages[i]
+        if message.get("role") == "tool" and message.get("tool_call_id") in wanted:
+            wanted.discard(message["tool_call_id"])
+            turn.outcomes[message["tool_call_id"]] = plain(message["content"])
+        elif message.get("role") == "assistant":
+            return
+
+
+def _of_state(ops: list[Op], last: Turn | None) -> list[Op]:
+    """The part of a change that is the state's, and not what the runtime itself says of calls."""
+    told = {c.id for c in last.answer.calls} if last is not None else set[str]()
+    found: list[Op] = []
+    for op in ops:
+        if not op[1] or op[1][0] != STATE or op[1][1:2] == [RESULTS]:
+            continue
+        rest = [plain(part) for part in op[2:]]
+        if op[0] == APPEND and op[1][1:] == ["messages"]:
+            rest = [[m for m in rest[0] if m.get("role") != "tool" or m.get("tool_call_id") not in told]]
+            if not rest[0]:
+                continue
+        found.append([op[0], list(op[1][1:]), *rest])
+    return found

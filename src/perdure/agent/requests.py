@@ -1,0 +1,97 @@
+"""A request is a pure function of a session's state and book: built for the loop, and again for any old checkpoint."""
+
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# Messages are any JSON: their types are looked at, not declared.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.agent.context.summary_request import Plain, summary_request
+from perdure.agent.context.window import sendable, system_text
+from perdure.agent.models import Request
+from perdure.errors import InvalidInput
+from perdure.history.hydrate import load, load_at, look
+from perdure.model import MAIN
+from perdure.state.document import BOOK, STATE, Document, plain
+from perdure.system.names import check_session
+
+if TYPE_CHECKING:
+    from perdure.database import DatabaseFlows
+    from perdure.kernel import Kernel
+    from perdure.record.commit import Loaded
+
+AGENT = "agent"
+"""Where the loop keeps its notes in a session's book."""
+FORM = 1
+"""How requests are put together: another way to do it gets another number, and old requests stay as they were."""
+
+
+def note(book: Any, made: dict[str, Any], context: dict[str, Any] | None, sent: int) -> None:
+    """Write down what the next request is made of; what has not changed costs nothing."""
+    note_made(book, made)
+    if plain(book.get("context")) != context:
+        book["context"] = context
+    book["sent"] = sent
+
+
+def note_made(book: Any, made: dict[str, Any]) -> None:
+    """Write down how the agent is made, if that has changed."""
+    if plain(book.get("made")) != made:
+        book["made"] = made
+
+
+def build(state: Any, book: Any) -> Request:
+    """The request that the notes of the loop describe, from the messages of the state."""
+    made = plain(book["made"])
+    if made["form"] != FORM:
+        raise InvalidInput(f"this request was put together in a newer way ({made['form']}): use a newer perdure")
+    window = book.get("window") or {}
+    start = window.get("from", 0)
+    held = state["messages"]
+    messages = [sendable(plain(held[i])) for i in window.get("kept", ())]
+    messages += [sendable(plain(m)) for m in held[start : book["sent"]]]
+    recall = start > 0 and bool(made["search"])
+    text = system_text(made["instructions"], plain(book.get("context")), plain(state["summary"]), start, recall)
+    if text:
+        messages.insert(0, {"role": "system", "content": text})
+    tools = made["tools"] + (made["search"] if recall else []) + (made["reading"] if book.get("reads") else [])
+    return Request(made["model"], messages, tools, made["params"])
+
+
+def rebuild(db: DatabaseFlows, session: str, step: int | str, *, branch: str = MAIN) -> Request:
+    """The exact request whose answer a checkpoint holds, as it was sent. Blocks while it reads.
+
+    A step that holds no answer of a model is ``InvalidInput``.
+    """
+    kernel = db.kernel
+    loaded = load_at(kernel, look(kernel, check_session(session)), step, branch)
+    request = request_of(loaded, kernel)
+    if request is None:
+        raise InvalidInput(f"step {step} of session {session!r} holds no answer of a model: there is no request")
+    return request
+
+
+def is_answer(x: dict[str, Any]) -> bool:
+    """Whether what a checkpoint says of itself tells of a turn of an agent: the commits of the janitor do not."""
+    return "model" in x and "window" not in x
+
+
+def request_of(loaded: Loaded, kernel: Kernel) -> Request | None:
+    """The request that a loaded checkpoint answers, of a turn or of the janitor; None when it answers none."""
+    assert loaded.point is not None
+    env = loaded.point.envelope
+    root = Document(loaded.doc, kernel.resolve, readonly=True).root
+    book = root[BOOK].get(AGENT)
+    if "model" not in env.x or not book or "made" not in book:
+        return None
+    if is_answer(env.x):
+        return build(root[STATE], book)
+    # The janitor's has the notes in it that it replaced.
+    before = load(kernel, env.session, env.line, env.step - 1).doc[STATE]["summary"] if env.step > 1 else ""
+    return janitors_request(env.x, plain(book["made"]), plain(before), Plain(root[STATE]["messages"]))
+
+
+def janitors_request(x: dict[str, Any], made: dict[str, Any], before: str, messages: Plain) -> Request:
+    """The request for the summary that a checkpoint of the janitor holds."""
+    part = (x["window"]["since"], x["window"]["told"], x["window"]["piece"])
+    return summary_request(made["janitor"], x["model"]["name"], before, messages, part)

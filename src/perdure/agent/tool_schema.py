@@ -1,0 +1,111 @@
+"""The JSON schema of a tool's arguments from its signature and docstring, and arguments checked against it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import typing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perdure.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.session.tools import Tool
+
+_NOT_ARGUMENTS = ("ctx",)
+
+
+class ToolSpec:
+    """What the model is told of a tool, and how what it writes becomes arguments."""
+
+    def __init__(self, tool: Tool) -> None:
+        self.tool = tool
+        self.name = tool.name
+        self.description, documented = _documented(tool.fn)
+        fields: list[Any] = []
+        hints = _hints(tool.fn)
+        for name, p in inspect.signature(tool.fn).parameters.items():
+            if name in _NOT_ARGUMENTS or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+                continue
+            kind = hints.get(name, Any)
+            if text := documented.get(name):
+                kind = typing.Annotated[kind, msgspec.Meta(description=text)]
+            fields.append((name, kind) if p.default is p.empty else (name, kind, p.default))
+        fields.sort(key=len)
+        try:
+            self._type = msgspec.defstruct(f"{tool.name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
+            self.parameters = _inlined(msgspec.json.schema(self._type))
+        except TypeError as e:
+            raise InvalidInput(f"tool {tool.name}: {e}: declare its parameters with JSON types") from None
+
+    def of(self, tool: Tool) -> ToolSpec:
+        """The same for another tool of the same signature."""
+        other = ToolSpec.__new__(ToolSpec)
+        other.__dict__.update(self.__dict__)
+        other.tool = tool
+        return other
+
+    def as_json(self) -> dict[str, Any]:
+        """The form in which a request carries it."""
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+
+    def arguments(self, raw: str) -> dict[str, Any]:
+        """The arguments that a model wrote, checked; ``InvalidInput`` says to the model what is wrong with them."""
+        try:
+            given = json.loads(raw or "{}")
+        except ValueError as e:
+            raise InvalidInput(f"the arguments of {self.name} are not JSON: {e}") from None
+        return self.checked(given)
+
+    def checked(self, given: Any) -> dict[str, Any]:
+        """Arguments by name, defaults included, as JSON values of the declared types."""
+        if not isinstance(given, dict):
+            raise InvalidInput(f"the arguments of {self.name} must be an object")
+        try:
+            value = msgspec.convert(given, self._type, strict=False)
+        except msgspec.ValidationError as e:
+            raise InvalidInput(f"the arguments of {self.name} do not fit: {e}") from None
+        return msgspec.to_builtins(value)
+
+
+_OWN: dict[str, ToolSpec] = {}
+
+
+def own_spec(tool: Tool) -> ToolSpec:
+    """The spec of one of the runtime's own tools, which every run makes anew: what models are told is made once."""
+    if tool.name not in _OWN:
+        _OWN[tool.name] = ToolSpec(tool)
+    return _OWN[tool.name].of(tool)
+
+
+def _hints(fn: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(fn, include_extras=True)
+    except (NameError, TypeError):
+        return {}
+
+
+def _documented(fn: Any) -> tuple[str, dict[str, str]]:
+    """What a docstring says of a function and of each of its parameters (lines such as ``name: text`` after Args)."""
+    text = inspect.getdoc(fn) or ""
+    head, _, rest = re.split(r"(?m)^(Args|Arguments|Parameters):\s*$", text, maxsplit=1) if "\n" in text and re.search(
+        r"(?m)^(Args|Arguments|Parameters):\s*$", text
+    ) else (text, "", "")  # fmt: skip
+    found: dict[str, str] = {}
+    for match in re.finditer(r"(?m)^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", rest):
+        found[match[1]] = match[2].strip()
+    return head.strip(), found
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """The object's own schema at the top, as models are used to it; definitions of nested types beside it."""
+    definitions: dict[str, Any] = schema.get("$defs", {})
+    top = schema.get("$ref", "").rpartition("/")[2]
+    if top not in definitions:
+        return schema
+    own = {k: v for k, v in definitions.pop(top).items() if k != "title"}
+    own["additionalProperties"] = False
+    return {**own, "$defs": definitions} if definitions else own

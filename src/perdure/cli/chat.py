@@ -1,0 +1,273 @@
+"""A conversation in the terminal: what the agent says as it says it, and what people must decide, decided here."""
+
+# pyright: reportPrivateUsage=false
+# What waits in the inbox is shown before it is taken.
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from perdure.agent import run_result as ended
+from perdure.agent.models import text_of
+from perdure.cli.output import Out
+from perdure.cli.terminal_text import cut, safe
+from perdure.errors import NotFound, PerdureError
+from perdure.session.inbox import open_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from perdure.agent.agent import Agent
+    from perdure.agent.run_events import Event
+    from perdure.agent.run_result import Doubt, RunResult
+    from perdure.aio import AsyncDatabase
+    from perdure.session.approvals import Approval
+
+HELP = "/quit ends this, /help says this; everything else is said to the agent."
+STOPPED = 130
+"""The exit code of a program that was interrupted, as shells have it."""
+SHOWN = 6
+"""Messages of an earlier conversation that are shown again."""
+WIDE = 300
+
+
+class Chat:
+    """One person, one agent, one session."""
+
+    def __init__(self, agent: Agent, session: str, owner: str = "") -> None:
+        self._agent = agent
+        self._session = session
+        self._owner = owner
+        self._screen = Screen()
+
+    def hold(self, store: str | None, blobs: str | None = None) -> int:
+        """Talk until somebody has had enough; the exit code."""
+        import perdure
+
+        with asyncio.Runner() as runner:
+            self._wait = runner.run
+            db = perdure.open_async(store or None, blobs=blobs or None)
+            try:
+                self._wait(self._welcome(db))
+                self._settle(db, None)
+                while (said := self._screen.ask("> ")) is not None and said != "/quit":
+                    if said == "/help":
+                        self._screen.line(HELP)
+                    elif said:
+                        self._settle(db, said)
+            except KeyboardInterrupt:
+                self._screen.line("Stopped. The same command goes on from here.", "dim")
+                return STOPPED
+            finally:
+                self._wait(_close(self._agent, db))
+        return 0
+
+    _wait: Callable[[Coroutine[Any, Any, Any]], Any]
+    """Waits for something asynchronous. Questions are put outside of it, where an interrupt ends them at once."""
+
+    # -- where it stands ------------------------------------------------------------------------------------------
+
+    async def _welcome(self, db: AsyncDatabase) -> None:
+        """What was said before, and what was said and not answered."""
+        screen = self._screen
+        try:
+            reading = await db.read(self._session)
+        except NotFound:
+            screen.line(f"{self._agent.name}, session {self._session}: new. {HELP}", "dim")
+        else:
+            step, status = reading.checkpoint.step, reading.checkpoint.status
+            screen.line(f"{self._agent.name}, session {self._session}: resumed at step {step}, {status}.", "dim")
+            messages: list[dict[str, Any]] = reading.plain()["messages"]
+            for message in [m for m in messages if m.get("role") in ("user", "assistant") and text_of(m)][-SHOWN:]:
+                who = ">" if message["role"] == "user" else " "
+                screen.line(f"{who} {cut(text_of(message), WIDE)}", "dim")
+        for entry in await asyncio.to_thread(db.kernel.store.inbox, self._session, 100):
+            if entry.kind == "message":
+                said = open_entry(db.kernel, entry).body
+                text = said if isinstance(said, str) else json.dumps(said, default=str)
+                screen.line(f"> {cut(text, WIDE)}   (not answered yet)", "dim")
+
+    def _settle(self, db: AsyncDatabase, message: str | None) -> None:
+        """Have the agent work until it waits for nobody in this room."""
+        while True:
+            try:
+                result: RunResult = self._wait(self._run(db, message))
+            except PerdureError as e:
+                if message is None:
+                    raise
+                self._screen.line(f"Not answered yet: {e}", "red")
+                return
+            message = None
+            if not self._decided(db, result):
+                return
+
+    async def _run(self, db: AsyncDatabase, message: str | None) -> RunResult:
+        try:
+            return await self._agent.run(
+                db, session=self._session, owner=self._owner, message=message, on_event=self._screen.event
+            )
+        finally:
+            self._screen.end_line()
+
+    # -- what people decide ---------------------------------------------------------------------------------------
+
+    def _decided(self, db: AsyncDatabase, result: RunResult) -> bool:
+        """Put what waits for a person to the person; whether the agent has something to go on with then."""
+        by = os.environ.get("USER") or "chat"
+        for note in result.notes:
+            self._screen.line(note, "dim")
+        decided = [self._approve(db, approval, by) for approval in result.approvals]
+        decided += [self._resolve(db, doubt, by) for doubt in result.in_doubt]
+        if result.status not in (ended.DONE, ended.WAITING_APPROVAL, ended.IN_DOUBT):
+            self._screen.line(f"({result.status}{': ' + result.reason if result.reason else ''})", "yellow")
+        return any(decided)
+
+    def _approve(self, db: AsyncDatabase, approval: Approval, by: str) -> bool:
+        screen = self._screen
+        if approval.question:
+            return self._answer(db, approval, by)
+        facts = f" ({_shown(approval.facts)})" if approval.facts is not None else ""
+        why = f", because {approval.because}" if approval.because else ""
+        screen.line(f"May I? {approval.tool} {_shown(approval.args)}{facts}{why}", "yellow")
+        while True:
+            match screen.ask("? yes, no, edit or later: "):
+                case "y" | "yes":
+                    self._wait(db.approve(self._session, approval.id, by=by))
+                    return True
+                case "n" | "no":
+                    reason = screen.ask("? why (may be empty): ") or ""
+                    self._wait(db.reject(self._session, approval.id, by=by, reason=reason))
+                    return True
+                case "e" | "edit":
+                    args = _json_or_text(screen.ask(f"? the arguments as JSON, now {_shown(approval.args)}: ") or "")
+                    if _is_object(args):
+                        self._wait(db.approve(self._session, approval.id, by=by, args=args))
+                        return True
+                    screen.line("That is no JSON object.", "red")
+                case "l" | "later" | None:
+                    return self._left()
+                case _:
+                    pass
+
+    def _answer(self, db: AsyncDatabase, approval: Approval, by: str) -> bool:
+        from perdure.session.answer_schema import misfit
+
+        while value := self._screen.ask(f"? {cut(approval.question, WIDE)} "):
+            # Where text is wanted, what was typed is text, even if it looks like a number.
+            given = value if approval.schema and not misfit(value, approval.schema) else _json_or_text(value)
+            if not (wrong := misfit(given, approval.schema)):
+                self._wait(db.answer(self._session, approval.id, given, by=by))
+                return True
+            self._screen.line(f"{wrong[:1].upper()}{wrong[1:]}.", "red")
+        return self._left()
+
+    def _resolve(self, db: AsyncDatabase, doubt: Doubt, by: str) -> bool:
+        screen = self._screen
+        screen.line(doubt.question, "yellow")
+        while True:
+            match screen.ask("? done (it happened), retry (it did not), abort (it did not, give up) or later: "):
+                case "d" | "done":
+                    settled: dict[str, Any] = {"done": _json_or_text(screen.ask("? its result, JSON or text: ") or "")}
+                case "r" | "retry":
+                    settled = {"retry": True}
+                case "a" | "abort":
+                    settled = {"abort": True}
+                case "l" | "later" | None:
+                    return self._left()
+                case _:
+                    continue
+            self._wait(self._resolved(db, doubt.effect, by, settled))
+            return True
+
+    async def _resolved(self, db: AsyncDatabase, effect: str, by: str, settled: dict[str, Any]) -> None:
+        async with db.session(self._session) as s:
+            await s.resolve(effect, by=by, **settled)
+
+    def _left(self) -> bool:
+        self._screen.line("It stays open: the same command asks again.", "dim")
+        return False
+
+
+async def _close(agent: Agent, db: AsyncDatabase) -> None:
+    await agent.close()
+    await db.close()
+
+
+def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _shown(value: Any) -> str:
+    return cut(json.dumps(value, ensure_ascii=False, default=str), WIDE)
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class Screen:
+    """The terminal, or a pipe: whole lines, pieces of lines, and questions. Nothing an agent says can steer it."""
+
+    def __init__(self) -> None:
+        self._out = Out()
+        self._open = False
+        self._said = ""
+        if sys.stdin.isatty():
+            import readline as _  # noqa: F401 - importing it is what makes input() editable
+
+    def line(self, text: str, style: str = "") -> None:
+        """A line of our own."""
+        self.end_line()
+        for part in text.split("\n"):
+            self._out.line(part, style)
+
+    def piece(self, text: str) -> None:
+        """A part of what the agent says."""
+        self._open = True
+        sys.stdout.write("\n".join(safe(line) for line in text.split("\n")))
+        sys.stdout.flush()
+
+    def end_line(self) -> None:
+        """The next thing begins a new line."""
+        if self._open:
+            self._open = False
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+    def ask(self, prompt: str) -> str | None:
+        """What the person types; None when there is nobody any more."""
+        self.end_line()
+        sys.stdout.flush()
+        try:
+            return input(prompt if self._out.terminal else "").strip()
+        except EOFError:
+            return None
+
+    def event(self, event: Event) -> None:
+        """Show what happens in a run."""
+        data = event.data
+        match event.kind:
+            case "delta" if data.get("text"):
+                self._said += data["text"]
+                self.piece(data["text"])
+            case "retracted":
+                if self._said:
+                    self.line("(taken back, it begins again)", "dim")
+                self._said = ""
+            case "committed":
+                if data.get("text") and not self._said:
+                    self.piece(data["text"])
+                self._said = ""
+                self.end_line()
+            case "call":
+                self.line(f"· {data['tool']} …", "dim")
+            case "outcome" if data["status"] in ("done", "failed", "unknown", "waiting"):
+                self.line(f"· {data['tool']}: {data['status']}", "dim")
+            case _:
+                pass

@@ -1,0 +1,142 @@
+"""The program ``perdure``: its commands put together, and what becomes of an error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from typing import Annotated, TextIO
+
+import typer
+
+from perdure.cli import (
+    approvals,
+    branches,
+    demo,
+    doctor,
+    fleet,
+    history,
+    in_doubt,
+    inbox,
+    new,
+    query,
+    replay,
+    schema,
+    server,
+    sessions,
+    tail,
+    transfer,
+    upkeep,
+    verify,
+    why,
+    worker,
+)
+from perdure.cli import run as cli_run
+from perdure.cli.terminal_text import safe
+from perdure.errors import Conflict, InvalidInput, LeaseError, MergeConflict, Misuse, PerdureError, StoreError
+
+FINE, NEGATIVE, USAGE, STORE, TAKEN = 0, 1, 2, 3, 4
+"""Exit codes; ``docs/reference/cli.md`` says what each means."""
+DEBUG = "PERDURE_DEBUG"
+
+app = typer.Typer(
+    name="perdure",
+    help="Durable state for AI agents: look at sessions, their past and their integrity.",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from perdure import __version__
+
+        typer.echo(f"perdure {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Durable state for AI agents: look at sessions, their past and their integrity."""
+
+
+for group in (
+    sessions, why, tail, history, branches, approvals, in_doubt, inbox, verify, doctor, upkeep, transfer,
+    query, replay, new, cli_run, worker, fleet, server, demo, schema,
+):  # fmt: skip
+    group.register(app)
+
+
+def exit_code(error: PerdureError) -> int:
+    """What a shell is told about an error.
+
+    >>> from perdure.errors import Corrupted, NotFound
+    >>> exit_code(NotFound("x")), exit_code(InvalidInput("x")), exit_code(Corrupted("here", "x"))
+    (1, 2, 3)
+    """
+    if isinstance(error, StoreError):
+        return STORE
+    if isinstance(error, (LeaseError, Conflict)) and not isinstance(error, MergeConflict):
+        return TAKEN
+    return USAGE if isinstance(error, (InvalidInput, Misuse)) else NEGATIVE
+
+
+def run(argv: list[str]) -> int:
+    """Run one command; an error of ours is one line on stderr, with a traceback only when asked for."""
+    # Whoever closed them does not want to hear anything.
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
+    with warnings.catch_warnings():
+        warnings.showwarning = _one_line
+        try:
+            code = _ended(argv)
+            # What cannot be written must not be found out when nobody can say so any more.
+            sys.stdout.flush()
+        except PerdureError as error:
+            if os.environ.get(DEBUG):
+                raise
+            print(f"perdure: {safe(str(error))}", file=sys.stderr)
+            return exit_code(error)
+        except OSError as error:
+            if os.environ.get(DEBUG):
+                raise
+            _give_up_printing()
+            if not isinstance(error, BrokenPipeError):
+                what = f"{error.filename}: " if error.filename else f"{type(error).__name__}: "
+                said = error.strerror or str(error)
+                print(f"perdure: {safe(what + said)} ({DEBUG}=1 shows where)", file=sys.stderr)
+            return NEGATIVE
+    return code
+
+
+def _ended(argv: list[str]) -> int:
+    try:
+        app(args=argv, prog_name="perdure")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FINE
+    return FINE
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+def _give_up_printing() -> None:
+    """What is still to be printed goes nowhere: it would only fail once more when the process ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError), _nowhere() as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def _one_line(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"perdure: warning: {safe(str(message))}", file=sys.stderr)

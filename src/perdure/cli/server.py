@@ -1,0 +1,192 @@
+"""``perdure serve`` and ``perdure console``: the HTTP API and the pages, on this machine with a token by default."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli.which_database import BlobsAt, Store, find_url
+from perdure.errors import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from perdure.agent.agent import Agent
+
+PORT = 8377
+
+App = Annotated[
+    str | None,
+    typer.Argument(metavar="[APP]", help="A module or file with agents that this server may run: app, app.py:desk."),
+]
+Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; only this machine unless said otherwise.")]
+Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes any free one.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PERDURE_TOKEN",
+        metavar="TEXT",
+        help="What callers must know; made anew at each start if not said.",
+        show_default=False,
+    ),
+]
+NoToken = Annotated[bool, typer.Option("--no-token", help="Ask nobody for a token: only for this machine.")]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host", metavar="NAME", help="A further name the server may be called by.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Say where it listens in one line of JSON, on stdout.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command("serve")(serve)
+    app.command("console")(console)
+
+
+def serve(
+    app: App = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    token: Token = None,
+    no_token: NoToken = False,
+    allow_host: AllowHost = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the HTTP API and the console over a database. APP lets it run agents by itself."""
+    _serve(app, store, blobs, host, port, token, no_token, allow_host, browser=False, as_json=as_json)
+
+
+def console(
+    app: App = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    host: Host = "127.0.0.1",
+    port: Port = PORT,
+    token: Token = None,
+    no_token: NoToken = False,
+    allow_host: AllowHost = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only say where it is.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at sessions in the browser: the same as serve, and the browser is opened."""
+    _serve(app, store, blobs, host, port, token, no_token, allow_host, browser=not no_browser, as_json=as_json)
+
+
+def _serve(
+    app: str | None, store: str | None, blobs: str | None, host: str, port: int, token: str | None, no_token: bool,
+    allow_host: list[str] | None, *, browser: bool, as_json: bool,
+) -> None:  # fmt: skip
+    from perdure.agent.app_loader import load_agents
+    from perdure.server.auth import is_loopback
+
+    if no_token and token:
+        raise InvalidInput("--token and --no-token exclude each other")
+    if no_token and not is_loopback(host):
+        raise InvalidInput(
+            f"without a token the server listens to this machine only, not to {host}: leave --no-token out"
+        )
+    agents = load_agents(app) if app is not None else []
+    said = None if no_token else token or secrets.token_urlsafe(24)
+    url = find_url(store)
+    hosts = [*(allow_host or ()), *([] if _is_wildcard(host) else [host])]
+    asyncio.run(_run(url, blobs, agents, host, port, said, hosts, made=not token, browser=browser, as_json=as_json))
+
+
+async def _run(
+    url: str, blobs: str | None, agents: list[Agent], host: str, port: int, token: str | None, hosts: list[str], *,
+    made: bool, browser: bool, as_json: bool,
+) -> None:  # fmt: skip
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingExtra("uvicorn", "console") from None
+    import perdure
+    from perdure.server.app import create_app
+
+    options: dict[str, Any] = {"create": False} if "postgresql://" in url or "postgres://" in url else {}
+    async with perdure.open_async(url, blobs=blobs or None, maintain=False, **options) as db:
+        app = create_app(db, token=token, agents=agents, hosts=hosts)
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: Any = None) -> None:
+                await super().startup(sockets)
+                if self.started:
+                    _tell(self, host, token, db.url, made=made, browser=browser, as_json=as_json)
+
+            async def shutdown(self, sockets: Any = None) -> None:
+                # Streams would go on for ever: they are told before anybody waits for them.
+                app.state.ctx.closing.set()
+                await super().shutdown(sockets)
+
+        config = uvicorn.Config(
+            app, host=host, port=port, log_level="warning", access_log=False, server_header=False, ws="none",
+            timeout_graceful_shutdown=10, lifespan="on",
+        )  # fmt: skip
+        server = Server(config)
+        why = _Why()
+        logging.getLogger("uvicorn.error").addFilter(why)
+        # It is raised again once the server has ended: the database is still to be closed, and all went well.
+        before = signal.signal(signal.SIGTERM, _ended)
+        try:
+            await server.serve()
+        except SystemExit:
+            raise _not_there(host, port, why) from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            logging.getLogger("uvicorn.error").removeFilter(why)
+        if not server.started:
+            raise _not_there(host, port, why)
+
+
+class _Why(logging.Filter):
+    """Takes what the server would log about a port that it cannot have: it is told once, by us."""
+
+    said = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is logged."""
+        if isinstance(record.msg, OSError):
+            self.said = record.msg.strerror or str(record.msg)
+            return False
+        return True
+
+
+def _not_there(host: str, port: int, why: _Why) -> InvalidInput:
+    said = f" ({why.said})" if why.said else ""
+    return InvalidInput(f"{host} port {port} cannot be listened on{said}: name another one with --host or --port")
+
+
+def _ended(number: int, frame: FrameType | None) -> None:
+    """A server that was told to end, and has, ends well."""
+
+
+def _tell(server: Any, host: str, token: str | None, store: str, *, made: bool, browser: bool, as_json: bool) -> None:
+    port = server.servers[0].sockets[0].getsockname()[1]
+    name = "127.0.0.1" if _is_wildcard(host) else f"[{host}]" if ":" in host else host
+    address = f"http://{name}:{port}/"
+    # A token that was passed in is known to whoever passed it, and has no place in a log.
+    shown = f"{address}?token={token}" if token and made else address
+    if as_json:
+        print(json.dumps({"url": address, "token": token if made else None, "store": store}), flush=True)
+    else:
+        print(f"serving {store} at {shown}", file=sys.stderr, flush=True)
+    if browser:
+        import webbrowser
+
+        webbrowser.open(f"{address}?token={token}" if token else address)
+
+
+def _is_wildcard(host: str) -> bool:
+    return host in ("", "0.0.0.0", "::", "[::]")

@@ -1,0 +1,83 @@
+"""``SESSION@PLACE``: what it means, and the state that is stored there, as it was written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.errors import NotFound
+from perdure.history.checkpoint import Reading
+from perdure.history.hydrate import load, load_head, locate, look
+from perdure.model import MAIN
+
+if TYPE_CHECKING:
+    from perdure.database import Database
+    from perdure.model import SessionRow
+
+SHORTEST_ID = 6
+
+
+class Opened(NamedTuple):
+    """A session's row and the reading of one of its checkpoints."""
+
+    row: SessionRow
+    reading: Reading
+
+    @property
+    def name(self) -> str:
+        """How the place is written: session and step."""
+        return f"{self.row.id}@{self.reading.step}"
+
+
+def split(db: Database, text: str) -> tuple[str, str]:
+    """Session and place. A session whose own id is the whole text comes first, since ids may contain "@"."""
+    session, at, place = text.rpartition("@")
+    if not at or not session:
+        return text, ""
+    row = db.kernel.store.look(text)
+    return (text, "") if row is not None and row.heads else (session, place)
+
+
+def open_place(db: Database, text: str, branch: str = MAIN) -> Opened:
+    """Read a place without a lease.
+
+    The state is shown as it was stored: a command does not have the program's migrations, and an expired session
+    that nobody has swept yet can still be looked at.
+    """
+    session, place = split(db, text)
+    row = look(db.kernel, session)
+    if not place:
+        return Opened(row, Reading(db.kernel, load_head(db.kernel, row, branch)))
+    line, step = _locate(db, row, place, branch)
+    return Opened(row, Reading(db.kernel, load(db.kernel, session, line, step)))
+
+
+def _locate(db: Database, row: SessionRow, place: str, branch: str) -> tuple[int, int]:
+    if not (place.isascii() and place.isdigit()):
+        return locate(db.kernel, row, place, branch)
+    try:
+        return locate(db.kernel, row, int(place[:18]), branch)
+    except NotFound:
+        if len(place) < SHORTEST_ID:
+            raise
+    # A number that is no step may be the beginning of an id that happens to have no letters.
+    return locate(db.kernel, row, place, branch)
+
+
+def open_matters(reading: Reading) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What waits for somebody at a checkpoint: effects without an outcome, and approvals without a decision."""
+    book = _book(reading)
+    effects = [e for e in book.get("effects", {}).values() if e["status"] in ("started", "in_doubt", "unknown")]
+    approvals = [a for a in book.get("approvals", {}).values() if a["status"] == "pending"]
+    return effects, approvals
+
+
+def known_matters(reading: Reading) -> set[str]:
+    """The ids of all effects and approvals that are known at a checkpoint, whatever became of them."""
+    book = _book(reading)
+    return {one["id"] for part in ("effects", "approvals") for one in book.get(part, {}).values()}
+
+
+def _book(reading: Reading) -> dict[str, Any]:
+    from perdure.state.document import BOOK, plain
+
+    return plain(reading._document.root[BOOK])  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,171 @@
+"""Which sessions a command means, one by one or by their properties, and doing something to all of them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from perdure.errors import InvalidInput, PerdureError, Poisoned, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from perdure.database import Database
+
+BATCH = 500
+SHOWN = 20
+"""Sessions that are named when it could not be done to them."""
+STATES = ("queued", "working", "waiting", "parked", "paused")
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which sessions are meant, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking first.")]
+
+
+class Selection(NamedTuple):
+    """What a person said about the sessions they mean."""
+
+    sessions: list[str] | None = None
+    agent: str | None = None
+    owner: str | None = None
+    status: str | None = None
+    state: str | None = None
+
+    @property
+    def only_agent(self) -> bool:
+        """Whether a whole agent is meant."""
+        return self.agent is not None and not (self.sessions or self.owner or self.status or self.state)
+
+
+class Selected(NamedTuple):
+    """One session that is meant."""
+
+    session: str
+    agent: str
+    owner: str
+    status: str
+
+
+class Failure(NamedTuple):
+    """One that it could not be done to."""
+
+    session: str
+    error: PerdureError
+
+
+def pick(db: Database, chosen: Selection) -> list[Selected]:
+    """The sessions that are meant; ``InvalidInput`` when nothing was said, for that would be all of them."""
+    from perdure.model import Status
+
+    if chosen.sessions:
+        rows = [db.look(session) for session in dict.fromkeys(chosen.sessions)]
+        return [Selected(r.id, r.agent, r.owner, r.status) for r in rows]
+    if not (chosen.agent or chosen.owner or chosen.status or chosen.state):
+        raise InvalidInput("say which sessions: name them, or use --agent, --owner, --status or --state")
+    if chosen.status is not None and chosen.status not in list(Status):
+        raise InvalidInput(f"there is no status {chosen.status[:40]!r}: it is one of {', '.join(Status)}")
+    if chosen.state is not None and chosen.state not in STATES:
+        raise InvalidInput(f"there is no state {chosen.state[:40]!r}: it is one of {', '.join(STATES)}")
+    inside = _by_state(db, chosen) if chosen.state is not None else None
+    found: list[Selected] = []
+    after: str | None = None
+    while rows := db.sessions(agent=chosen.agent, owner=chosen.owner, status=chosen.status, after=after, limit=BATCH):
+        found += [Selected(r.id, r.agent, r.owner, r.status) for r in rows if inside is None or r.id in inside]
+        after = rows[-1].id
+    return found
+
+
+def _by_state(db: Database, chosen: Selection) -> set[str]:
+    from perdure.fleet.board import board_of
+    from perdure.protocols import Filter
+
+    board, found, after = board_of(db), set[str](), None
+    which = Filter(chosen.agent, chosen.owner, chosen.state)
+    while works := board.works(which, after=after, limit=BATCH):
+        found |= {w.session for w in works}
+        after = works[-1].session
+    return found
+
+
+def sure(yes: bool, what: str) -> bool:
+    """Whether somebody really means it; where nobody can be asked, it must have been said before."""
+    if yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidInput(f"this would {what}: look with --dry-run first, then add --yes")
+    if typer.confirm(f"{what[:1].upper()}{what[1:]}?"):
+        return True
+    raise typer.Exit(1)
+
+
+def each(batch: list[Selected], do: Callable[[Selected], Any], failed: list[Failure]) -> int:
+    """Do it to one after the other; one that it cannot be done to keeps nobody from the others."""
+    done = 0
+    for chosen in batch:
+        try:
+            do(chosen)
+            done += 1
+        except PerdureError as error:
+            note_failure(failed, chosen, error)
+    return done
+
+
+def note_failure(failed: list[Failure], chosen: Selected, error: PerdureError) -> None:
+    """Go on with the others, unless what went wrong would go wrong for each of them."""
+    if isinstance(error, (InvalidInput, Unavailable, Poisoned)):
+        raise error
+    failed.append(Failure(chosen.session, error))
+
+
+def act(
+    picked: list[Selected],
+    verb: str,
+    on: Callable[[list[Selected]], int],
+    *,
+    dry_run: bool,
+    as_json: bool,
+    failed: Sequence[Failure] = (),
+) -> None:
+    """Do it to all of them in batches, and say so; or only say which they are.
+
+    Those that ``on`` has put into ``failed`` are named, and the first of their errors says how the command ends.
+    """
+    from perdure.cli.output import Out, print_json
+    from perdure.cli.terminal_text import cut
+
+    done = 0
+    if not dry_run:
+        for at in range(0, len(picked), BATCH):
+            done += on(picked[at : at + BATCH])
+    if as_json:
+        print_json(
+            {
+                "action": verb,
+                "dry_run": dry_run,
+                "sessions": [p.session for p in picked],
+                "changed": done,
+                "failed": [{"session": f.session, "reason": str(f.error)} for f in failed],
+            }
+        )
+        _end(failed)
+        return
+    out = Out()
+    if dry_run:
+        for p in picked:
+            out.line(f"{cut(p.session, 80)}  {p.status}  {cut(p.agent, 40)}")
+        out.line(f"would {verb} {len(picked)} sessions; nothing was done", "yellow")
+    else:
+        out.line(f"{verb}: {done} of {len(picked)} sessions")
+        for one in failed[:SHOWN]:
+            out.line(f"{cut(one.session, 80)}: {cut(str(one.error), 300)}", "bold red")
+        if len(failed) > SHOWN:
+            out.line(f"and {len(failed) - SHOWN} more could not be done", "bold red")
+    _end(failed)
+
+
+def _end(failed: Sequence[Failure]) -> None:
+    if failed:
+        from perdure.cli.program import exit_code
+
+        raise typer.Exit(exit_code(failed[0].error))

@@ -1,0 +1,145 @@
+"""``perdure tail``: commits as they happen, or one session's answers while they are made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli.which_database import BlobsAt, Store, open_existing, open_existing_async
+
+if TYPE_CHECKING:
+    from perdure.cli.chat import Screen
+    from perdure.database import Database
+    from perdure.model import Change
+
+STOPPED = 130
+POLL = 0.2
+PAGE = 1000
+_STYLES = {"in_doubt": "bold red", "failed": "red", "waiting_approval": "yellow"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this file."""
+    app.command("tail")(tail)
+
+
+def tail(
+    session: Annotated[
+        str | None, typer.Argument(metavar="[SESSION]", help="Only this one, word by word.", show_default=False)
+    ] = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    after: Annotated[
+        int | None,
+        typer.Option(metavar="STEP", min=0, help="With SESSION: begin after this step; else with what comes now."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="CURSOR", help="Without SESSION: go on after this cursor of --json, and miss nothing."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Without SESSION: begin with the oldest there is.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when everything there is has been told.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")] = False,
+) -> None:
+    """Follow what is committed, in all sessions or in one, until it is interrupted. Takes no lease.
+
+    Of one session the agent's words are shown while it says them; that ends when its run has ended.
+    """
+    from perdure.errors import InvalidInput
+
+    if session is not None and (since is not None or everything):
+        raise InvalidInput("--since and --all go without SESSION; with one say --after STEP")
+    if session is None and after is not None:
+        raise InvalidInput("--after goes with SESSION; without one say --since CURSOR")
+    if since is not None and everything:
+        raise InvalidInput("--since names where to begin, and --all the beginning: say one of them")
+    try:
+        if session is None:
+            with open_existing(store, blobs) as db:
+                _changes(db, since, everything=everything, once=once, as_json=as_json)
+        else:
+            asyncio.run(_session(session, store, blobs, after, once=once, as_json=as_json))
+    except KeyboardInterrupt:
+        raise typer.Exit(STOPPED) from None
+
+
+def _changes(db: Database, cursor: str | None, *, everything: bool, once: bool, as_json: bool) -> None:
+    import time
+
+    from perdure.stores.latest import latest
+
+    if cursor is None and not everything:
+        cursor = latest(db.kernel.store)
+    while True:
+        page = db.changes(cursor, PAGE)
+        for number, change in enumerate(page.items, 1):
+            # Whoever goes on after a cursor must have had all that comes before it.
+            _print_change(change, page.cursor if number == len(page.items) else None, as_json=as_json)
+        # Whoever reads along through a pipe sees it now, not when some thousand characters have come together.
+        sys.stdout.flush()
+        cursor = page.cursor
+        if not page.items:
+            if once:
+                return
+            time.sleep(POLL)
+
+
+def _print_change(change: Change, cursor: str | None, *, as_json: bool) -> None:
+    if as_json:
+        _print_line({**change._asdict(), "id": change.id.hex(), "cursor": cursor})
+        return
+    from perdure.cli.output import Out
+    from perdure.cli.terminal_text import cut
+    from perdure.system.wording import when
+
+    where = cut(change.session, 80) + (f" on {cut(change.branch, 60)}" if change.branch != "main" else "")
+    words = f"{when(change.at)}  {where}@{change.step}  {cut(change.kind, 20)}  {cut(change.status, 20)}"
+    Out().line(words, _STYLES.get(change.status, ""))
+
+
+def _print_line(value: dict[str, Any]) -> None:
+    """One object in one line; pure ASCII, so that nothing in it can steer a terminal."""
+    from perdure.cli.output import extra
+
+    print(json.dumps(value, ensure_ascii=True, default=extra), flush=True)
+
+
+async def _session(
+    session: str, store: str | None, blobs: str | None, after: int | None, *, once: bool, as_json: bool
+) -> None:
+    from perdure.agent.session_stream import follow
+    from perdure.cli.chat import Screen
+
+    screen = None if as_json else Screen()
+    async with open_existing_async(store, blobs) as db:
+        row = await db.look(session)
+        head = next((h.step for h in row.heads if h.branch == "main"), 0)
+        if once and (after is None or after >= head):
+            return
+        async for event in follow(db, session, after=after):
+            if screen is None:
+                _print_line(event._asdict())
+            else:
+                _show(screen, event)
+                sys.stdout.flush()
+            if once and event.kind in ("step", "committed") and event.step >= head:
+                break
+    if screen is not None:
+        screen.end_line()
+
+
+def _show(screen: Screen, event: Any) -> None:
+    from perdure.cli.terminal_text import cut
+
+    if event.kind == "step":
+        data = event.data
+        about = " ".join(cut(str(data[k]), 80) for k in ("tool", "error", "note") if data.get(k))
+        screen.line(f"· step {event.step}: {cut(data['kind'], 20)} {about}".rstrip(), "dim")
+    elif event.kind == "ended":
+        screen.line(f"({cut(str(event.data.get('status', '')), 40)} at step {event.step})", "dim")
+    else:
+        screen.event(event)

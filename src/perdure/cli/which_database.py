@@ -1,0 +1,148 @@
+"""Which database a command means, and opening it: never making one that is not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.errors import InvalidInput, Unavailable
+from perdure.system.urls import TIERED
+
+if TYPE_CHECKING:
+    from perdure.aio import AsyncDatabase
+    from perdure.database import Database
+
+DEFAULT = os.path.join(".perdure", "agents.db")
+ENDINGS = (".db", ".sqlite", ".sqlite3")
+_MAGIC = b"SQLite format 3\0"
+_OURS = b"PRDR"
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="PERDURE_STORE",
+        metavar="URL",
+        help="The database: sqlite:///agents.db, file:///folder or a path. "
+        "Default: .perdure/agents.db, or the only database in this folder.",
+        show_default=False,
+    ),
+]
+Made = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="PERDURE_STORE",
+        metavar="URL",
+        help="Where it is kept; made if it is not there. Default: .perdure/agents.db in this folder.",
+        show_default=False,
+    ),
+]
+BlobsAt = Annotated[
+    str | None,
+    typer.Option(
+        "--blobs",
+        envvar="PERDURE_BLOBS",
+        metavar="URL",
+        help="Where its blobs are, if not beside it or in it: s3://bucket/prefix, gs://, az:// or file:///folder.",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+class NoDatabase(Unavailable):
+    """There is no database where one was looked for; none was made."""
+
+
+def find_url(given: str | None) -> str:
+    """The URL of an existing database."""
+    if given:
+        return _existing(given)
+    if os.path.exists(DEFAULT):
+        return _existing(DEFAULT)
+    found = sorted(_candidates(Path()))
+    if len(found) == 1:
+        return _existing(found[0])
+    if found:
+        shown = ", ".join(found[:5])
+        raise InvalidInput(f"there are several databases here ({shown}): choose one with --store or PERDURE_STORE")
+    raise NoDatabase(f"there is no database here ({DEFAULT} does not exist): name one with --store or PERDURE_STORE")
+
+
+def open_existing(given: str | None, blobs: str | None = None, *, maintain: bool = False) -> Database:
+    """Open an existing database; commands that only look leave its upkeep to the programs that write it."""
+    import perdure
+
+    url = find_url(given)
+    return perdure.open(url, maintain=maintain, blobs=blobs or None, **_only_there(url))
+
+
+def open_existing_async(given: str | None, blobs: str | None = None, *, maintain: bool = False) -> AsyncDatabase:
+    """The same, awaited."""
+    import perdure
+
+    url = find_url(given)
+    return perdure.open_async(url, maintain=maintain, blobs=blobs or None, **_only_there(url))
+
+
+def _only_there(url: str) -> dict[str, Any]:
+    """On a server only the store itself can tell whether it is there."""
+    return {"create": False} if "postgresql://" in url or "postgres://" in url else {}
+
+
+def path_of(url: str) -> str:
+    """Where an embedded store lies; "" for one that has no path."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    if scheme == "sqlite":
+        # Without the slash it is no proper URL: opening it says what a proper one looks like.
+        return rest[1:] if rest.startswith("/") else ""
+    return rest if scheme == "file" else ""
+
+
+def _existing(url: str) -> str:
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme == "memory":
+        raise InvalidInput("memory:// lives inside one process: a command has nothing to look at in it")
+    if url.startswith(TIERED):
+        return url
+    path = path_of(url)
+    if not separator and os.path.isdir(path):
+        url, scheme = f"file://{os.path.abspath(path)}", "file"
+    if not separator and scheme != "file" and not path.endswith(ENDINGS) and os.path.exists(path):
+        raise InvalidInput(f"{path} names no database: the name of an SQLite database ends in {', '.join(ENDINGS)}")
+    if scheme == "file":
+        if not os.path.exists(os.path.join(path, "perdure.json")):
+            raise NoDatabase(f"there is no database in the folder {path}: nothing was made")
+    elif path and not os.path.isdir(path):
+        if not os.path.exists(path):
+            raise NoDatabase(f"there is no database {path}: nothing was made")
+        if not os.path.getsize(path):
+            raise NoDatabase(f"{path} is empty: no program has written to it yet")
+    return url
+
+
+def _candidates(folder: Path) -> list[str]:
+    """The databases of ours in a folder, by their first bytes."""
+    found = [str(path.parent) for path in folder.glob("*/perdure.json")]
+    return found + [str(path) for path in folder.iterdir() if path.name.endswith(ENDINGS) and _is_ours(path)]
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+        if not header.startswith(_MAGIC):
+            return False
+        if header[68:72] == _OURS:
+            return True
+        # Young databases have their first page in the log only.
+        with path.with_name(path.name + "-wal").open("rb") as file:
+            return _OURS in file.read(1 << 16)
+    except OSError:
+        return False

@@ -1,0 +1,39 @@
+"""A child process that commits until it is killed: what ``perdure doctor`` checks the promise of a disk with.
+
+Run as ``python -m perdure.doctor.kill_test URL SESSION [POINT]``. It prints the number of each commit once that commit
+has returned. At the named point of its third commit, or without one after its third commit, it prints "here" and
+waits for the signal that it will not survive.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+STOP_AT = 3
+
+
+def work(url: str, session: str, point: str = "") -> None:
+    """Commit one number after the other."""
+    import perdure
+    from perdure.system import faults
+
+    with perdure.open(url, maintain=False) as db, db.session(session, ttl=None) as s:
+        for number in range(1, STOP_AT + 1):
+            if point and number == STOP_AT:
+                faults.hook = lambda name: _wait() if name == point else None
+            s.vars["number"] = number
+            s.messages.append({"role": "user", "content": f"message {number}"})
+            s.commit()
+            print(number, flush=True)
+        _wait()
+
+
+def _wait() -> None:
+    print("here", flush=True)
+    while True:
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    work(*sys.argv[1:])

@@ -1,0 +1,312 @@
+"""Watching somebody's app from inside its process: every save, call and answer, and stopping at one of them.
+
+What is patched here is patched in a child process of ``perdure doctor APP`` only.
+"""
+
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# It looks at what the library does, from within.
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import itertools
+import json
+import os
+import sys
+import sysconfig
+import threading
+import time
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+    from perdure.system.flow import Flow
+
+SAVE, TOOL, ANSWER = "save", "tool", "answer"
+MEMORY = "memory"
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_NOT_THEIRS = (_OURS, *(os.path.abspath(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")), "<")
+
+
+class Stop(NamedTuple):
+    """Where an app waits to be killed: after a save, at the end of a tool before anybody knows, inside an answer."""
+
+    what: str = ""
+    number: int = 0
+
+
+def theirs(frame: FrameType | None) -> str:
+    """``FILE:LINE`` of the innermost code of the app that led here; "" when there is none."""
+    while frame is not None:
+        if is_theirs(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def is_theirs(filename: str) -> bool:
+    """Whether a file is the app's own: neither ours, nor Python's, nor a library's."""
+    return not filename.startswith(_NOT_THEIRS)
+
+
+def defined(fn: Any) -> str:
+    """``FILE:LINE`` of a function."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+class Watch:
+    """Tells what an app does, and stops it where it is to be killed."""
+
+    def __init__(
+        self, tell: Callable[..., None], url: str, stop: Stop, *, limit: int = 0, contend: bool = False
+    ) -> None:
+        self._tell, self._url, self._stop = tell, url, stop
+        self._limit, self._contend = limit, contend
+        self._lock = threading.RLock()
+        self._counts: Counter[str] = Counter()
+        self._places: dict[str, str] = {}
+        self._edits: dict[int, tuple[Any, Counter[str]]] = {}
+        """By document: how often each line of the app has added something since the last save. Held, as handles are
+        below, so that Python gives no other one the same number."""
+        self._sealed: dict[int, dict[str, Any]] = {}
+        self._rivalled: dict[int, Any] = {}
+        self._direct: Counter[str] = Counter()
+        self._mine = threading.local()
+
+    def install(self) -> None:
+        """From now on; before the app is loaded."""
+        self._redirect()
+        self._watch_saves()
+        self._watch_edits()
+        self._watch_tools()
+        self._watch_refusals()
+
+    def passed(self, what: str) -> None:
+        """One more of these has happened: it may be the one to be killed at."""
+        with self._lock:
+            self._counts[what] += 1
+            here = Stop(what, self._counts[what]) == self._stop
+        if here:
+            self._tell(event="here")
+            while True:
+                time.sleep(60)
+
+    # -- stores -------------------------------------------------------------------------------------------------
+
+    def _redirect(self) -> None:
+        """Whatever store the app names, it gets one in the scratch folder: nobody's real sessions are killed."""
+        from perdure import opening
+
+        kernel: Any = opening._kernel
+
+        def scratch(url: str | None, keys: Any, codec: str, schema: str, migrations: Any, blobs: Any, clock: Any,
+                    options: dict[str, Any]) -> Any:  # fmt: skip
+            if url == self._url or (url or "").startswith("memory:"):
+                return kernel(url, keys, codec, schema, migrations, blobs, clock, options)
+            with self._lock:
+                number = len(self._places)
+                ours = self._places.setdefault(url or "", self._url if not number else f"{self._url}-{number}.db")
+            return kernel(ours, keys, codec, schema, migrations, None, clock, {})
+
+        opening._kernel = scratch  # pyright: ignore[reportAttributeAccessIssue]
+
+    # -- saves --------------------------------------------------------------------------------------------------
+
+    def _watch_saves(self) -> None:
+        from perdure.database import DatabaseFlows
+        from perdure.errors import Conflict
+        from perdure.session.journal import SessionCore
+
+        send, seal = SessionCore._send, SessionCore._seal
+        updating = DatabaseFlows._update_flow.__code__
+
+        def sealed(s: Any, kind: str, ops: list[Any], *rest: Any) -> Any:
+            made = seal(s, kind, ops, *rest)
+            _, edits = self._edits.pop(id(s._document), (None, Counter[str]()))
+            loop = edits.most_common(1)
+            told = {"answers": _answers(ops), "loop": loop[0][1] if loop else 0, "at": loop[0][0] if loop else ""}
+            self._sealed[id(s)] = told
+            return made
+
+        def sent(s: Any) -> Flow[None]:
+            retried = _inside(sys._getframe(), updating)
+            about = {
+                "session": s.id, "free": s._lease is None and not retried, "retried": retried, "who": _who(),
+                "where": theirs(sys._getframe()),
+                "memory": type(s.kernel.store).__module__.endswith(f".{MEMORY}"), **self._sealed.pop(id(s), {}),
+            }  # fmt: skip
+            if getattr(self._mine, "rival", False):
+                yield from send(s)
+                return
+            if self._contend and about["free"] and id(s) not in self._rivalled:
+                self._rivalled[id(s)] = s
+                self._rival(s.id)
+            try:
+                yield from send(s)
+            except Conflict:
+                self._tell(event=SAVE, lost=True, direct=[], **about)
+                raise
+            with self._lock:
+                direct, self._direct = self._direct.most_common(), Counter()
+            self._tell(event=SAVE, lost=False, direct=direct, **about)
+            self.passed(SAVE)
+
+        SessionCore._seal = sealed  # type: ignore[method-assign]
+        SessionCore._send = sent  # type: ignore[method-assign]
+
+    def _rival(self, session: str) -> None:
+        """Somebody else saves the session first."""
+        import perdure
+
+        def touch(s: Any) -> None:
+            s.vars["doctor"] = s.vars.get("doctor", 0) + 1
+
+        self._mine.rival = True
+        try:
+            with perdure.open(self._url, maintain=False) as db:
+                db.update(session, touch)
+        finally:
+            self._mine.rival = False
+
+    def _watch_edits(self) -> None:
+        """See which line of the app adds to a state again and again."""
+        from perdure.state.document import TrackedDict, TrackedList
+
+        def watched(change: Callable[..., None]) -> Callable[..., None]:
+            @functools.wraps(change)
+            def changed(node: Any, *args: Any) -> None:
+                change(node, *args)
+                caller = sys._getframe(1)
+                if is_theirs(caller.f_code.co_filename):
+                    place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+                    self._edits.setdefault(id(node._doc), (node._doc, Counter()))[1][place] += 1
+
+            return changed
+
+        TrackedList.append = watched(TrackedList.append)  # type: ignore[method-assign]
+        TrackedDict.__setitem__ = watched(TrackedDict.__setitem__)  # type: ignore[method-assign]
+
+    def _watch_refusals(self) -> None:
+        """What is no JSON is told even when the app takes no notice."""
+        from perdure.errors import NotJson
+
+        made = NotJson.__init__
+
+        def told(error: NotJson, path: Sequence[str | int], what: str, hint: str = "") -> None:
+            made(error, path, what, hint)
+            self._tell(event="refused", words=str(error), where=theirs(sys._getframe()))
+
+        NotJson.__init__ = told  # type: ignore[method-assign]
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def _watch_tools(self) -> None:
+        from perdure.session import effects
+        from perdure.session.tools import Tool, in_time
+
+        call = Tool.__call__
+
+        def watched(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
+            timed = in_time(fn, limit)
+
+            def over() -> None:
+                self._tell(event=TOOL, name=getattr(fn, "__name__", "?"), where=defined(fn))
+                self.passed(TOOL)
+
+            if inspect.iscoroutinefunction(timed):
+
+                async def awaited(**kwargs: Any) -> Any:
+                    result = await timed(**kwargs)
+                    over()
+                    return result
+
+                return awaited
+
+            def blocking(**kwargs: Any) -> Any:
+                result = timed(**kwargs)
+                over()
+                return result
+
+            return blocking
+
+        def direct(tool: Tool, *args: Any, **kwargs: Any) -> Any:
+            caller = sys._getframe(1)
+            if is_theirs(caller.f_code.co_filename) and not tool.read:
+                with self._lock:
+                    self._direct[f"{caller.f_code.co_filename}:{caller.f_lineno}"] += 1
+            return call(tool, *args, **kwargs)
+
+        effects.in_time = watched
+        Tool.__call__ = direct  # type: ignore[method-assign]
+
+    def watch_model(self, kind: type[Any]) -> None:
+        """See what is asked of models of this class, and refuse what is too long for the one that is played."""
+        from perdure.agent.models import Answer, Delta, Request
+        from perdure.errors import ContextTooLong
+
+        answer: Callable[..., Any] = kind.answer
+
+        async def watched(model: Any, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Answer:
+            size = len(json.dumps([request.messages, request.tools], default=repr)) // 4
+            self._tell(event=ANSWER, size=size, refused=bool(self._limit and size > self._limit))
+            if self._limit and size > self._limit:
+                raise ContextTooLong(f"{size} tokens do not fit into {self._limit}")
+            begun = False
+
+            def heard(delta: Delta) -> None:
+                nonlocal begun
+                if on_delta is not None:
+                    on_delta(delta)
+                if not begun:
+                    begun = True
+                    self.passed(ANSWER)
+
+            found = await answer(model, request, heard if on_delta is not None else None)
+            if not begun:
+                self.passed(ANSWER)
+            return found
+
+        kind.answer = watched
+
+
+def _answers(ops: list[Any]) -> int:
+    """How many answers of a model one save adds."""
+    from perdure.state.delta import APPEND, SPLICE
+
+    added: list[Any] = []
+    for op in ops:
+        if list(op[1]) == ["s", "messages"]:
+            added += op[2] if op[0] == APPEND else op[4] if op[0] == SPLICE else []
+    return sum(isinstance(m, dict) and m.get("role") == "assistant" for m in added)
+
+
+def _inside(frame: FrameType | None, code: Any) -> bool:
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_thread = threading.local()
+_tasks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_numbers = itertools.count(1)
+
+
+def _who() -> str:
+    """Which of the app's processes, threads and tasks this is: what Python calls them is used again."""
+    try:
+        task: Any = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    if task is not None:
+        return f"{os.getpid()}/{_tasks.setdefault(task, next(_numbers))}"
+    if not hasattr(_thread, "number"):
+        _thread.number = next(_numbers)
+    return f"{os.getpid()}/{_thread.number}"

@@ -1,0 +1,123 @@
+"""What a fleet is doing, for people and pages; and the few things they can wish of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from perdure.errors import InvalidInput, NotFound
+from perdure.fleet.board import board_of
+from perdure.history.hydrate import look
+from perdure.protocols import Filter, NewWork
+from perdure.system.lease_holders import is_dead
+from perdure.system.names import check_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from perdure.database import DatabaseFlows
+    from perdure.protocols import Board, WorkerRow
+
+
+DEEDS = ("pause", "unpause", "retry")
+SILENT = 60_000
+"""Milliseconds after which a worker that was not heard of no longer counts as serving its agents."""
+
+
+class Chosen(Protocol):
+    """A session that something is to be done to."""
+
+    @property
+    def session(self) -> str: ...
+    @property
+    def agent(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+
+
+class Fleet(NamedTuple):
+    """A fleet at one moment."""
+
+    workers: list[WorkerRow]
+    agents: dict[str, dict[str, int]]
+    """How many sessions are in which state, by agent."""
+    unserved: list[str]
+    """Agents with something to do that no worker has."""
+    held: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As programs see it; the shape is documented."""
+        return {
+            "workers": [w._asdict() | {"agents": list(w.agents)} for w in self.workers],
+            "agents": self.agents,
+            "unserved": self.unserved,
+            "held": self.held,
+        }
+
+
+def fleet_of(db: DatabaseFlows) -> Fleet:
+    """How a fleet stands. Blocks while it reads."""
+    board = board_of(db)
+    workers = board.workers()
+    agents: dict[str, dict[str, int]] = {}
+    for (agent, state), number in board.counts().items():
+        agents.setdefault(agent, {})[state] = number
+    served = served_by(workers)
+    waiting = sorted(a for a, states in agents.items() if a not in served and states.get("queued"))
+    return Fleet(workers, agents, waiting, board.held())
+
+
+def served_by(workers: Iterable[WorkerRow]) -> set[str]:
+    """The agents that somebody serves. A worker that died serves nobody, although its row stays until it is found."""
+    return {name for w in workers if w.age < SILENT and not is_dead(w.id) for name in w.agents}
+
+
+def drain_workers(db: DatabaseFlows, which: str | None, *, wait: float, here: bool) -> tuple[int, int]:
+    """Tell workers to go; how many were told, and how many of them are still there after the wait."""
+    board = board_of(db)
+    meant = [w.id for w in board.workers() if _is_meant(w, which, here)]
+    if which is not None and not meant:
+        raise NotFound(f"there is no worker {which[:80]!r}: perdure workers lists them")
+    told = sum(board.wish(worker, "drain") for worker in meant)
+    end = time.monotonic() + wait
+    left = _left(board, meant)
+    while left and time.monotonic() < end:
+        time.sleep(0.1)
+        left = _left(board, meant)
+    return told, left
+
+
+def _is_meant(w: WorkerRow, which: str | None, here: bool) -> bool:
+    return (which is None or which in (w.id, str(w.pid))) and (not here or w.host == os.uname().nodename)
+
+
+def _left(board: Board, meant: Sequence[str]) -> int:
+    return sum(w.id in meant for w in board.workers())
+
+
+def steer(db: DatabaseFlows, sessions: Iterable[str], do: str) -> int:
+    """Pause, unpause or retry sessions by their names; how many were changed. Blocks."""
+    rows = [look(db.kernel, check_session(session)) for session in dict.fromkeys(sessions)]
+    return change(db, [Named(row.id, row.agent, row.owner) for row in rows], do)
+
+
+class Named(NamedTuple):
+    """A session by its name, with what the board wants to know of it."""
+
+    session: str
+    agent: str
+    owner: str
+
+
+def change(db: DatabaseFlows, chosen: Sequence[Chosen], do: str) -> int:
+    """Pause, unpause or retry sessions; to be tried again they are put on the board if they are not there."""
+    if do not in DEEDS:
+        raise InvalidInput(f"what is done to a session is one of {', '.join(DEEDS)}, not {do!r:.40}")
+    board = board_of(db)
+    meant = Filter(sessions=tuple(c.session for c in chosen))
+    if do == "retry":
+        # What is there keeps its priority.
+        there = {w.session: w.priority for w in board.works(meant, limit=len(chosen))}
+        board.put([NewWork(c.session, c.agent, c.owner, there.get(c.session, 0)) for c in chosen if c.agent])
+    return board.change(meant, do, db.kernel.clock.wall())

@@ -1,0 +1,398 @@
+"""A few connections to one server, and work done over them: again when one was lost, until patience ends.
+
+Kept by ourselves rather than by a pool with threads: whoever needs a connection makes it, so an error is told to
+the caller whose error it is, nothing runs in the background, and a fork is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import psycopg
+from psycopg import Error, generators
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import ExecStatus
+from psycopg.rows import tuple_row
+from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
+
+from perdure.errors import ForkedProcess, HandleClosed, InvalidInput, OutcomeUnknown, PerdureError, Unavailable
+from perdure.links.postgres_errors import (
+    is_clash,
+    is_lost,
+    is_replica,
+    is_worth_another_try,
+    may_come_back,
+    not_connected,
+    translate,
+)
+from perdure.system.clock import SystemClock
+from perdure.system.urls import shown, take
+
+if TYPE_CHECKING:
+    from perdure.protocols import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from psycopg.abc import PQGen
+    from psycopg.pq.abc import PGconn, PGresult
+
+    # MOVED
+
+T = TypeVar("T")
+Rows = list[tuple[Any, ...]]
+
+POOL = 8
+"""Connections of one handle at most."""
+PATIENCE = 10.0
+"""Seconds during which a lost connection is made again."""
+TIMEOUT = 20.0
+"""Seconds to wait for the answer to one statement."""
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
+_FINE = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that does not wait for ever."""
+
+    limit: float | None = TIMEOUT
+
+    def __init__(self, pgconn: PGconn, row_factory: Any = tuple_row) -> None:
+        super().__init__(pgconn, row_factory)
+        self._perdure_names: dict[str, bytes] = {}
+
+    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """Wait for an answer as long as the limit says; a server that keeps silent counts as lost."""
+        return super().wait(gen, interval, self.limit if timeout is None else timeout)
+
+    def ask(self, sql: str, values: Sequence[Any] = ()) -> Rows:
+        """Run one statement and give all its rows."""
+        cursor = psycopg.Cursor(self)
+        cursor.format = psycopg.pq.Format.BINARY
+        cursor.execute(sql, values)  # type: ignore[arg-type]
+        # Not by asking for a description, which is costly to make.
+        return cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
+
+    def ask_raw(self, sql: str, values: Sequence[bytes | None], formats: Sequence[int]) -> PGresult:
+        """The same for what is asked all the time, with ``$1`` and so on for values that are encoded already.
+
+        This leaves out what a cursor does for every statement, which is more than half of what a client spends on it.
+        """
+        if self.prepare_threshold is None:
+            self.pgconn.send_query_params(sql.encode(), values, None, formats)
+            return self._answer()
+        try:
+            return self._ask_named(sql, values, formats)
+        except psycopg.errors.InvalidSqlStatementName:
+            # The driver lets all prepared statements go after a rollback, ours with them. Nothing was done: once more.
+            self._perdure_names.clear()
+            if self.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                raise
+        return self._ask_named(sql, values, formats)
+
+    def _ask_named(self, sql: str, values: Sequence[bytes | None], formats: Sequence[int]) -> PGresult:
+        name = self._perdure_names.get(sql)
+        if name is None:
+            name = f"perdure_{len(self._perdure_names)}".encode()
+            self.pgconn.send_prepare(name, sql.encode())
+            self._answer()
+            self._perdure_names[sql] = name
+        self.pgconn.send_query_prepared(name, values, formats)
+        return self._answer()
+
+    def _answer(self) -> PGresult:
+        result = self.wait(generators.execute(self.pgconn))[-1]
+        if result.status not in _FINE:
+            raise psycopg.errors.error_from_result(result)
+        return result
+
+    def each(self, sql: str, many: Sequence[Sequence[Any]]) -> None:
+        """Run one statement for each of many values."""
+        if many:
+            with self.cursor() as cursor:
+                cursor.executemany(sql, many)  # type: ignore[arg-type]
+
+    def run(self, script: str) -> None:
+        """Run several statements in one go, without values."""
+        self.execute(script, prepare=False)  # type: ignore[arg-type]
+
+
+class Link:
+    """Connections to one place. May be used from any thread."""
+
+    def __init__(self, place: Place, *, size: int = POOL, patience: float = PATIENCE, timeout: float = TIMEOUT) -> None:
+        if size < 1 or patience < 0 or timeout <= 0:
+            raise InvalidInput("pool is at least 1, patience at least 0 and timeout more than 0")
+        self.url = place.url
+        self.pooled = place.pooled
+        self._place = place
+        self._size = size
+        self._patience = patience
+        self._timeout = timeout
+        self._pid = os.getpid()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(size)
+        self._idle: list[Connection] = []
+
+    def check(self) -> None:
+        """Refuse to work on a handle that is closed or from another process."""
+        if self._closed:
+            raise HandleClosed(f"{self.url}: this handle was closed: open a new one")
+        if os.getpid() != self._pid:
+            raise ForkedProcess(
+                f"{self.url}: this handle was opened in process {self._pid}, before a fork: "
+                "open a new one in this process"
+            )
+
+    def do(self, what: str, work: Callable[[Connection], T], *, writes: bool = True, whole: bool = True) -> T:
+        """Do some work on a connection; when that is lost, on another one. The work must bear being done twice.
+
+        With ``writes`` a loss that no retry could make good is ``OutcomeUnknown``: it may have been done. Without
+        ``whole`` the caller can do it in pieces, and is told at once when other transactions are in the way. Errors
+        of the server are told as ours.
+        """
+        self.check()
+        sent, pause, deadline = False, _FIRST_PAUSE, 0.0
+        while True:
+            try:
+                connection = self._take()
+            except psycopg.Error as error:
+                failure, hopeless = not_connected(error, self.url), not may_come_back(error)
+            else:
+                try:
+                    result = work(connection)
+                except BaseException as error:
+                    if is_lost(error):
+                        self._lose(connection)
+                        sent, hopeless = True, False
+                        failure = Unavailable(f"{self.url}: the connection was lost ({_why(error)})")
+                    elif is_worth_another_try(error) and (whole or not is_clash(error)):
+                        self._give(connection)
+                        hopeless = False
+                        failure = translate(error, self.url) or Unavailable(self.url)
+                    else:
+                        self._give(connection)
+                        if is_replica(error):
+                            self.forget()
+                        raise self._known(error) from None
+                else:
+                    self._give(connection)
+                    return result
+            now = time.monotonic()
+            deadline = deadline or now + self._patience
+            if hopeless or now + pause > deadline:
+                if sent and writes:
+                    raise OutcomeUnknown(
+                        f"{what}: {self.url} did not answer, and could not be asked again within {self._patience:g} "
+                        "seconds: it may or may not have been done; try again, or look it up"
+                    ) from None
+                raise failure from None
+            # Jitter, so that a fleet does not come back all at one moment.
+            time.sleep(pause * (0.5 + random.random() / 2))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def ask(self, what: str, sql: str, values: Sequence[Any] = (), *, writes: bool = True) -> Rows:
+        """Run one statement; see :meth:`do`."""
+        return self.do(what, lambda connection: connection.ask(sql, values), writes=writes)
+
+    def _known(self, error: BaseException) -> BaseException:
+        if isinstance(error, PerdureError):
+            return error
+        return translate(error, self.url) or error
+
+    # -- connections -------------------------------------------------------------------------------
+
+    def _take(self) -> Connection:
+        if not self._slots.acquire(timeout=self._timeout):
+            raise Unavailable(
+                f"{self.url}: all {self._size} connections were in use for {self._timeout:g} seconds; nothing was "
+                "written: open with a larger pool="
+            )
+        try:
+            while True:
+                with self._lock:
+                    self.check()
+                    connection = self._idle.pop() if self._idle else None
+                if connection is None:
+                    return self._connect()
+                if _is_quiet(connection):
+                    return connection
+                # The server has said good-bye, or worse. Nothing was sent over this one: another's turn.
+                connection.close()
+        except BaseException:
+            self._slots.release()
+            raise
+
+    def _connect(self) -> Connection:
+        # Prepared statements belong to one server connection, which a pooler gives to everyone in turn.
+        connection = Connection.connect(**self._place.parameters, autocommit=True, prepare_threshold=None)
+        try:
+            connection.limit = self._timeout
+            connection.adapters.register_dumper(int, Int8Dumper)
+            connection.adapters.register_dumper(int, Int8BinaryDumper)
+            if self.pooled is None:
+                # A pooler makes up the process number that it tells its clients.
+                ((pid,),) = connection.ask("select pg_backend_pid()")
+                self.pooled = pid != connection.info.backend_pid
+            connection.prepare_threshold = None if self.pooled else 0
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _give(self, connection: Connection) -> None:
+        if connection.closed or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            connection.close()
+        else:
+            with self._lock:
+                kept = not self._closed
+                if kept:
+                    self._idle.append(connection)
+            if not kept:
+                connection.close()
+        self._slots.release()
+
+    def _lose(self, connection: Connection) -> None:
+        """A lost connection rarely goes alone: the idle ones are made anew, too."""
+        connection.close()
+        self.forget()
+        self._slots.release()
+
+    def forget(self) -> None:
+        """Close the connections that nobody uses at the moment."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def close(self) -> None:
+        """Close all connections; those in use are closed when they are given back. Again: no error."""
+        # In a forked child the connections belong to the parent: they are left alone, not closed.
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._closed = True
+        self.forget()
+
+
+def _is_quiet(connection: Connection) -> bool:
+    """Whether nothing came in while the connection was idle: an idle server speaks only to say that it ends."""
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return not poll.poll(0)
+
+
+def _why(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
+
+
+_DEFAULTS = {
+    "application_name": "perdure",
+    "connect_timeout": "5",
+    # A server that vanished without a word is noticed within a minute, also by a connection that only waits.
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+_ODD = re.compile(r"""[\x00-\x1f"'%$\\]""")
+_WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+class Place(NamedTuple):
+    """A schema of a database. The parameters hold the password: they are never shown."""
+
+    parameters: dict[str, Any]
+    schema: str
+    """The PostgreSQL schema that holds the tables; "" means the connection's current one."""
+    pooled: bool | None
+    """Whether a transaction pooler such as PgBouncer is in between; None: find out."""
+    url: str
+    """As it may be shown."""
+
+    def __repr__(self) -> str:
+        return f"Place({self.url!r})"
+
+
+def place_of(url: str) -> Place:
+    """Take a URL apart.
+
+    >>> place = place_of("postgresql://ana:pw@db.example/agents?schema=shop&pgbouncer=true")
+    >>> place.schema, place.pooled, place
+    ('shop', True, Place('postgresql://ana@db.example/agents?schema=shop&pgbouncer=true'))
+    """
+    try:
+        rest, ours = take(url, "schema", "pgbouncer")
+        named = ours.get("schema", "")
+        parameters: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(rest), "client_encoding": "UTF8"}
+    except (Error, ValueError):
+        # The driver's words may quote a part of the URL, and with it the password.
+        raise InvalidInput(
+            f"{shown(url)} is no PostgreSQL URL: write postgresql://user:password@host:port/database, "
+            "with every character other than letters and digits of the password as %XX"
+        ) from None
+    if _ODD.search(named) or len(named.encode("utf-8", "replace")) > 63:
+        raise InvalidInput(
+            f"{named!r:.80} will not do as the name of a schema: use letters, digits and the like, up to 63 bytes"
+        )
+    word = ours.get("pgbouncer")
+    if word is not None and word.lower() not in _WORDS:
+        raise InvalidInput(f"pgbouncer is true or false, not {word!r:.40}")
+    return Place(parameters, named, None if word is None else _WORDS[word.lower()], shown(url))
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier in SQL.
+
+    >>> quoted("Order book")
+    '"Order book"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+SERVER_NOW = "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+"""The server's time in ms, in SQL."""
+
+
+class Time:
+    """Wall and lease time to pass to the server; None means that it takes its own."""
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock = None if clock is None or isinstance(clock, SystemClock) else clock
+
+    def now(self) -> tuple[int | None, int | None]:
+        """The wall clock and the clock that leases run by."""
+        return (None, None) if self._clock is None else (self._clock.wall(), self._clock.monotonic())
+
+
+def packed(text: str) -> str:
+    r"""The text as it is stored.
+
+    >>> packed("trip-42")
+    'trip-42'
+    >>> packed("nul\0inside") < packed("nul\1inside") < packed("nul\2inside")
+    True
+    """
+    if "\0" in text or "\1" in text:
+        return text.replace("\1", "\1\2").replace("\0", "\1\1")
+    return text
+
+
+def unpacked(text: str) -> str:
+    r"""The text that was stored.
+
+    >>> unpacked(packed("\0\1\1\0\2")) == "\0\1\1\0\2"
+    True
+    """
+    return text.replace("\1\1", "\0").replace("\1\2", "\1") if "\1" in text else text

@@ -1,0 +1,181 @@
+"""The one table of the API: what each path takes and answers. It checks requests, and the documentation is made of it.
+
+Paths are matched on what was sent, segment by segment: a session's id may hold a slash, which a client writes as %2F.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+
+from perdure.server.problems import Refusal, clean
+from perdure.server.request_checks import respond
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from perdure.server.request_checks import Receive, Scope, Send
+    from perdure.server.resources import Ctx
+
+PREFIX = "/api/v1"
+JSON = "application/json"
+SSE = "text/event-stream"
+
+Q = TypeVar("Q")
+B = TypeVar("B")
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+class Call(Generic[Q, B]):
+    """One request, checked: ``query`` and ``body`` are what the table says they are."""
+
+    def __init__(self, ctx: Ctx, path: dict[str, str], query: Q, body: B, headers: dict[str, str]) -> None:
+        self.ctx = ctx
+        self.path = path
+        self.query = query
+        self.body = body
+        self.headers = headers
+
+    @property
+    def session(self) -> str:
+        """The session that the path names."""
+        return self.path["session"]
+
+
+class Answer(NamedTuple):
+    """An answer that is no JSON of the table's: a stream, or text."""
+
+    send: Callable[[Send, Receive], Awaitable[None]]
+
+
+class Endpoint(NamedTuple):
+    """One row of the table."""
+
+    method: str
+    path: str
+    """Below the prefix; ``{name}`` stands for one segment."""
+    handler: Callable[[Call[Any, Any]], Awaitable[Any]]
+    answer: Any
+    """The type of the answer's body."""
+    query: type[msgspec.Struct] = Nothing
+    body: type[msgspec.Struct] | None = None
+    status: int = 200
+    errors: tuple[int, ...] = ()
+    """Beside those that every request may end with."""
+    media: str = JSON
+    open: bool = False
+    """Whether it is answered without a token."""
+    tag: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name in generated clients."""
+        return self.handler.__name__
+
+    @property
+    def about(self) -> str:
+        """What it does, as the handler's docstring says."""
+        return (self.handler.__doc__ or "").strip()
+
+    @property
+    def segments(self) -> list[str]:
+        """The parts of its path."""
+        return self.path.strip("/").split("/")
+
+
+class Api:
+    """Answers requests by the table."""
+
+    def __init__(self, ctx: Ctx, table: Sequence[Endpoint]) -> None:
+        self._ctx = ctx
+        self._table = [(e.segments, e) for e in table]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        endpoint, path = self._find(scope)
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        query = _query(endpoint, scope["query_string"])
+        body = _body(endpoint, headers, (await receive()).get("body", b""))
+        found = await endpoint.handler(Call(self._ctx, path, query, body, headers))
+        if isinstance(found, Answer):
+            await found.send(send, receive)
+        else:
+            await respond(send, endpoint.status, _encoded(found), JSON, {})
+
+    def _find(self, scope: Scope) -> tuple[Endpoint, dict[str, str]]:
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        sent = raw.partition(b"?")[0].partition(PREFIX.encode() + b"/")[2]
+        parts = [_decoded(part) for part in sent.split(b"/")]
+        others: list[str] = []
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        for segments, endpoint in self._table:
+            path = _matched(segments, parts)
+            if path is None:
+                continue
+            if endpoint.method == method:
+                return endpoint, path
+            others.append(endpoint.method)
+        if others:
+            allowed = ", ".join(sorted({*others, *(["HEAD"] if "GET" in others else [])}))
+            raise Refusal(405, "wrong-method", f"this path has {allowed}", Allow=allowed)
+        raise Refusal(404, "no-such-path", f"there is nothing at this path: {PREFIX}/openapi.json lists what there is")
+
+
+def _matched(segments: list[str], parts: list[str]) -> dict[str, str] | None:
+    if len(segments) != len(parts):
+        return None
+    found: dict[str, str] = {}
+    for segment, part in zip(segments, parts, strict=True):
+        if segment.startswith("{"):
+            found[segment[1:-1]] = part
+        elif segment != part:
+            return None
+    return found
+
+
+def _decoded(part: bytes) -> str:
+    try:
+        return unquote_to_bytes(part).decode()
+    except UnicodeDecodeError:
+        raise Refusal(422, "invalid-request", "the path is not UTF-8") from None
+
+
+def _query(endpoint: Endpoint, raw: bytes) -> Any:
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100)
+    except ValueError:
+        raise Refusal(422, "invalid-request", "the query is not percent-encoded UTF-8") from None
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Refusal(422, "invalid-request", "a parameter was given twice")
+    try:
+        query = msgspec.convert(found, endpoint.query, strict=False)
+    except msgspec.ValidationError as e:
+        raise Refusal(422, "invalid-request", clean(f"in the query: {e}")) from None
+    if nothing := [name for name in found if getattr(query, name) is None]:
+        # "null" would pass for a number that was left out.
+        raise Refusal(422, "invalid-request", f"in the query: {nothing[0]} has no value; leave it out")
+    return query
+
+
+def _body(endpoint: Endpoint, headers: dict[str, str], raw: bytes) -> Any:
+    if endpoint.body is None:
+        return None
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON and (raw or kind):
+        raise Refusal(415, "wrong-media-type", f"send {JSON}")
+    try:
+        return msgspec.json.decode(raw or b"{}", type=endpoint.body)
+    except msgspec.ValidationError as e:
+        raise Refusal(422, "invalid-request", clean(f"in the body: {e}")) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise Refusal(400, "not-json", clean(str(e))) from None
+
+
+def _encoded(value: Any) -> bytes:
+    return msgspec.json.encode(value)

@@ -1,0 +1,222 @@
+"""What waits for people: calls that need agreement, questions of tools, and calls whose outcome nobody knows."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from perdure.errors import InvalidInput
+from perdure.fleet.status import served_by
+from perdure.model import MAIN
+from perdure.protocols import Boarded, NewWork
+from perdure.server.api.approvals import doubts_of, list_approvals, list_in_doubt, resolve_effect, session_approvals
+from perdure.server.api.routing import Call, Nothing
+from perdure.server.console.page_text import editable
+from perdure.server.console.rendering import asked, decider, named, see, short_mark
+from perdure.server.problems import Refusal
+from perdure.server.shapes import WaitingAsked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from perdure.server.console.rendering import Console
+    from perdure.server.resources import Ctx
+    from perdure.server.shapes import Interrupt
+
+PAGE = 50
+LONGEST = 700_000
+"""Characters of arguments as somebody edits them."""
+
+
+class Ask(NamedTuple):
+    """One request to a person."""
+
+    id: str
+    session: str
+    branch: str
+    tool: str
+    args: Any
+    args_json: str | None
+    """For somebody to edit; None when they are too long for that."""
+    args_mark: str
+    """Tells whether they were edited."""
+    facts: Any
+    because: str
+    asked: int
+    expires: int
+    question: str
+    choices: list[tuple[str, str]]
+    """Answers to choose from, where the tool names them: as JSON, and as people read them."""
+    kind: str
+    """What an answer is: yes_no, choice, text, or "" for a value that is typed as JSON."""
+
+
+class Deciding:
+    """The pages of approvals and of calls in doubt."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    async def approvals(self, request: Request) -> Response:
+        """Everything that waits for agreement or an answer."""
+        ctx, q = self._console.ctx, request.query_params
+        session, after, aside = asked(q, "id"), asked(q, "after", 600), bool(asked(q, "aside", 10))
+        if session:
+            found = await session_approvals(Call(ctx, {"session": session}, Nothing(), None, {}))
+            waiting, following = found.interrupts, None
+        else:
+            waiting, following = await self._waiting(after, aside)
+        asks = sorted((ask_of(i) for i in waiting), key=lambda a: a.asked)
+        part = request.headers.get("hx-target") == "waiting"
+        return self._console.page(
+            request, "approvals_list.html" if part else "approvals.html", asks=asks, following=following,
+            session=session, after=after, aside=aside,
+        )  # fmt: skip
+
+    async def _waiting(self, after: str, aside: bool) -> tuple[list[Interrupt], str | None]:
+        """A page of what waits: the sessions looked into may have none, so some more are."""
+        found: list[Interrupt] = []
+        following: str | None = after or None
+        for _ in range(4):
+            call = Call(self._console.ctx, {}, WaitingAsked(after=following, limit=PAGE, aside=aside), None, {})
+            page = await list_approvals(call)
+            found += page.interrupts
+            following = page.next
+            if following is None or len(found) >= PAGE:
+                break
+        return found, following
+
+    async def decide(self, request: Request) -> Response:
+        """Agree, agree to something else, refuse, or answer; once."""
+        form = await request.form()
+        db = self._console.ctx.db
+        session, approval, by = named(form, "session"), asked(form, "approval", 100), decider(form)
+        do, reason = asked(form, "do", 10), asked(form, "reason", 2000)
+        if do == "reject":
+            await db.reject(session, approval, by=by, reason=reason)
+        elif do == "answer":
+            await db.answer(session, approval, _answer(form), by=by, reason=reason)
+        elif do == "approve":
+            await db.approve(session, approval, by=by, reason=reason, args=_edited(form))
+        else:
+            raise InvalidInput("a decision is to approve, to reject or to answer")
+        words = {"reject": "Rejected", "answer": "Answered", "approve": "Approved"}[do]
+        if (named(form, "branch") or MAIN) != MAIN:
+            # Nobody runs a branch by himself: whether its calls may change anything, a person says.
+            return see(request, "/approvals", by=by, told=f"{words}. It is taken up when the branch is run on.")
+        left = await go_on(self._console.ctx, session)
+        after = left or "The session goes on as soon as a worker takes it up."
+        return see(request, "/approvals", by=by, told=f"{words}. {after}")
+
+    async def doubts(self, request: Request) -> Response:
+        """Calls that were started and whose outcome nobody knows."""
+        ctx, q = self._console.ctx, request.query_params
+        session, after, aside = asked(q, "id"), asked(q, "after", 600), bool(asked(q, "aside", 10))
+        if session:
+            effects, following = await doubts_of(ctx, session), None
+        else:
+            wanted = WaitingAsked(after=after or None, limit=PAGE, aside=aside)
+            found = await list_in_doubt(Call(ctx, {}, wanted, None, {}))
+            effects, following = found.effects, found.next
+        part = request.headers.get("hx-target") == "waiting"
+        return self._console.page(
+            request, "doubts_list.html" if part else "doubts.html", effects=sorted(effects, key=lambda e: e.at),
+            following=following, session=session, after=after, aside=aside,
+        )  # fmt: skip
+
+    async def resolve(self, request: Request) -> Response:
+        """Say what became of a call in doubt."""
+        form = await request.form()
+        session, effect, branch = named(form, "session"), asked(form, "effect", 100), named(form, "branch") or MAIN
+        by, do = decider(form), asked(form, "do", 10)
+        if do not in ("done", "retry", "abort"):
+            raise InvalidInput("a call in doubt was done, may be made again, or is given up")
+        result = json_or_text(asked(form, "result", 200_000)) if do == "done" else None
+        await resolve_effect(self._console.ctx, session, effect, branch, by, do, result)
+        left = await go_on(self._console.ctx, session) if branch == MAIN else ""
+        words = {"done": "It is recorded as done.", "retry": "It is made again.", "abort": "It is given up."}[do]
+        return see(request, "/in-doubt", by=by, told=f"{words} {left}".rstrip())
+
+
+def ask_of(i: Interrupt) -> Ask:
+    """A request as a page shows it."""
+    about = i.metadata
+    schema: Any = i.response_schema.get("properties", {}).get("answer", {}) if about.question else {}
+    named: dict[str, Any] = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+    listed: list[Any] = cast("list[Any]", named["enum"]) if isinstance(named.get("enum"), list) else []
+    choices = [(json.dumps(c), c if isinstance(c, str) else json.dumps(c)) for c in listed]
+    kind = {"boolean": "yes_no", "string": "text"}.get(str(named.get("type")), "")
+    # What was cut to be shown would be cut in the call as well, once somebody has edited it.
+    whole = not any(c.path.startswith("/args") for c in about.cut)
+    return Ask(
+        i.id, about.session, about.branch, about.tool, about.args, editable(about.args) if whole else None,
+        _mark(about.args), about.facts, about.because, about.asked,
+        int(datetime.fromisoformat(i.expires_at).timestamp() * 1000), i.message if about.question else "",
+        choices, "choice" if choices else kind,
+    )  # fmt: skip
+
+
+async def go_on(ctx: Ctx, session: str) -> str:
+    """Have a session looked at again now: by the fleet where a worker has its agent, else here if this server does.
+
+    What was decided stands when this server has no room for another run; then a sentence says so.
+    """
+    row = await ctx.db.look(session)
+    if not row.agent:
+        return ""
+    store = ctx.db.kernel.store
+    served = False
+    if isinstance(store, Boarded):
+        board = await ctx.blocking(store.board)
+        served = row.agent in served_by(await ctx.blocking(board.workers))
+        await ctx.blocking(board.put, [NewWork(row.id, row.agent, row.owner)])
+    if not served and row.agent in ctx.agents:
+        try:
+            ctx.runs.start(ctx.agents[row.agent], session, MAIN)
+        except Refusal as e:
+            return f"It is recorded, but the session does not go on by itself: {e}, then send it a message."
+    return ""
+
+
+def _edited(form: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Other arguments, when somebody has changed them."""
+    told = asked(form, "args", LONGEST).strip()
+    if not told:
+        return None
+    try:
+        value = json.loads(told)
+    except (ValueError, RecursionError) as e:
+        raise InvalidInput(f"the arguments are not JSON: {e}") from None
+    if not isinstance(value, dict):
+        raise InvalidInput('the arguments are an object, such as {"amount": 60}')
+    return None if _mark(value) == asked(form, "args_before", 100) else cast("dict[str, Any]", value)
+
+
+def _mark(args: Any) -> str:
+    """A short name for arguments: others have another one, also where they are equal to Python, as 1 and true are."""
+    return short_mark(json.dumps(args, sort_keys=True))
+
+
+def _answer(form: Mapping[str, Any]) -> Any:
+    told, kind = asked(form, "answer", 200_000), asked(form, "kind", 10)
+    if kind == "yes_no":
+        return told == "yes"
+    # A text stays one, also where it reads like a number.
+    return told.replace("\r\n", "\n") if kind == "text" else json_or_text(told)
+
+
+def json_or_text(text: str) -> Any:
+    """A value as it is typed: JSON, and anything else is text."""
+    try:
+        return json.loads(text, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _no_json(word: str) -> Any:
+    """Words that Python takes for numbers, and JSON does not have."""
+    raise ValueError(word)

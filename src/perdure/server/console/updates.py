@@ -1,0 +1,122 @@
+"""Pages that stay up to date: browsers hear by one stream that something they show has changed, and ask for it again.
+
+What is said is only that: whatever is shown comes from the store, as on the first look. One watcher looks at a topic
+for all browsers that show it, and only as long as one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from starlette.responses import StreamingResponse
+
+from perdure.errors import PerdureError
+from perdure.protocols import Boarded
+from perdure.server.console.rendering import HEADERS, sessions_mark, short_mark
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from perdure.server.console.rendering import Console
+
+POLL = 0.4
+"""Seconds between two looks at a topic."""
+BEAT = 15.0
+"""Seconds after which a silent stream says something, so that nobody on the way takes it for dead."""
+MOST_TOPICS = 4
+SESSION = "session:"
+
+
+class Live:
+    """The stream of changes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._watched: dict[str, _Topic] = {}
+
+    async def stream(self, request: Request) -> Response:
+        """Tell a browser of changes in the topics it names, until it goes."""
+        topics = request.query_params.getlist("topic")[:MOST_TOPICS]
+        head = {**HEADERS, "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._told(topics), media_type="text/event-stream", headers=head)
+
+    async def _told(self, names: list[str]) -> AsyncGenerator[str]:
+        closing = self._console.ctx.closing
+        topics = [(name, self._topic(name)) for name in dict.fromkeys(names)]
+        seen: dict[str, str] = {}
+        try:
+            yield "retry: 1000\n\n"
+            quiet = 0.0
+            while not closing.is_set():
+                quiet += POLL
+                for name, topic in topics:
+                    if topic.mark and seen.get(name) != topic.mark:
+                        seen[name] = topic.mark
+                        quiet = 0.0
+                        yield f"event: change\ndata: {json.dumps([name, topic.mark])}\n\n"
+                if quiet >= BEAT:
+                    quiet = 0.0
+                    yield ": still here\n\n"
+                await asyncio.sleep(POLL)
+        finally:
+            for name, topic in topics:
+                topic.watchers -= 1
+                if not topic.watchers:
+                    topic.task.cancel()
+                    if self._watched.get(name) is topic:
+                        del self._watched[name]
+
+    def _topic(self, name: str) -> _Topic:
+        topic = self._watched.get(name)
+        if topic is None:
+            topic = self._watched[name] = _Topic()
+            topic.task = asyncio.create_task(self._watch(name, topic))
+        topic.watchers += 1
+        return topic
+
+    async def _watch(self, name: str, topic: _Topic) -> None:
+        while True:
+            began = time.monotonic()
+            # While the store cannot be asked, whoever loads a page is told; the stream just goes on.
+            with contextlib.suppress(PerdureError):
+                topic.mark = await self.mark(name)
+            # A store that takes long to answer is asked less often: it has other things to do.
+            await asyncio.sleep(max(POLL, 10 * (time.monotonic() - began)))
+
+    async def mark(self, name: str) -> str:
+        """Something that differs when what a topic shows may have changed."""
+        db = self._console.ctx.db
+        if name.startswith(SESSION):
+            # As pages name it: percent-encoded, whatever characters the id has.
+            return await session_mark(self._console, unquote(name.removeprefix(SESSION)))
+        if name == "fleet":
+            return short_mark(await self._console.ctx.blocking(self._board_mark), self._console.now // 2000)
+        return (await sessions_mark(db))[0]
+
+    def _board_mark(self) -> str:
+        store = self._console.ctx.db.kernel.store
+        return store.board().mark() if isinstance(store, Boarded) else ""
+
+
+async def session_mark(console: Console, session: str) -> str:
+    """Something that differs when a session, or a run of it here, may have changed."""
+    row = await console.ctx.blocking(console.ctx.db.kernel.store.look, session)
+    shown = row._replace(lease=row.lease._replace(until=0)) if row is not None else None
+    return short_mark(shown, console.runs.mark(session))
+
+
+class _Topic:
+    """What is watched for some browsers."""
+
+    def __init__(self) -> None:
+        self.mark = ""
+        self.watchers = 0
+        self.task: asyncio.Task[None]

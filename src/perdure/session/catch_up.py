@@ -1,0 +1,179 @@
+"""Catching up: a resumed run is its function run again from the top, over what is recorded.
+
+Recorded commits are skipped and recorded calls return their outcome, until the record ends.
+"""
+
+# pyright: reportPrivateUsage=false
+# The handle is one thing in several rooms: they share its inner parts.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import Diverged, Gone
+from perdure.history.hydrate import ancestry, load, open_rows, payload_of
+from perdure.kernel import Kernel
+from perdure.model import Kind
+from perdure.record.commit import Loaded, Point
+from perdure.record.packs import PackReader
+from perdure.session.inbox import Message
+from perdure.state.delta import SET, apply, diff
+from perdure.state.document import BOOK, STATE, plain
+from perdure.state.values import same
+from perdure.system.flow import Do, Flow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.model import Envelope
+    from perdure.session.journal import SessionCore
+
+_CALLS = frozenset({Kind.STARTED, Kind.PLANNED, Kind.APPROVAL})
+
+
+class Recorded:
+    """One row of the record."""
+
+    __slots__ = ("extra", "ops", "point")
+
+    def __init__(self, point: Point, ops: list[Any], extra: dict[str, Any]) -> None:
+        self.point = point
+        self.ops = ops
+        self.extra = extra
+
+
+def read_record(kernel: Kernel, session: str, base: tuple[int, int], head: Point) -> list[Recorded]:
+    """The rows after ``base`` up to ``head``, in order, across the lines between them."""
+    env = head.envelope
+    past = sorted(ancestry(kernel, session, env.line, env.step).items())
+    out: list[Recorded] = []
+    before: Point | None = load(kernel, session, *base).point
+    for line, last in past:
+        if line < base[0]:
+            continue
+        first = base[1] + 1 if line == base[0] else 1
+        bundle = kernel.store.slice(session, line, first, last)
+        packs = PackReader(kernel, session, bundle.packs)
+        for row in bundle.rows:
+            if not row.envelope and packs.anchored(row.line, row.step) is not None:
+                what = f"session {session!r}: steps before {row.step} of line {line} were dropped by retention"
+                raise Gone(f"{what}, so a run that began before them cannot be caught up with", "retention")
+        for point, body in open_rows(kernel, session, bundle, packs, before):
+            out.append(Recorded(point, *payload_of(kernel, body, point)))
+            before = point
+    return out
+
+
+class Replay:
+    """A run being caught up with."""
+
+    def __init__(
+        self, run: str, record: list[Recorded], book: dict[str, Any], upgrade: Callable[[Loaded], Loaded] | None
+    ) -> None:
+        self._run = run
+        self._record = record
+        self._book = book
+        self._upgrade = upgrade
+        self._called: set[str] = set()
+        self._at = 0
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything recorded has been passed."""
+        return self._at >= len(self._record)
+
+    def _find(self, wanted: Callable[[Envelope], bool]) -> int | None:
+        for i in range(self._at, len(self._record)):
+            if wanted(self._record[i].point.envelope):
+                return i
+        return None
+
+    def took(self) -> list[Message] | None:
+        """What the next recorded commit took from the inbox; None when there is none left to follow."""
+        for entry in self._record[self._at :]:
+            if entry.point.envelope.kind == Kind.COMMIT:
+                return [Message(*e) for e in entry.extra.get("took", ())]
+        return None
+
+    def commit(self, core: SessionCore) -> Flow[bool]:
+        """Skip a recorded commit; False when there is none left and this one is new."""
+        i = self._find(lambda e: e.kind == Kind.COMMIT)
+        if i is None:
+            yield from self._finish(core)
+            return False
+        yield from self._advance(core, i)
+        return True
+
+    def call(self, core: SessionCore, slot: str, tool: str, digest: str) -> Flow[None]:
+        """Check a call against the record; nothing happens here but catching up to it."""
+        recorded = self._book.get("effects", {}).get(slot)
+        if recorded is None:
+            yield from self._finish(core)
+            return
+        if recorded["digest"] != digest:
+            msg = (
+                f"run {self._run!r} of session {core.id!r}: call {slot.rpartition(':')[2]} was {recorded['tool']} with "
+                f"other arguments than this call of {tool}. A resumed run must make the same calls in the same order"
+            )
+            raise Diverged(msg)
+        self._called.update(_ids(recorded))
+        i = self._find(lambda e: e.kind in _CALLS and e.x.get("effect") == recorded["id"])
+        if i is not None:
+            yield from self._advance(core, i)
+        if recorded["status"] not in ("done", "failed", "unknown"):
+            # It must be settled before anything else, and settling it is written on top of all that is recorded.
+            self._called.update(id for r in self._book["effects"].values() for id in _ids(r))
+            yield from self._finish(core)
+            return
+        # The outcome may stand further on in the record; the caller needs it now.
+        root = core._document.root
+        if "effects" not in root[BOOK]:
+            apply([[SET, [BOOK, "effects"], {}]], root)
+        apply([[SET, [BOOK, "effects", slot], recorded]], root)
+
+    def end(self, core: SessionCore) -> Flow[None]:
+        """The function returned: everything recorded must have been repeated by then."""
+        yield from self._finish(core)
+
+    def _finish(self, core: SessionCore) -> Flow[None]:
+        """Leave the record behind: from here on things happen."""
+        left = [r.point.envelope for r in self._record[self._at :]]
+        missed = [
+            e
+            for e in left
+            if e.kind == Kind.COMMIT or (e.kind == Kind.STARTED and e.x.get("effect") not in self._called)
+        ]
+        if missed:
+            msg = (
+                f"run {self._run!r} of session {core.id!r}: the recorded run had done {len(missed)} more commits or "
+                f"calls (the next at step {missed[0].step}). A resumed run must make the same calls in the same order"
+            )
+            raise Diverged(msg)
+        for entry in self._record[self._at :]:
+            apply([op for op in entry.ops if op[1][0] == BOOK], core._document.root)
+            core._point = entry.point
+        self._at = len(self._record)
+        core._replay = None
+        yield from ()
+
+    def _advance(self, core: SessionCore, i: int) -> Flow[None]:
+        """Move to the recorded row ``i``; what the function edited gives way to what was recorded."""
+        rows = self._record[self._at : i + 1]
+        mine = [plain(op) for op in core._document.collect() if op[1][0] == STATE]
+        theirs = [plain(op) for r in rows for op in r.ops if op[1][0] == STATE]
+        if self._upgrade is not None or not same(mine, theirs):
+            env = rows[-1].point.envelope
+            loaded: Loaded = yield Do(load, (core.kernel, core.id, env.line, env.step))
+            if self._upgrade is not None:
+                loaded = self._upgrade(loaded)
+            apply(diff(core.state, loaded.doc[STATE], (STATE,)), core._document.root)
+        for r in rows:
+            apply([op for op in r.ops if op[1][0] == BOOK], core._document.root)
+        core._document.settle()
+        core._taking = []
+        core._point = rows[-1].point
+        self._at = i + 1
+
+
+def _ids(record: dict[str, Any]) -> list[str]:
+    """The ids an effect has gone by: it gets another one where a line goes on with what it found begun."""
+    return [record["id"], *record.get("was", ())]

@@ -1,0 +1,65 @@
+"""When something is due: a moment, a delay, or the next time a cron expression names. Pure; asks no clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from perdure.errors import InvalidInput, MissingExtra
+from perdure.session.tools import seconds
+
+FURTHEST = 100 * 365 * 24 * 3600 * 1000
+"""How many ms ahead something may be due."""
+
+
+def due_at(now: int, at: datetime | int | None, delay: str | float | None, cron: str | None, zone: str) -> int:
+    """The moment (ms since the epoch) that was asked for, in exactly one of the three ways.
+
+    >>> due_at(1000, None, "2s", None, "UTC"), due_at(1000, 7000, None, None, "UTC")
+    (3000, 7000)
+    """
+    if (at is not None) + (delay is not None) + (cron is not None) != 1:
+        raise InvalidInput('say when, in exactly one way: at=datetime or ms, delay="2h", or cron="0 9 * * *"')
+    if cron is not None:
+        return next_after(cron, zone, now)
+    if delay is not None:
+        due = now + int(seconds(delay) * 1000)
+    elif isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InvalidInput(f"{at.isoformat()} names no time zone: use datetime(..., tzinfo=UTC) or a ZoneInfo")
+        due = int(at.timestamp() * 1000)
+    elif isinstance(at, int) and not isinstance(at, bool):
+        due = at
+    else:
+        raise InvalidInput(f"at= is a datetime with a time zone, or ms since 1970, not {at!r:.40}")
+    if not 0 <= due <= now + FURTHEST:
+        raise InvalidInput(f"{due} ms since 1970 is no time to be woken at: it must be within 100 years")
+    return due
+
+
+def next_after(cron: str, zone: str, after: int) -> int:
+    """The first moment after ``after`` that a cron expression names on the clocks of a time zone."""
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError:
+        raise MissingExtra("cronsim", "agent") from None
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        start = datetime.fromtimestamp(after / 1000, ZoneInfo(zone))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidInput(f"there is no time zone {zone!r:.60}: name one such as Europe/Berlin or UTC") from None
+    try:
+        found: Any = next(CronSim(cron, start))
+    except (CronSimError, StopIteration):
+        raise InvalidInput(f'{cron!r:.60} names no time: a cron expression is such as "0 9 * * *"') from None
+    return int(found.timestamp() * 1000)
+
+
+def words_of(ms: int) -> str:
+    """A moment for people and models to read.
+
+    >>> words_of(1_700_000_000_000)
+    '2023-11-14 22:13:20 UTC'
+    """
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

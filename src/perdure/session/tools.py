@@ -1,0 +1,325 @@
+"""Tools: functions with a declared answer to "what if we do not know whether it happened?". Declarations only."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import msgspec
+
+from perdure.errors import InvalidInput, Misuse
+from perdure.state.values import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLICIES = ("retry", "ask", "report")
+SCOPES = ("session", "shared")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+class Done(NamedTuple):
+    """A reconciler's answer: it happened, and this was its result."""
+
+    result: Any = None
+
+
+class NotDone(Exception):
+    """It certainly did not happen: a reconciler returns it, a tool raises it."""
+
+
+class Unknown(NamedTuple):
+    """Nobody knows whether it happened: a reconciler's answer, or the outcome of an ``if_unsure="report"`` call."""
+
+    effect: str = ""
+
+
+class Later(NamedTuple):
+    """What a tool returns when its result comes later: ``handle`` is what the outside world calls the work.
+
+    It is completed by ``db.post_outcome(session, effect, result)``, or by the tool's ``poll`` function.
+    """
+
+    handle: Any = None
+
+
+def seconds(text: str | float) -> float:
+    """A duration.
+
+    >>> seconds("24h"), seconds("7d"), seconds(90)
+    (86400.0, 604800.0, 90.0)
+    """
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        return float(text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", str(text))
+    if not match:
+        msg = f'a duration is a number of seconds or text such as "90s", "24h", "7d", not {text!r:.40}'
+        raise InvalidInput(msg)
+    return float(match[1]) * _UNITS[match[2]]
+
+
+class Tool:
+    """A function with its declarations; calling it calls the function, without any journal."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        read: bool = False,
+        cache: str | float | None = None,
+        cache_scope: str = "session",
+        if_unsure: str | Callable[..., Any] = "ask",
+        key_valid_for: str | float | None = None,
+        approve: bool | Callable[[dict[str, Any]], bool] = False,
+        facts: Callable[..., Any] | None = None,
+        recheck: Callable[[Any, Any], bool] | None = None,
+        approval_valid_for: str | float | None = None,
+        version: str = "1",
+        key: str | None = None,
+        timeout: str | float | None = None,
+        poll: Callable[..., Any] | None = None,
+        limit: int | None = None,
+    ) -> None:
+        if isinstance(if_unsure, str) and if_unsure not in POLICIES:
+            msg = f"if_unsure is one of {', '.join(POLICIES)} or a function that finds out, not {if_unsure!r:.40}"
+            raise InvalidInput(msg)
+        self.fn = fn
+        self.name = name or getattr(fn, "__name__", "tool")
+        self.read = read
+        if cache_scope not in SCOPES:
+            msg = f"cache_scope is one of {', '.join(SCOPES)}, not {cache_scope!r:.40}"
+            raise InvalidInput(msg)
+        self.cache = None if cache is None else seconds(cache)
+        self.cache_scope = cache_scope
+        self.if_unsure = if_unsure
+        self.key_valid_for = None if key_valid_for is None else seconds(key_valid_for)
+        self.approve = approve
+        self.facts = facts
+        self.recheck = recheck
+        self.approval_valid_for = None if approval_valid_for is None else seconds(approval_valid_for)
+        self.version = version
+        self.key = key
+        self.timeout = None if timeout is None else seconds(timeout)
+        self.poll = poll
+        if limit is not None and limit < 1:
+            msg = f"limit is how many calls may be made at once, 1 or more, not {limit}"
+            raise InvalidInput(msg)
+        self.limit = limit
+        self._signature = inspect.signature(fn)
+        self.wants_context = "ctx" in self._signature.parameters
+        functools.update_wrapper(self, fn)
+
+    def options(self, *, key: str | None = None) -> Tool:
+        """The same tool with options for one call; ``key`` tells calls with the same arguments apart."""
+        other = Tool.__new__(Tool)
+        other.__dict__.update(self.__dict__)
+        other.key = key
+        return other
+
+    def needs_approval(self, args: dict[str, Any]) -> bool:
+        """Whether a person must agree to this call."""
+        return self.approve(args) if callable(self.approve) else bool(self.approve)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The call's arguments by name, defaults included, without ``ctx``."""
+        try:
+            given = {**kwargs, "ctx": None} if self.wants_context else kwargs
+            bound = self._signature.bind(*args, **given)
+        except TypeError as e:
+            msg = f"{self.name}: {e}"
+            raise InvalidInput(msg) from None
+        bound.apply_defaults()
+        flat = dict(bound.arguments)
+        flat.pop("ctx", None)
+        for p in self._signature.parameters.values():
+            if p.kind is p.VAR_KEYWORD:
+                flat.update(flat.pop(p.name, {}))
+            elif p.kind is p.VAR_POSITIONAL and not flat.get(p.name):
+                flat.pop(p.name, None)
+        return flat
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name}>"
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    read: bool = False,
+    cache: str | float | None = None,
+    cache_scope: str = "session",
+    if_unsure: str | Callable[..., Any] = "ask",
+    key_valid_for: str | float | None = None,
+    approve: bool | Callable[[dict[str, Any]], bool] = False,
+    facts: Callable[..., Any] | None = None,
+    recheck: Callable[[Any, Any], bool] | None = None,
+    approval_valid_for: str | float | None = None,
+    version: str = "1",
+    timeout: str | float | None = None,
+    poll: Callable[..., Any] | None = None,
+    limit: int | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
+    """Declare a tool.
+
+    ``read=True``: no side effect, may run again; with ``cache="7d"`` what it returned is given again for so long, in
+    its session or, with ``cache_scope="shared"``, in all sessions of the same owner. ``if_unsure`` says what happens
+    when a call was started and its outcome is unknown: ``"retry"`` with the same effect id (while the provider's key is
+    valid, ``key_valid_for``), a function that asks the outside world, ``"ask"`` a human (the default), or ``"report"``
+    it as unknown. ``timeout`` ends a call whose outcome is then unknown; ``poll(handle)`` looks after what returned
+    :class:`Later`. ``limit`` is how many calls of it agents make at once, over all workers of a fleet.
+
+    >>> @tool(read=True)
+    ... def add(a: int, b: int = 1) -> int:
+    ...     return a + b
+    >>> add(1), add.bind((1,), {})
+    (2, {'a': 1, 'b': 1})
+    """
+
+    def declare(f: Callable[..., Any]) -> Tool:
+        return Tool(f, **declared)
+
+    return declare(fn) if fn is not None else declare
+
+
+def as_tool(fn: Callable[..., Any] | Tool) -> Tool:
+    """A plain function is a tool with the default declarations."""
+    return fn if isinstance(fn, Tool) else Tool(fn)
+
+
+def call_digest(name: str, version: str, args: dict[str, Any]) -> str:
+    """Names a call by tool, version and canonical arguments.
+
+    >>> call_digest("f", "1", {"a": 1, "b": 2}) == call_digest("f", "1", {"b": 2, "a": 1})
+    True
+    >>> call_digest("f", "1", {"a": 1}) == call_digest("f", "1", {"a": 1.0})
+    False
+    """
+    checked = Wire(lambda _, data: hashlib.sha256(data).hexdigest(), big_ints=False).value(args, ("arguments",))
+    canonical = msgspec.json.encode([name, version, checked], order="sorted", enc_hook=lambda v: v.ref)
+    return hashlib.sha256(canonical).hexdigest()[:32]
+
+
+def in_time(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
+    """A function that raises ``TimeoutError`` when it takes longer than that many seconds.
+
+    A plain function cannot be stopped: it goes on in a thread of its own, and what it returns is lost.
+    """
+    if limit is None:
+        return fn
+    if inspect.iscoroutinefunction(fn):
+        import asyncio
+
+        async def awaited(**kwargs: Any) -> Any:
+            async with asyncio.timeout(limit):
+                return await fn(**kwargs)
+
+        return awaited
+
+    # Few tools have a limit, and whoever only opens a database shall not wait for these.
+    import contextvars
+    import queue
+    import threading
+
+    def blocking(**kwargs: Any) -> Any:
+        ended: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                ended.put((True, fn(**kwargs)))
+            except BaseException as e:
+                ended.put((False, e))
+
+        threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True).start()
+        try:
+            fine, result = ended.get(timeout=limit)
+        except queue.Empty:
+            msg = f"the tool took longer than {limit:g} s"
+            raise TimeoutError(msg) from None
+        if not fine:
+            raise result
+        return result
+
+    return blocking
+
+
+class Asking(Exception):
+    """A tool cannot go on before somebody has answered; raised by :meth:`Context.ask`, recorded by the journal."""
+
+    def __init__(self, question: str, schema: dict[str, Any] | None) -> None:
+        self.question = question
+        self.schema = schema
+        super().__init__(question)
+
+
+class Context:
+    """What a tool with a ``ctx`` parameter is given."""
+
+    __slots__ = ("_answers", "_asked", "_wake", "_write", "attempt", "effect_id", "fence", "last_progress", "session")
+
+    def __init__(
+        self,
+        effect_id: str,
+        fence: int | None,
+        session: str,
+        attempt: int,
+        *,
+        last_progress: Any = None,
+        answers: tuple[Any, ...] = (),
+        write: Callable[[Any], Any] | None = None,
+        wake: Callable[..., Any] | None = None,
+    ) -> None:
+        self.effect_id = effect_id
+        """The same for every attempt: send it as the provider's idempotency key."""
+        self.fence = fence
+        """The fencing token of the writer's lease, for tools that can refuse an older one."""
+        self.session = session
+        self.attempt = attempt
+        self.last_progress = last_progress
+        """What an earlier attempt, or this one, last said of its progress."""
+        self._answers = answers
+        self._asked = 0
+        self._write = write
+        self._wake = wake
+
+    def progress(self, data: Any) -> Any:
+        """Write down how far the call got, durably; the next attempt finds it in ``last_progress``.
+
+        Blocks in a plain function; in a coroutine function await what it returns.
+        """
+        self.last_progress = data
+        return self._write(data) if self._write is not None else None
+
+    def wake(self, at: Any = None, **options: Any) -> Any:
+        """Have the session woken later, as :meth:`perdure.Database.wake` does; once, however often the call is made.
+
+        Blocks in a plain function; in a coroutine function await what it returns.
+        """
+        if self._wake is None:
+            raise Misuse("a tool that only reads has no effect of its own: it cannot have the session woken")
+        return self._wake(at, **options)
+
+    def ask(self, question: str, schema: dict[str, Any] | None = None) -> Any:
+        """The answer of a person to a question; until there is one, the call is put aside and the process may go.
+
+        Once answered, the tool is run again from its beginning, and each question that was answered returns its
+        answer: so ask before anything is done. ``schema`` is a JSON schema that the answer must fit.
+        """
+        if self._asked < len(self._answers):
+            self._asked += 1
+            return self._answers[self._asked - 1]
+        raise Asking(question, schema)
+
+    def __repr__(self) -> str:
+        return f"<Context of {self.effect_id}, attempt {self.attempt}>"

@@ -1,0 +1,567 @@
+"""Dicts and lists that remember what was changed in them, so that a commit never walks the history.
+
+They are real ``dict`` and ``list`` objects: they print, compare and serialise as such. What you assign is
+copied in; nested containers are wrapped the first time you look at them.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportPrivateUsage=false
+# Values are any JSON here: their types are looked at, not declared.
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Never, SupportsIndex, cast, overload
+
+from perdure.errors import LimitExceeded, Misuse, ReadOnly
+from perdure.state.delta import APPEND, DEL, SET, SPLICE, Op
+from perdure.state.values import MAX_DEPTH, TREE, UNREAD, BlobRef, copied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.state.values import BlobRef
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    # MOVED
+
+STATE, BOOK = "s", "k"
+"""Where a document keeps the user's state, and where the kernel keeps its own books."""
+
+
+def genesis() -> dict[str, Any]:
+    """The document every session begins with."""
+    return {STATE: {"messages": [], "vars": {}, "facts": {}, "todos": [], "summary": ""}, BOOK: {}}
+
+
+_MISSING: Any = object()
+_STORED, _MOVED = 1, 2
+_OWNED = (dict, list, tuple)
+
+
+def own(value: Any, doc: Document, up: TrackedDict | TrackedList, depth: int = 0) -> Any:
+    """A copy of a value whose containers belong to ``doc``; scalars pass through unchecked until the commit."""
+    if isinstance(value, dict):
+        node = TrackedDict(doc, (), up)
+        if depth > MAX_DEPTH:
+            _too_deep()
+        put = dict.__setitem__
+        for k, v in dict.items(value):
+            put(node, k, v if type(v) is str or not isinstance(v, _OWNED) else own(v, doc, node, depth + 1))
+        return node
+    if isinstance(value, (list, tuple)):
+        if depth > MAX_DEPTH:
+            _too_deep()
+        out = TrackedList(doc, (), up)
+        walk = list.__iter__(value) if isinstance(value, list) else iter(value)
+        for v in walk:
+            list.append(out, own(v, doc, out, depth + 1) if isinstance(v, _OWNED) else v)
+        return out
+    return value
+
+
+def _too_deep() -> Never:
+    raise LimitExceeded(f"a value is nested more than {MAX_DEPTH} deep, or contains itself: flatten it")
+
+
+def plain(value: Any) -> Any:
+    """An ordinary copy of a tracked value, every blob in it read."""
+    if isinstance(value, TrackedDict):
+        return {k: v if type(v) is str else _below(value, k, v) for k, v in dict.items(value)}
+    if isinstance(value, TrackedList):
+        return [v if type(v) is str else _below(value, i, v) for i, v in enumerate(list.__iter__(value))]
+    if isinstance(value, BlobRef):
+        value = value.resolve()
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [plain(v) for v in cast("list[Any]", value)]
+    return value
+
+
+def _below(node: Any, at: Any, value: Any) -> Any:
+    """A copy of a part: what nobody has looked at yet is not wrapped for it, unless a blob is read, and kept."""
+    if isinstance(value, _Node):
+        return plain(value)
+    copy = copied(value)
+    return plain(node[at]) if copy is UNREAD else copy
+
+
+class _Node:
+    """What tracked dicts and lists share: whose they are and whether they are new."""
+
+    __slots__ = ()
+    _doc: Document
+    _up: TrackedDict | TrackedList | None
+    _at: Any
+    _born: int
+    _touched: dict[int, TrackedDict | TrackedList] | None
+
+    def _change(self) -> bool:
+        """Call before a change; False when the container is new, so that its parent carries it whole."""
+        doc = self._doc
+        if doc.readonly:
+            msg = "this state was opened for reading: open the session with db.session(...) to change it"
+            raise ReadOnly(msg)
+        if self._born == doc.age:
+            return False
+        if self._born < doc.since:
+            msg = "this part of the state was taken before the session moved (reload, rewind, switch): fetch it again"
+            raise Misuse(msg)
+        child: Any = self
+        up: Any = self._up
+        while up is not None:
+            if up._touched is None:
+                up._touched = {id(child): child}
+            elif id(child) in up._touched:
+                break
+            else:
+                up._touched[id(child)] = child
+            child, up = up, up._up
+        return True
+
+    def _adopt(self, value: Any, at: Any) -> Any:
+        """Wrap a raw container, or read a blob, the first time somebody looks at it."""
+        if type(value) is BlobRef:
+            found = self._doc.resolve(value)
+            if value.form != TREE:
+                return found
+            value = found
+        me = cast("TrackedDict | TrackedList", self)
+        node: Any = TrackedDict(self._doc, value, me) if type(value) is dict else TrackedList(self._doc, value, me)
+        node._at = at
+        node._born = self._born
+        return node
+
+    def __reduce__(self) -> Never:
+        msg = "a tracked state is never pickled: use .plain()"
+        raise TypeError(msg)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return plain(self)
+
+
+_RAW = (dict, list, BlobRef)
+
+
+class TrackedDict(_Node, dict[str, Any]):
+    """A dict that remembers which keys were changed."""
+
+    __slots__ = ("_at", "_born", "_changed", "_doc", "_touched", "_up")
+
+    def __init__(self, doc: Document, raw: Any = (), up: TrackedDict | TrackedList | None = None) -> None:
+        dict.__init__(self, raw)
+        self._doc = doc
+        self._up = up
+        self._at = None
+        self._born = doc.age
+        # key -> _STORED if it stood in the store before, | _MOVED if it was removed since (its place is new)
+        self._changed: dict[str, int] | None = None
+        self._touched = None
+
+    def plain(self) -> dict[str, Any]:
+        """An ordinary copy, every blob in it read."""
+        return plain(self)
+
+    def collect(self, path: tuple[str | int, ...], out: list[Op]) -> None:
+        """Append the operations of this container and of those below it."""
+        if self._changed:
+            for k, flags in self._changed.items():
+                if flags & _MOVED:
+                    out.append([DEL, [*path, k]])
+                if k in self:
+                    out.append([SET, [*path, k], dict.__getitem__(self, k)])
+        if self._touched:
+            for child in self._touched.values():
+                if dict.get(self, child._at) is child and child._born != self._doc.age:
+                    child.collect((*path, child._at), out)
+
+    def settle(self) -> None:
+        """Forget the changes here and below."""
+        self._changed = None
+        if self._touched:
+            for child in self._touched.values():
+                child.settle()
+            self._touched = None
+
+    def _look(self, k: str, v: Any) -> Any:
+        if type(v) in _RAW:
+            v = self._adopt(v, k)
+            dict.__setitem__(self, k, v)
+        elif isinstance(v, TrackedDict | TrackedList):
+            v._at = k
+        return v
+
+    def __getitem__(self, k: str) -> Any:
+        v = dict.__getitem__(self, k)
+        t = type(v)
+        if t is str or t is int:
+            return v
+        if t is TrackedList or t is TrackedDict:
+            v._at = k
+            return v
+        return self._look(k, v)
+
+    def get(self, k: str, default: Any = None) -> Any:
+        v = dict.get(self, k, _MISSING)
+        return default if v is _MISSING else self._look(k, v)
+
+    def __setitem__(self, k: str, v: Any) -> None:
+        v = own(v, self._doc, self)
+        if self._change():
+            if self._changed is None:
+                self._changed = {}
+            if k not in self:
+                # Goes to the end of the order, now as in every later replay.
+                self._changed[k] = self._changed.pop(k, 0)
+            else:
+                self._changed.setdefault(k, _STORED)
+        if isinstance(v, TrackedDict | TrackedList):
+            v._at = k
+        dict.__setitem__(self, k, v)
+
+    def __delitem__(self, k: str) -> None:
+        if k not in self:
+            raise KeyError(k)
+        if self._change():
+            if self._changed is None:
+                self._changed = {}
+            flags = self._changed.pop(k, _STORED)
+            if flags & _STORED:
+                self._changed[k] = flags | _MOVED
+        dict.__delitem__(self, k)
+
+    def __iter__(self) -> Iterator[str]:
+        # Overridden so that dict(x), {**x} and json.dumps go through the methods below.
+        return dict.__iter__(self)
+
+    def items(self) -> Any:
+        return _Items(self)
+
+    def values(self) -> Any:
+        return _Values(self)
+
+    def pop(self, k: str, default: Any = _MISSING) -> Any:
+        if k not in self:
+            if default is _MISSING:
+                raise KeyError(k)
+            return default
+        v = plain(self[k])
+        del self[k]
+        return v
+
+    def popitem(self) -> tuple[str, Any]:
+        k = next(reversed(self))
+        return k, self.pop(k)
+
+    def clear(self) -> None:
+        for k in list(self):
+            del self[k]
+
+    def setdefault(self, k: str, default: Any = None) -> Any:
+        if k not in self:
+            self[k] = default
+        return self[k]
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        for k, v in dict[str, Any](*args, **kwargs).items():
+            self[k] = v
+
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        return self
+
+    def __or__(self, other: Any) -> dict[str, Any]:
+        return {**self, **other}
+
+    def copy(self) -> dict[str, Any]:
+        return plain(self)
+
+    def __copy__(self) -> dict[str, Any]:
+        return plain(self)
+
+
+class _Items:
+    """A view of a tracked dict's items; values are wrapped as they are looked at."""
+
+    def __init__(self, of: TrackedDict) -> None:
+        self._of = of
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        of = self._of
+        return ((k, of[k]) for k in list(dict.keys(of)))
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __contains__(self, item: object) -> bool:
+        return item in list(self)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class _Values(_Items):
+    """A view of a tracked dict's values."""
+
+    def __iter__(self) -> Iterator[Any]:
+        of = self._of
+        return (of[k] for k in list(dict.keys(of)))
+
+
+class TrackedList(_Node, list[Any]):
+    """A list that remembers what was appended, cut and replaced."""
+
+    __slots__ = ("_at", "_born", "_doc", "_splices", "_touched", "_up")
+
+    def __init__(self, doc: Document, raw: Iterable[Any] = (), up: TrackedDict | TrackedList | None = None) -> None:
+        list.__init__(self, raw)
+        self._doc = doc
+        self._up = up
+        self._at = None
+        self._born = doc.age
+        # [start, how many removed, what was put there]: in order, each in the coordinates of its moment
+        self._splices: list[tuple[int, int, list[Any]]] | None = None
+        self._touched = None
+
+    def plain(self) -> list[Any]:
+        """An ordinary copy, every blob in it read."""
+        return plain(self)
+
+    def collect(self, path: tuple[str | int, ...], out: list[Op]) -> None:
+        """Append the operations of this container and of those below it."""
+        if self._splices:
+            size = len(self)
+            for _, gone, values in self._splices:
+                size -= len(values) - gone
+            for start, gone, values in self._splices:
+                if start == size and not gone:
+                    if values:
+                        out.append([APPEND, list(path), list(values)])
+                elif gone or values:
+                    out.append([SPLICE, list(path), start, gone, list(values)])
+                size += len(values) - gone
+        if self._touched:
+            for child in self._touched.values():
+                at = self._index_of(child)
+                if at is not None and child._born != self._doc.age:
+                    child.collect((*path, at), out)
+
+    def settle(self) -> None:
+        """Forget the changes here and below."""
+        self._splices = None
+        if self._touched:
+            for child in self._touched.values():
+                child.settle()
+            self._touched = None
+
+    def _index_of(self, child: TrackedDict | TrackedList) -> int | None:
+        hint = child._at
+        if isinstance(hint, int) and hint < len(self) and list.__getitem__(self, hint) is child:
+            return hint
+        for i, v in enumerate(list.__iter__(self)):
+            if v is child:
+                return i
+        return None
+
+    def _look(self, i: int, v: Any) -> Any:
+        if type(v) in _RAW:
+            v = self._adopt(v, i)
+            list.__setitem__(self, i, v)
+        elif isinstance(v, TrackedDict | TrackedList):
+            v._at = i
+        return v
+
+    def _splice(self, start: int, gone: int, values: list[Any]) -> None:
+        """Record that ``gone`` values at ``start`` give way to ``values``; called before it is done."""
+        if not self._change():
+            return
+        if self._splices is None:
+            self._splices = []
+        elif self._splices:
+            s, g, v = self._splices[-1]
+            inside = s <= start and start + gone <= s + len(v)
+            if inside:
+                v[start - s : start - s + gone] = values
+                return
+            if start == s and not v and not values:
+                self._splices[-1] = (s, g + gone, v)
+                return
+        self._splices.append((start, gone, values))
+
+    def _fresh(self, values: Iterable[Any]) -> list[Any]:
+        return [own(v, self._doc, self) for v in values]
+
+    @overload
+    def __getitem__(self, i: SupportsIndex, /) -> Any: ...
+    @overload
+    def __getitem__(self, i: slice, /) -> list[Any]: ...
+    def __getitem__(self, i: Any, /) -> Any:
+        if isinstance(i, slice):
+            if self._doc.bare:
+                return list.__getitem__(self, i)
+            return [self._look(k, list.__getitem__(self, k)) for k in range(*i.indices(len(self)))]
+        v = list.__getitem__(self, i)
+        if type(v) is str or self._doc.bare:
+            return v
+        at = i.__index__()
+        return self._look(at if at >= 0 else at + len(self), v)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._doc.bare:
+            return list.__iter__(self)
+        return self._walk()
+
+    def _walk(self) -> Iterator[Any]:
+        i = 0
+        while i < len(self):
+            v = list.__getitem__(self, i)
+            yield v if type(v) is str else self._look(i, v)
+            i += 1
+
+    def __reversed__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self) - 1, -1, -1))
+
+    def __setitem__(self, i: Any, v: Any, /) -> None:
+        if isinstance(i, slice):
+            start, stop, step = i.indices(len(self))
+            if step != 1:
+                whole = list(self)
+                whole[i] = v
+                start, stop, v = 0, len(self), whole
+            stop = max(start, stop)
+            values = self._fresh(v)
+            self._splice(start, stop - start, list(values))
+            list.__setitem__(self, slice(start, stop), values)
+            return
+        at = range(len(self))[i]
+        value = own(v, self._doc, self)
+        self._splice(at, 1, [value])
+        list.__setitem__(self, at, value)
+
+    def __delitem__(self, i: Any, /) -> None:
+        if isinstance(i, slice):
+            start, stop, step = i.indices(len(self))
+            if step == 1:
+                if stop > start:
+                    self._splice(start, stop - start, [])
+                    list.__delitem__(self, slice(start, stop))
+                return
+            for k in sorted(range(start, stop, step), reverse=True):
+                del self[k]
+            return
+        at = range(len(self))[i]
+        self._splice(at, 1, [])
+        list.__delitem__(self, at)
+
+    def append(self, v: Any, /) -> None:
+        value = own(v, self._doc, self)
+        self._splice(len(self), 0, [value])
+        list.append(self, value)
+
+    def extend(self, values: Iterable[Any], /) -> None:
+        new = self._fresh(values)
+        self._splice(len(self), 0, list(new))
+        list.extend(self, new)
+
+    def insert(self, i: SupportsIndex, v: Any, /) -> None:
+        size, at = len(self), i.__index__()
+        at = max(0, at + size) if at < 0 else min(at, size)
+        value = own(v, self._doc, self)
+        self._splice(at, 0, [value])
+        list.insert(self, at, value)
+
+    def pop(self, i: SupportsIndex = -1, /) -> Any:
+        v = plain(self[i])
+        del self[i]
+        return v
+
+    def remove(self, v: Any, /) -> None:
+        del self[self.index(v)]
+
+    def index(self, v: Any, *where: Any) -> int:
+        return list(self).index(v, *where)
+
+    def __contains__(self, v: object) -> bool:
+        return any(x == v for x in self)
+
+    def clear(self) -> None:
+        del self[:]
+
+    def reverse(self) -> None:
+        self[:] = list(self)[::-1]
+
+    def sort(self, *, key: Any = None, reverse: bool = False) -> None:
+        self[:] = sorted(self, key=key, reverse=reverse)
+
+    def __iadd__(self, values: Iterable[Any]) -> Any:
+        self.extend(values)
+        return self
+
+    def __imul__(self, n: SupportsIndex) -> Any:
+        self[:] = list(self) * n
+        return self
+
+    def __add__(self, other: Any) -> list[Any]:
+        return list(self) + list(other)
+
+    def copy(self) -> list[Any]:
+        return plain(self)
+
+    def __copy__(self) -> list[Any]:
+        return plain(self)
+
+
+class Document:
+    """One tracked tree: its root, its age, and where its blobs come from."""
+
+    __slots__ = ("age", "bare", "readonly", "resolve", "root", "since")
+
+    def __init__(
+        self, raw: dict[str, Any], resolve: Callable[[BlobRef], Any], *, readonly: bool = False, bare: bool = False
+    ) -> None:
+        self.age = 0
+        self.bare = bare
+        """Nothing inside lists has to be wrapped: the tree is only read, and no blob stands in it."""
+        self.since = 0
+        self.readonly = readonly
+        self.resolve = resolve
+        self.root = TrackedDict(self, raw)
+        self.settle()
+
+    def collect(self) -> list[Op]:
+        """The operations since the last :meth:`settle`; values are the live containers themselves."""
+        out: list[Op] = []
+        self.root.collect((), out)
+        return out
+
+    def settle(self) -> None:
+        """Forget the changes: they are on their way into the store."""
+        self.root.settle()
+        # Containers born before now count as stored from here on; nothing has to be walked for that.
+        self.age += 1
+
+    def replace(self, raw: dict[str, Any]) -> None:
+        """Put another tree in place of this one, as stored; handles on the root stay valid."""
+        dict.clear(self.root)
+        dict.update(self.root, raw)
+        # Containers taken out before this belong to a tree that is gone: editing them is refused.
+        self.root._born = self.since = self.age
+        self.settle()
+
+
+def edit(ops: list[Op], target: Any) -> None:
+    """Carry operations out as edits, so that the next commit takes them."""
+    for op in ops:
+        code, path = op[0], op[1]
+        at = target
+        for part in path if code in (APPEND, SPLICE) else path[:-1]:
+            at = at[part]
+        if code == APPEND:
+            at.extend(op[2])
+        elif code == SPLICE:
+            at[op[2] : op[2] + op[3]] = op[4]
+        elif code == SET:
+            at[path[-1]] = op[2]
+        else:
+            del at[path[-1]]

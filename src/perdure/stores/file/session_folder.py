@@ -1,0 +1,267 @@
+"""One session's folder: its lock, its lease and its log. Decides nothing.
+
+``log``
+    the session's records (:mod:`perdure.stores.file.log`), and its inbox's; replaced as a whole when too
+    much of it is dead.
+``lease``
+    the current lease, written in place, and the file whose advisory lock guards the folder: it is never
+    replaced, so the lock outlives any log.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import zlib
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from perdure.errors import Corrupted, InvalidInput
+from perdure.stores.file.log import SessionLog, new_birth
+from perdure.stores.file.records import Commit, Posted, Record, Rewritten, checked
+from perdure.stores.lease_clock import StoredLease
+from perdure.system.disk import open_to_write, write_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from perdure.protocols import Clock
+    from perdure.stores.file.index import SessionIndex
+    from perdure.stores.file.log import Packed
+    from perdure.system.disk import Disk
+
+R = TypeVar("R", bound=Record)
+
+_LEASE = struct.Struct("<4sII")
+_LEASE_MAGIC = b"pdL1"
+_LEASE_SIZE = 1024
+_lease_decoder = msgspec.msgpack.Decoder(StoredLease)
+
+
+class SessionFile:
+    """The files of one session; everything but the constructor is called between ``enter`` and ``leave``."""
+
+    def __init__(
+        self, disk: Disk, folder: str, salt: int, clock: Clock, torn: Callable[[str, str, int, int], None]
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._salt = salt
+        self._clock = clock
+        self.log = SessionLog(disk, folder, salt, torn)
+        self.mutex = threading.Lock()
+        """Between threads; the advisory lock is between processes only."""
+        self.users = 0
+        """How many threads have it or wait for it: the pool closes only what nobody uses."""
+        self.counted = 0
+        """How many rows of it the pool has counted."""
+        self._lock_fd = -1
+        self._lease_raw = b""
+        self._lease = StoredLease()
+
+    @property
+    def index(self) -> SessionIndex:
+        """What the log adds up to."""
+        return self.log.index
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes up descriptors."""
+        return self._lock_fd >= 0
+
+    def enter(self, *, exclusive: bool, create: bool) -> bool:
+        """Take the lock and read what is new in the log; False when there is no such session."""
+        if self._lock_fd < 0:
+            if create:
+                self._disk.mkdir(os.path.dirname(self._folder))
+                self._disk.mkdir(self._folder)
+            elif not self._is_there():
+                return False
+            self._lock_fd = open_to_write(self._disk, f"{self._folder}/lease")
+        self._disk.lock(self._lock_fd, exclusive=exclusive)
+        try:
+            self.log.refresh(exclusive=exclusive)
+        except BaseException:
+            self._disk.unlock(self._lock_fd)
+            raise
+        if create or self.log.end:
+            return True
+        self._disk.unlock(self._lock_fd)
+        return False
+
+    def _is_there(self) -> bool:
+        try:
+            self._disk.stat(self.log.path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Give the lock back."""
+        self._disk.unlock(self._lock_fd)
+
+    def park(self) -> None:
+        """Close the files and keep the index."""
+        self.log.park()
+        if self._lock_fd >= 0:
+            self._disk.close(self._lock_fd)
+            self._lock_fd = -1
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def append(self, session: str, batch: Sequence[Packed], what: str) -> None:
+        """Append records durably; an empty batch only makes the session, when there is none."""
+        if not self.log.end:
+            birth = new_birth(session, self._clock.wall())
+            batch = [(birth, checked(birth)), *batch]
+        if batch:
+            self.log.append(batch, what)
+
+    def replace(self, session: str, records: Iterable[Record], what: str) -> None:
+        """Put other records in the place of all there are."""
+        self.log.replace(new_birth(session, self.index.created or self._clock.wall()), records, what)
+
+    def compact(self) -> None:
+        """Rewrite the log without what is dead."""
+        self.replace(self.index.session, self._living(), "compact")
+
+    def _living(self) -> Iterator[Record]:
+        index = self.index
+        yield from self.posts()
+        rows = list(index.commits.values())
+        for row, commit in zip(rows, self.commits(), strict=True):
+            yield msgspec.structs.replace(commit, envelope=b"", payload=b"") if row.thin else commit
+        artifacts = list(index.artifacts.values())
+        for at, record in zip(artifacts, self.log.records([at.place for at in artifacts]), strict=True):
+            yield Rewritten(put=(self.expect(record, Rewritten).put[at.nth],))
+        yield index.state(max(index.token, self.lease().token))
+
+    def posts(self) -> Iterator[Posted]:
+        """All inbox entries in order of arrival; those that were taken without their bodies."""
+        posts = sorted(self.index.posts.values(), key=lambda post: post.seq)
+        for post, record in zip(posts, self.log.records([post.place for post in posts]), strict=True):
+            posted = self.expect(record, Posted)
+            yield msgspec.structs.replace(posted, body=b"", taken=post.taken) if post.taken else posted
+
+    def commits(self) -> Iterator[Commit]:
+        """All commits in the order they were made, as written (a thin one may still have its payload)."""
+        for record in self.log.records([row.place for row in self.index.commits.values()]):
+            yield self.expect(record, Commit)
+
+    def expect(self, record: Record, kind: type[R]) -> R:
+        """The record, which the index says is of this type."""
+        if not isinstance(record, kind):
+            raise Corrupted(self.log.path, f"a record is no {kind.__name__}, as it was when the log was read")
+        return record
+
+    # -- the lease ---------------------------------------------------------------------------------
+
+    def lease(self) -> StoredLease:
+        """The lease as it stands; one that cannot be read (never synced, power lost) is nobody's."""
+        raw = self._disk.read(self._lock_fd, _LEASE_SIZE, 0)
+        if raw != self._lease_raw:
+            self._lease_raw, self._lease = raw, self._parse_lease(raw)
+        if self._lease.token < self.index.token:
+            return StoredLease(token=self.index.token)
+        return self._lease
+
+    def _parse_lease(self, raw: bytes) -> StoredLease:
+        if len(raw) >= _LEASE.size:
+            magic, length, crc = _LEASE.unpack_from(raw)
+            body = raw[_LEASE.size : _LEASE.size + length]
+            if magic == _LEASE_MAGIC and len(body) == length and zlib.crc32(body, self._salt) == crc:
+                return _lease_decoder.decode(body)
+        return StoredLease()
+
+    def set_lease(self, lease: StoredLease) -> None:
+        """Write the lease in its place. Never synced: no holder outlives the power that would lose it."""
+        try:
+            body = msgspec.msgpack.encode(lease)
+        except ValueError as error:
+            raise InvalidInput(f"a lease cannot be kept: {error}") from error
+        raw = _LEASE.pack(_LEASE_MAGIC, len(body), zlib.crc32(body, self._salt)) + body
+        if len(raw) > _LEASE_SIZE:
+            raise InvalidInput("the holder's name is too long: use 200 characters at most")
+        # Always of the same length, so that one system call reads it.
+        write_all(self._disk, self._lock_fd, raw.ljust(_LEASE_SIZE, b"\0"), 0)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    # MOVED
+
+OPEN = 128
+"""Sessions with open files (two each): well below the usual limit of 1024 descriptors."""
+KEPT = 4096
+"""Sessions whose index is kept."""
+ROWS = 500_000
+"""Rows in all indexes together; some 300 bytes each."""
+
+
+class Pool:
+    """Session files by the name of their folder; the ones used last are kept."""
+
+    def __init__(self, make: Callable[[str], SessionFile]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        # In order of use, the last one last.
+        self._kept: dict[str, SessionFile] = {}
+        self._open: set[str] = set()
+        self._rows = 0
+        self._closed = False
+
+    def close(self) -> None:
+        """Close all files; those in use are closed by whoever uses them."""
+        with self._lock:
+            self._closed = True
+            for file in self._kept.values():
+                if not file.users:
+                    file.park()
+            self._kept.clear()
+
+    def take(self, name: str) -> SessionFile:
+        """The files of a session, which stay open until they are given back."""
+        with self._lock:
+            file = self._kept.pop(name, None) or self._make(name)
+            self._kept[name] = file
+            file.users += 1
+            return file
+
+    def give(self, name: str, file: SessionFile) -> None:
+        """Give them back."""
+        with self._lock:
+            file.users -= 1
+            if self._closed:
+                if not file.users:
+                    file.park()
+                return
+            if file.is_open and name not in self._open:
+                self._open.add(name)
+                if len(self._open) > OPEN:
+                    self._park()
+            rows = len(file.index.commits)
+            self._rows += rows - file.counted
+            file.counted = rows
+            if len(self._kept) > KEPT or self._rows > ROWS:
+                self._forget()
+
+    def _park(self) -> None:
+        """Close some of the files that were not used for longest."""
+        idle = [name for name, file in self._kept.items() if not file.users and name in self._open]
+        for name in idle[: OPEN // 8]:
+            self._kept[name].park()
+            self._open.remove(name)
+
+    def _forget(self) -> None:
+        """Drop what was not used for longest, but never the one used last."""
+        idle = [name for name, file in self._kept.items() if not file.users][:-1]
+        for name in idle:
+            if len(self._kept) <= KEPT and self._rows <= ROWS:
+                break
+            file = self._kept.pop(name)
+            file.park()
+            self._open.discard(name)
+            self._rows -= file.counted

@@ -1,0 +1,421 @@
+"""The file store: a folder of append-only logs, one for each session. The handle; its parts lie beside it."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.errors import Busy, ForkedProcess, HandleClosed, Misuse, PerdureError, Poisoned, StoreFull, Unavailable
+from perdure.model import Lease, Promise
+from perdure.stores import rules as verdicts
+from perdure.stores.file import read as reading
+from perdure.stores.file import write as writing
+from perdure.stores.file.read import Listing
+from perdure.stores.file.root import FileRoot, salt_of, session_name
+from perdure.stores.file.session_folder import Pool, SessionFile
+from perdure.stores.lease_clock import LeaseJudge, StoredLease
+from perdure.stores.listing import Asked
+from perdure.stores.live import FolderLive
+from perdure.system.clock import SystemClock
+from perdure.system.disk import Disk, explain, warn_if_network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from typing import Unpack
+
+    from perdure.model import (
+        Append,
+        Artifact,
+        Bundle,
+        ChangePage,
+        Dump,
+        InboxEntry,
+        Landed,
+        Rewrite,
+        Row,
+        SessionRow,
+        Usage,
+    )
+    from perdure.protocols import Clock
+    from perdure.stores.listing import Count, Wanted
+    from perdure.system.disk import Disk
+
+__all__ = ["FileStore", "Torn", "TornTail"]
+
+
+class FileStore:
+    """Implements :class:`perdure.protocols.Store` on a folder, for the processes of one machine.
+
+    ``torn`` lists the torn tails that this handle has cut. ``disk`` is for tests that lose power.
+    """
+
+    promise = Promise(
+        process_crash=True,
+        power_loss=True,
+        words=(
+            "When a commit has returned it is at the end of its session's log, and the log and its name were "
+            "synced: it survives the end of the process and a loss of power, as far as the disk keeps what "
+            "it says it has synced. An interrupted write is cut off, kept beside the log, and reported."
+        ),
+    )
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None, disk: Disk | None = None) -> None:
+        folder = os.path.abspath(path)
+        self.url = f"file://{folder}"
+        self._handle = FileHandle(folder, clock, disk)
+        self._clock = self._handle.clock
+        self._judge = LeaseJudge(self._clock)
+        self._listing = Listing(self._handle)
+        self.torn = self._handle.torn
+        self.id, self.epoch = self._handle.root.identity
+
+    def live(self) -> FolderLive:
+        """Carries pieces of answers on their way, in a folder of the folder."""
+        return FolderLive(os.path.join(self.url.removeprefix("file://"), "live"))
+
+    # -- commits and inbox -------------------------------------------------------------------------
+
+    def append(self, batch: Sequence[Append]) -> list[Landed | PerdureError]:
+        """Make a batch durable, with one write and one sync for each session in it.
+
+        Sessions share nothing, so what goes wrong with one is the answer to its own items only. When the
+        store itself fails (``Poisoned``, ``Unavailable``) before anything was answered, that is raised.
+        """
+        return self._by_session(batch, self._append)
+
+    def _append(self, session: str, items: Sequence[Append]) -> list[Landed | PerdureError]:
+        with self._handle.session(session, items) as file:
+            assert file is not None
+            return writing.append(file, session, items, self._judge, self._clock.wall())
+
+    def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+        """Put entries into inboxes, with one write and one sync for each session."""
+        return self._by_session(entries, self._post)
+
+    def _post(self, session: str, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+        with self._handle.session(session) as file:
+            assert file is not None
+            return writing.post(file, session, entries)
+
+    def _by_session(self, items: Sequence[Any], do: Callable[[str, Sequence[Any]], list[Any]]) -> list[Any]:
+        """Do something with the items of each session, and put the answers in the order of the items."""
+        if len(items) == 1:
+            try:
+                return do(items[0].session, items)
+            except PerdureError as error:
+                if _is_final(error):
+                    raise
+                return [error]
+        self._handle.check()
+        groups: dict[str, list[int]] = {}
+        for number, item in enumerate(items):
+            groups.setdefault(item.session, []).append(number)
+        answers: dict[int, Any] = {}
+        failed: PerdureError | None = None
+        for session in sorted(groups):
+            numbers = groups[session]
+            try:
+                if failed is not None:
+                    raise failed
+                found = do(session, [items[number] for number in numbers])
+            except PerdureError as error:
+                failed = error if _is_final(error) else None
+                if failed is not None and not answers:
+                    raise
+                found = [error] * len(numbers)
+            answers.update(zip(numbers, found, strict=True))
+        return [answers[number] for number in range(len(items))]
+
+    def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[InboxEntry]:
+        """Waiting entries in order of arrival; with ``key`` only the one of that key."""
+        with self._handle.known(session) as file:
+            return reading.inbox(file, limit, key) if file else []
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def look(self, session: str) -> SessionRow | None:
+        """What is known of a session, a tombstone included."""
+        with self._handle.known(session) as file:
+            return reading.look(file, self._judge) if file else None
+
+    def starts(self, session: str, branch: str | None) -> list[Row]:
+        """The first rows of all lines of a branch (None: of any), by line."""
+        with self._handle.known(session) as file:
+            return reading.starts(file, branch) if file else []
+
+    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
+        """What is needed to rebuild a line at a step (None: its last)."""
+        with self._handle.known(session) as file:
+            if file is None:
+                raise verdicts.no_session(session)
+            return reading.load(file, line, step, refs=refs)
+
+    def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
+        """Rows lo..hi of a line, with the packs that hold the thin ones."""
+        with self._handle.known(session) as file:
+            if file is None:
+                raise verdicts.no_session(session)
+            return reading.slice(file, line, lo, hi)
+
+    def artifacts(self, session: str) -> list[Artifact]:
+        """All artifacts of a session."""
+        with self._handle.known(session) as file:
+            return reading.artifacts(file) if file else []
+
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
+        """Sessions in order of id, or the newest first, without tombstones."""
+        return self._listing.sessions(self.look, Asked(**wanted))
+
+    def counts(self) -> list[Count]:
+        """How many sessions there are by status, agent and error."""
+        return self._listing.counts()
+
+    def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:
+        """Commits after a cursor, session by session."""
+        with self._handle.alone():
+            # Another process may have renewed it.
+            self.epoch = self._handle.root.read_identity().epoch
+        return self._listing.changes(after, limit, self.epoch)
+
+    def blob_refs(self) -> Iterator[str]:
+        """Every blob that any row or artifact refers to."""
+        return self._listing.blob_refs()
+
+    def usage(self) -> Usage:
+        """Sizes; bytes are those of the logs."""
+        return self._listing.usage()
+
+    # -- leases ------------------------------------------------------------------------------------
+
+    def acquire(self, session: str, holder: str, ttl: int) -> Lease:
+        """Take the lease for ``ttl`` ms, or raise ``Busy``."""
+        with self._handle.session(session) as file:
+            assert file is not None
+            current = file.lease()
+            busy: Busy | None = self._judge.busy(session, current)
+            if busy is not None:
+                raise busy
+            file.append(session, [], "acquire")
+            token = self._handle.root.next_token(current.token)
+            file.set_lease(self._judge.grant(holder, token, ttl))
+        return Lease(session, holder, token, self._clock.wall() + ttl)
+
+    def renew(self, leases: Sequence[Lease], ttl: int) -> list[bool]:
+        """Extend leases; False where the token is no longer the current one."""
+        return [self._renew(lease, ttl) for lease in leases]
+
+    def _renew(self, lease: Lease, ttl: int) -> bool:
+        with self._handle.known(lease.session, exclusive=True) as file:
+            current = file.lease() if file else StoredLease()
+            if file is None or not current.holder or current.token != lease.token:
+                return False
+            file.set_lease(self._judge.grant(current.holder, current.token, ttl))
+            return True
+
+    def release(self, lease: Lease) -> None:
+        """Give a lease back."""
+        with self._handle.known(lease.session, exclusive=True) as file:
+            if file is not None and file.lease().token == lease.token:
+                file.set_lease(StoredLease(token=lease.token))
+
+    # -- maintenance -------------------------------------------------------------------------------
+
+    def rewrite(self, change: Rewrite) -> bool:
+        """Do maintenance in one record; False when it no longer applies."""
+        with self._handle.known(change.session, exclusive=True) as file:
+            return writing.rewrite(file, change, self._judge) if file else False
+
+    def drop(self, session: str, token: int | None, reason: str) -> None:
+        """Delete a session and leave a tombstone, which takes a few hundred bytes."""
+        with self._handle.known(session, exclusive=True) as file:
+            if file is None:
+                raise verdicts.no_session(session)
+            if refused := verdicts.fenced(session, token, file.lease(), self._judge):
+                raise refused
+            writing.drop(file, session, reason, self._clock.wall())
+
+    def dump(self, session: str) -> Dump:
+        """A whole session as stored, at one instant."""
+        with self._handle.known(session) as file:
+            if file is None:
+                raise verdicts.no_session(session)
+            return reading.dump(file, self._judge)
+
+    def restore(self, dump: Dump) -> None:
+        """Put a dumped session into this store."""
+        with self._handle.session(dump.row.id) as file:
+            assert file is not None
+            # Tokens of the other store may still be about: ours go on behind them.
+            self._handle.root.skip_tokens(dump.row.lease.token)
+            writing.restore(file, dump)
+
+    def renew_epoch(self) -> None:
+        """Give the store a new epoch: cursors expire and every lease ends."""
+        root = self._handle.root
+        with self._handle.alone():
+            root.renew_epoch()
+        self.epoch = root.identity.epoch
+        for name in root.names():
+            with self._handle.named(name, exclusive=True) as file:
+                if file is not None and file.lease().holder:
+                    file.set_lease(StoredLease(token=file.lease().token))
+
+    def close(self) -> None:
+        """Close all files; the store cannot be used afterwards."""
+        self._handle.close()
+
+
+def _is_final(error: PerdureError) -> bool:
+    """Whether an error is the store's own, so that trying the next session could only fail again."""
+    return isinstance(error, Misuse | Poisoned | Unavailable) and not isinstance(error, StoreFull)
+
+
+TORN = 1000
+"""Torn tails that a handle remembers."""
+
+_name_of = lru_cache(4096)(session_name)
+
+
+class TornTail(UserWarning):
+    """The end of a log was the rest of an interrupted write: it was cut, and kept in a file beside it."""
+
+
+class Torn(NamedTuple):
+    """A tail that was cut: whose, where the bytes are kept, at which offset they were, and how many."""
+
+    session: str
+    file: str
+    offset: int
+    bytes: int
+
+
+class FileHandle:
+    """One open file store of one process."""
+
+    def __init__(self, path: str, clock: Clock | None, disk: Disk | None) -> None:
+        self.path = path
+        self.clock: Clock = clock or SystemClock()
+        self.disk = disk or Disk()
+        self.torn: list[Torn] = []
+        self._pid = os.getpid()
+        self._closed = False
+        self._poisoned = ""
+        self.pool = Pool(self._make)
+        warn_if_network(path)
+        try:
+            self.root = FileRoot(path, self.disk)
+        except OSError as error:
+            raise explain(error, path) from error
+
+    def check(self) -> None:
+        """Refuse to work on a handle that is closed, poisoned or from another process."""
+        if self._closed:
+            raise HandleClosed(f"{self.path}: this handle was closed: open a new one")
+        if os.getpid() != self._pid:
+            raise ForkedProcess(
+                f"{self.path}: this handle was opened in process {self._pid}, before a fork: "
+                "open a new one in this process"
+            )
+        if self._poisoned:
+            raise Poisoned(self._poisoned)
+
+    def close(self) -> None:
+        """Close all files. In a forked child they belong to the parent, and are left alone."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self.pool.close()
+        self.root.close()
+
+    def session(self, session: str, at_stake: Sequence[Append] = ()) -> Held:
+        """A session to write to, which is made by that; ``at_stake`` are the commits that may get lost."""
+        return Held(self, _name_of(session), exclusive=True, create=True, at_stake=at_stake)
+
+    def known(self, session: str, *, exclusive: bool = False) -> Held:
+        """A session that must be there already, or None is what one gets."""
+        return Held(self, _name_of(session), exclusive=exclusive, create=False)
+
+    def named(self, name: str, *, exclusive: bool = False) -> Held:
+        """A session by the name of its folder."""
+        return Held(self, name, exclusive=exclusive, create=False)
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """For work on the root."""
+        self.check()
+        try:
+            yield
+        except BaseException as error:
+            self.note(error)
+            raise
+
+    def note(self, error: BaseException, at_stake: Sequence[Append] = ()) -> None:
+        """Explain what the system said; remember a failed sync: from then on nobody knows what is on disk."""
+        if isinstance(error, OSError):
+            raise explain(error, self.path) from error
+        if isinstance(error, Poisoned):
+            todo = "close this handle, see to the disk, and open a new one"
+            self._poisoned = f"{error}, so nobody knows what is on disk: {todo}"
+            names = ", ".join(item.id.hex() for item in at_stake)
+            unknown = f". It is unknown whether these commits landed: {names}" if names else ""
+            raise Poisoned(self._poisoned + unknown) from error
+
+    def _make(self, name: str) -> SessionFile:
+        return SessionFile(self.disk, self.root.folder(name), salt_of(name), self.clock, self._note_torn)
+
+    def _note_torn(self, session: str, file: str, offset: int, size: int) -> None:
+        self.torn.append(Torn(session, file, offset, size))
+        del self.torn[:-TORN]
+        warnings.warn(
+            f"session {session!r}: the last write to its log was interrupted and never completed; its "
+            f"{size} bytes at {offset} were cut off and kept in {file}",
+            TornTail,
+            stacklevel=2,
+        )
+
+
+class Held:
+    """A session, locked and up to date while the block runs; its errors are explained."""
+
+    __slots__ = ("_at_stake", "_create", "_exclusive", "_file", "_handle", "_name")
+
+    def __init__(
+        self, handle: FileHandle, name: str, *, exclusive: bool, create: bool, at_stake: Sequence[Append] = ()
+    ) -> None:
+        self._handle = handle
+        self._name = name
+        self._exclusive = exclusive
+        self._create = create
+        self._at_stake = at_stake
+        self._file: SessionFile | None = None
+
+    def __enter__(self) -> SessionFile | None:
+        handle = self._handle
+        handle.check()
+        file = handle.pool.take(self._name)
+        file.mutex.acquire()
+        try:
+            if file.enter(exclusive=self._exclusive, create=self._create):
+                self._file = file
+                return file
+        except BaseException as error:
+            self._give(file)
+            handle.note(error)
+            raise
+        self._give(file)
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        file = self._file
+        if file is not None:
+            file.leave()
+            self._give(file)
+        if error is not None:
+            self._handle.note(error, self._at_stake)
+
+    def _give(self, file: SessionFile) -> None:
+        file.mutex.release()
+        self._handle.pool.give(self._name, file)

@@ -1,0 +1,386 @@
+"""The sessions on the board: how they are put there, queued, taken and put down. Inside the caller's transactions.
+
+How a session gets its place in the queue is a trigger of the tables (see sql/sqlite_board.sql): here a session is
+only touched, and stands in the queue as soon as nothing is against it. Which ones are next is in _sqlite_board_pick.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.errors import InvalidInput, LimitExceeded
+from perdure.model import Status
+from perdure.protocols import Work
+from perdure.stores.lease_clock import StoredLease
+from perdure.stores.sqlite.driver import value_of
+from perdure.stores.sqlite.read import Checks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from perdure.stores.sqlite.driver import Cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from perdure.protocols import Clock, Filter, NewWork, Rest
+    from perdure.stores.lease_clock import LeaseJudge
+
+    # MOVED
+    from perdure.stores.sqlite.driver import Cursor
+
+AT_ONCE = 1000
+"""Timers that one claim puts into the queue at most; the next claim goes on."""
+APART = 100
+"""By how many places lanes may run apart: less is not worth the moving of a whole lane."""
+SOON = 600_000
+"""Sessions that are looked at by themselves within so many ms are not adopted: they wait for a retry."""
+
+_WORK = (
+    "select session, agent, owner, priority, rank is not null, due, worker, since, tries, step, parked, paused"
+    " from fleet_work"
+)
+_STATE = (
+    "case when parked <> '' then 'parked' when paused then 'paused' when worker <> '' then 'working'"
+    " when rank is not null then 'queued' else 'waiting' end"
+)
+STATES = ("queued", "working", "waiting", "parked", "paused")
+# A session that changes its lane leaves the queue there, and is queued anew.
+_PUT = (
+    "insert into fleet_work (no, session, agent, owner, priority) values (?, ?, ?, ?, ?)"
+    " on conflict (no) do update set agent = excluded.agent, priority = excluded.priority,"
+    " owner = iif(excluded.owner = '', owner, excluded.owner),"
+    " rank = iif(agent = excluded.agent and priority = excluded.priority"
+    " and excluded.owner in ('', owner), rank, null), touched = 1"
+)
+_DUE = "due <= ? and rank is null and worker = '' and parked = '' and paused = 0"
+_TAKE = (
+    "update fleet_work set worker = ?, since = ?, tries = tries + 1, touched = 0, rank = null, due = null, shun = ''"
+    " where no = ?"
+)
+_NEVER = (1 << 63) - 1
+# What fell due during the run and still waits is due at once; what had fallen due before it was seen and left.
+_REST = (
+    "update fleet_work set worker = '', since = 0, step = max(step, ?), parked = ?, shun = ?,"
+    " tries = case ? when 0 then 0 when 1 then tries else max(tries - 1, 0) end,"
+    f" touched = touched or ?, due = nullif(min(coalesce(?, {_NEVER}), coalesce(due, {_NEVER}),"
+    f" coalesce((select min(at) from inbox where inbox.no = fleet_work.no and taken is null"
+    f" and kind in ('wake', 'cron') and at > since), {_NEVER})), {_NEVER})"
+    " where session = ? and worker = ?"
+)
+# Named in words, not bound: only so does SQLite use the index of those that run.
+_LEFT = (
+    "select s.no, s.id, s.holder, s.token, s.until, s.span, s.boot from sessions s"
+    f" where s.status = '{Status.RUNNING.value}' and s.reason = '' and s.agent <> ''"
+    " and not exists (select 1 from fleet_work w"
+    " where w.no = s.no and (w.rank is not null or w.worker <> '' or w.parked <> '' or w.paused or w.due <= ?))"
+)
+_UNHEARD = (
+    "select distinct i.no from inbox i where i.taken is null and not exists (select 1 from fleet_work w"
+    " where w.no = i.no) and exists (select 1 from inbox e where e.no = i.no and e.taken is null"
+    " and (e.kind not in ('wake', 'cron') or e.at <= ?)) and exists (select 1 from sessions s where s.no = i.no"
+    " and s.reason = '' and s.agent <> '') limit ?"
+)
+_ADOPT = (
+    "insert into fleet_work (no, session, agent, owner, priority)"
+    " select no, id, agent, owner, 0 from sessions where no = ? and reason = ''"
+    " on conflict (no) do update set touched = 1"
+    " where rank is null and worker = '' and parked = '' and paused = 0 returning 1"
+)
+_CHANGES = {
+    "pause": "update fleet_work set paused = 1, touched = touched or rank is not null, rank = null where paused = 0",
+    "unpause": "update fleet_work set paused = 0 where paused <> 0",
+    # What a version cannot go on with stands in a lane of its own, which it leaves.
+    "retry": (
+        "update fleet_work set parked = '', tries = 0, shun = '', rank = null, touched = 1"
+        " where (parked <> '' or shun <> '')"
+    ),
+    "forget": "delete from fleet_work where true",
+}
+
+
+class Queue(Checks):
+    """The sessions of the board."""
+
+    def __init__(self, path: str, clock: Clock, judge: LeaseJudge, number: Callable[[Cursor, str], int]) -> None:
+        super().__init__(path)
+        self._clock = clock
+        self._judge = judge
+        self._number = number
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def put(self, cursor: Cursor, items: Sequence[NewWork], most: int | None) -> int:
+        """Put sessions there and queue them; how many were new."""
+        new = 0
+        for item in items:
+            no = self._number(cursor, item.session)
+            new += value_of(cursor, "select 1 from fleet_work where no = ?", (no,)) is None
+            cursor.execute(_PUT, (no, *item))
+        if most is not None:
+            queued = value_of(cursor, "select count(*) from fleet_work where rank is not null")
+            if queued > most:
+                raise LimitExceeded(
+                    f"{self._path}: {queued} sessions would be queued, over the limit of {most}: nothing was put; "
+                    "wait until some are done, start more workers, or raise the limit"
+                )
+        return new
+
+    def strays(self, cursor: Cursor, limit: int) -> list[int]:
+        """Numbers of sessions that have something to do while nobody knows."""
+        wall = self._clock.wall()
+        found: dict[int, None] = {}
+        for (no,) in cursor.execute(_UNHEARD, (wall, limit)).fetchall():
+            found[self.whole(no)] = None
+        for no, session, *lease in cursor.execute(_LEFT, (wall + SOON,)).fetchall():
+            if len(found) >= limit:
+                break
+            if not self._judge.left(self.text(session), StoredLease(*lease)):
+                found[self.whole(no)] = None
+        return list(found)
+
+    def adopt(self, cursor: Cursor, numbers: Sequence[int]) -> int:
+        """Queue those of them that are not there by now; how many."""
+        return sum(value_of(cursor, _ADOPT, (no,)) is not None for no in numbers)
+
+    # -- out -------------------------------------------------------------------------------------------------------
+
+    def has_due(self, cursor: Cursor, now: int) -> bool:
+        """Whether there is something to promote."""
+        return value_of(cursor, f"select 1 from fleet_work where {_DUE} limit 1", (now,)) is not None
+
+    def promote(self, cursor: Cursor, now: int) -> None:
+        """Queue what is due by now, the oldest first."""
+        sql = f"select no from fleet_work where {_DUE} order by due limit ?"
+        found = cursor.execute(sql, (now, AT_ONCE)).fetchall()
+        cursor.executemany("update fleet_work set touched = 1 where no = ?", found)
+
+    def take(self, cursor: Cursor, worker: str, picked: Sequence[Picked], now: int) -> list[Work]:
+        """Give picked sessions to a worker."""
+        if not picked:
+            return []
+        cursor.executemany(_TAKE, [(worker, now, one.no) for one in picked])
+        reached = max(one.rank for one in picked)
+        cursor.execute("update fleet_place set reached = ? where reached < ?", (reached, reached))
+        return [work for one in picked for work in self._works(cursor.execute(f"{_WORK} where no = ?", (one.no,)))]
+
+    def rest(self, cursor: Cursor, worker: str, items: Sequence[Rest]) -> None:
+        """Put sessions down, each only if this worker has it."""
+        cursor.executemany(
+            _REST,
+            [
+                (i.step, i.park, i.shun, 2 if i.uncounted else int(i.failed), i.again, i.due, i.session, worker)
+                for i in items
+            ],
+        )
+
+    def got(self, cursor: Cursor, worker: str, session: str, step: int) -> int:
+        """Note how far a session has come; its tries there."""
+        sql = "update fleet_work set step = ?, tries = 1 where session = ? and worker = ? and step < ?"
+        cursor.execute(sql, (step, session, worker, step))
+        return self.whole(value_of(cursor, "select tries from fleet_work where session = ?", (session,)) or 0)
+
+    def free(self, cursor: Cursor, worker: str) -> list[Work]:
+        """Take all sessions from a worker and queue them before all others of their lanes; how they were."""
+        works = self._works(cursor.execute(f"{_WORK} where worker = ? and worker <> '' order by no", (worker,)))
+        fronts: dict[tuple[str, int], int] = {}
+        for work in works:
+            lane = (work.agent, work.priority)
+            if lane not in fronts:
+                fronts[lane] = self._front(cursor, *lane) - 1
+        cursor.executemany(
+            "update fleet_work set worker = '', since = 0, touched = paused, rank = iif(paused, null, ?)"
+            " where session = ?",
+            [(fronts[work.agent, work.priority], work.session) for work in works],
+        )
+        return works
+
+    def _front(self, cursor: Cursor, agent: str, priority: int) -> int:
+        sql = (
+            "select rank from fleet_work where agent = ? and shun = '' and priority = ? and rank is not null"
+            " order by rank limit 1"
+        )
+        front = value_of(cursor, sql, (agent, priority))
+        return value_of(cursor, "select reached from fleet_place") + 1 if front is None else front
+
+    # -- looking and steering --------------------------------------------------------------------------------------
+
+    def works(self, cursor: Cursor, which: Filter, after: str | None, limit: int) -> list[Work]:
+        """Sessions in order of id."""
+        where, values = _where(which)
+        if after is not None:
+            where, values = f"{where} and session > ?", [*values, after]
+        return self._works(cursor.execute(f"{_WORK} where {where} order by session limit ?", (*values, limit)))
+
+    def counts(self, cursor: Cursor) -> dict[tuple[str, str], int]:
+        """How many there are by agent and state."""
+        found = cursor.execute(f"select agent, {_STATE}, count(*) from fleet_work group by 1, 2").fetchall()
+        return {(self.text(agent), self.text(state)): self.whole(number) for agent, state, number in found}
+
+    def change(self, cursor: Cursor, which: Filter, do: str) -> int:
+        """Do something to sessions; how many it applied to."""
+        if do not in _CHANGES:
+            raise InvalidInput(f"sessions can be told {', '.join(_CHANGES)}, not {do!r:.40}")
+        where, values = _where(which)
+        # Triggers change rows on their own account: what is counted are the rows of this statement.
+        return len(cursor.execute(f"{_CHANGES[do]} and {where} returning 1", values).fetchall())
+
+    def hold(self, cursor: Cursor, agent: str, on: bool) -> None:
+        """Hold an agent, or let it go."""
+        if on:
+            cursor.execute("insert or ignore into fleet_holds values (?)", (agent,))
+            return
+        cursor.execute("delete from fleet_holds where agent = ?", (agent,))
+        self.catch_up(cursor, agent)
+
+    def held(self, cursor: Cursor) -> list[str]:
+        """Agents that are held."""
+        return [self.text(agent) for (agent,) in cursor.execute(HELD).fetchall()]
+
+    def catch_up(self, cursor: Cursor, agent: str) -> None:
+        """Move the lanes of an agent that was not served for a while to where the others are by now.
+
+        Otherwise all that had gathered there would go before everybody else, whoever owns it.
+        """
+        reached = value_of(cursor, "select reached from fleet_place")
+        sql = "select shun, priority, min(rank) from fleet_work where agent = ? and rank is not null group by 1, 2"
+        for shun, priority, front in cursor.execute(sql, (agent,)).fetchall():
+            if reached - front > APART:
+                cursor.execute(
+                    "update fleet_work set rank = rank + ? where agent = ? and shun = ? and priority = ?"
+                    " and rank is not null",
+                    (reached - front, agent, shun, priority),
+                )
+
+    def _works(self, found: Iterable[Any]) -> list[Work]:
+        works: list[Work] = []
+        for session, agent, owner, priority, queued, due, worker, since, tries, step, parked, paused in found:
+            if type(priority) is not int or type(since) is not int or type(due) not in (int, type(None)):
+                raise self.damaged("a row of the board")
+            works.append(
+                Work(
+                    self.text(session), self.text(agent), self.text(owner), priority, bool(queued), due,
+                    self.text(worker), since, self.whole(tries), self.whole(step), self.text(parked), bool(paused),
+                )
+            )  # fmt: skip
+        return works
+
+
+def _where(which: Filter) -> tuple[str, list[Any]]:
+    """The condition that a filter stands for."""
+    if which.state and which.state not in STATES:
+        raise InvalidInput(f"a session of a fleet is {', '.join(STATES)}, not {which.state!r:.40}")
+    tests = {"agent = ?": which.agent, "owner = ?": which.owner, f"{_STATE} = ?": which.state}
+    given: dict[str, Any] = {test: value for test, value in tests.items() if value}
+    if which.sessions is not None:
+        given["session in (select value from json_each(?))"] = json.dumps(which.sessions)
+    return " and ".join(["true", *given]), list(given.values())
+
+
+NEAR = 64
+"""How far into a lane is looked past owners who have enough, before each owner's first one is looked up instead."""
+_LOWEST = -(1 << 63)
+
+HELD = "select agent from fleet_holds order by 1"
+_FIRST_LANE = "select min(shun) from fleet_work where agent = ? and rank is not null"
+_NEXT_LANE = f"{_FIRST_LANE} and shun > ?"
+_FIRST = (
+    "select -priority, rank, no, owner from fleet_work where agent = ? and shun = ? and rank is not null"
+    " order by priority desc, rank limit ?"
+)
+_NEXT_OWNER = (
+    "select priority, owner from fleet_work where agent = ? and shun = ? and rank is not null"
+    " and (priority, owner) > (?, ?) order by priority, owner limit 1"
+)
+_OF_OWNER = (
+    "select -priority, rank, no, owner from fleet_work where agent = ? and shun = ? and priority = ? and owner = ?"
+    " and rank is not null order by rank limit ?"
+)
+
+
+class Picked(NamedTuple):
+    """A queued session; sorts as they are claimed."""
+
+    low: int
+    """Its priority, negated."""
+    rank: int
+    no: int
+    owner: str
+
+
+def pick(cursor: Cursor, agents: Sequence[str], count: int, per_owner: int | None, version: str) -> list[Picked]:
+    """The sessions that are next, in order."""
+    if count <= 0:
+        return []
+    room = _Room(cursor, per_owner)
+    held = {agent for (agent,) in cursor.execute(HELD).fetchall()}
+    found: list[Picked] = []
+    for agent in set(agents) - held:
+        for shun in _shuns(cursor, agent):
+            if not shun or shun != version:
+                found += _first_of(cursor, (agent, shun), count, room)
+    return room.admitted(sorted(found), count)
+
+
+def _shuns(cursor: Cursor, agent: str) -> Iterator[str]:
+    """What the lanes of an agent shun; "" is nothing, and nearly always the only one."""
+    shun = value_of(cursor, _FIRST_LANE, (agent,))
+    while shun is not None:
+        yield shun
+        shun = value_of(cursor, _NEXT_LANE, (agent, shun))
+
+
+class _Room:
+    """How many more sessions each owner may have at work."""
+
+    def __init__(self, cursor: Cursor, per_owner: int | None) -> None:
+        self._cursor = cursor
+        self.per_owner = per_owner
+        self._busy: dict[str, int] = {}
+
+    def left(self, owner: str) -> int:
+        """How many more this owner may have."""
+        assert self.per_owner is not None
+        if owner not in self._busy:
+            sql = "select count(*) from fleet_work where owner = ? and worker <> ''"
+            self._busy[owner] = value_of(self._cursor, sql, (owner,))
+        return self.per_owner - self._busy[owner]
+
+    def admitted(self, found: Iterable[Picked], count: int) -> list[Picked]:
+        """The first so many for which there is room."""
+        picked: list[Picked] = []
+        taken: dict[str, int] = {}
+        for one in found:
+            if len(picked) == count:
+                break
+            if self.per_owner is not None:
+                already = taken.get(one.owner, 0)
+                if self.left(one.owner) <= already:
+                    continue
+                taken[one.owner] = already + 1
+            picked.append(one)
+        return picked
+
+
+def _first_of(cursor: Cursor, lane: tuple[str, str], count: int, room: _Room) -> list[Picked]:
+    """The first sessions of a lane for which there is room, in order."""
+    if room.per_owner is None:
+        return _ask(cursor, _FIRST, (*lane, count))
+    reach = count + NEAR
+    near = _ask(cursor, _FIRST, (*lane, reach))
+    admitted = room.admitted(near, count)
+    if len(admitted) == count or len(near) < reach:
+        return admitted
+    # An owner who has enough stands there with hundreds: those of the others are looked up owner by owner.
+    found: list[Picked] = []
+    place: tuple[Any, ...] = (_LOWEST, "")
+    while rows := cursor.execute(_NEXT_OWNER, (*lane, *place)).fetchall():
+        place = rows[0]
+        if (left := room.left(place[1])) > 0:
+            found += _ask(cursor, _OF_OWNER, (*lane, *place, min(left, count)))
+    return sorted(found)
+
+
+def _ask(cursor: Cursor, sql: str, values: Sequence[Any]) -> list[Picked]:
+    return [Picked(*row) for row in cursor.execute(sql, values).fetchall()]

@@ -1,0 +1,317 @@
+"""One SQLite file: opening it, one writer, several readers, transactions. Its contents are not known here."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
+
+import apsw
+
+from perdure.errors import (
+    ForkedProcess,
+    HandleClosed,
+    PerdureError,
+    Poisoned,
+    Unavailable,
+)
+from perdure.stores.sqlite.driver import Cursor, cursor_of, translate, value_of, wait_for_others
+from perdure.stores.sqlite.tables import make_file, prepare
+from perdure.system import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import apsw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from perdure.model import Append
+    # MOVED
+
+T = TypeVar("T")
+
+READERS = 8
+"""Idle reading connections that are kept open."""
+CHECKPOINT_PAGES = 1000
+"""Pages in the log before they are moved into the main file. A longer log is no faster: until it has been
+written once from end to end, each commit makes the file longer, which costs a third more."""
+VACUUM_STEP = 512
+"""Pages given back to the filesystem in one transaction."""
+KEEP_FREE = 64
+"""Free pages that are left in the file for the next commits."""
+KEEP_SHARE = 8
+"""Of a large file this part (1/8) may stay free: rows are packed all the time, and the room is soon used again."""
+
+
+class SqliteFile:
+    """Transactions on one database file. May be used from any thread."""
+
+    def __init__(self, path: str, *, synchronous: str, busy_timeout: float, vfs: str | None = None) -> None:
+        self.path = path
+        self._pid = os.getpid()
+        self._busy_ms = max(0, round(busy_timeout * 1000))
+        self._vfs = vfs
+        self._closed = False
+        self._poisoned = ""
+        self._lock = threading.Lock()
+        self._pool_lock = threading.Lock()
+        self._idle: list[apsw.Connection] = []
+        self._pooled = False
+        """Whether reading connections were opened beside the writing one."""
+        self._synchronous = synchronous
+        self._unsynced = False
+        """Whether the writing connection may be set to write without waiting for the disk."""
+        self._watch_lock = threading.Lock()
+        self._watcher: apsw.Connection | None = None
+        make_file(path)
+        try:
+            self._writer = self._connect()
+        except apsw.Error as error:
+            raise translate(error, path) or error from error
+        try:
+            self._cursor = cursor_of(self._writer)
+            prepare(self._cursor, path, synchronous=synchronous, patience=busy_timeout)
+            self._writer.wal_autocheckpoint(CHECKPOINT_PAGES)
+        except BaseException as error:
+            self._writer.close(True)
+            known = translate(error, path)
+            if known is None:
+                raise
+            raise known from error
+
+    # -- transactions ------------------------------------------------------------------------------
+
+    @contextmanager
+    def read(self, *, brief: bool = False) -> Generator[Cursor]:
+        """A transaction that sees one instant and never waits for a writer.
+
+        A ``brief`` one writes nothing meanwhile, so it may use the writing connection while nobody else does.
+        """
+        self.check()
+        # A second connection takes as long to open as most reads: until two threads meet, the first one serves.
+        if brief and not self._pooled and self._lock.acquire(blocking=False):
+            try:
+                yield from self._read_by_writer()
+            finally:
+                self._lock.release()
+            return
+        connection = self._take_reader()
+        try:
+            cursor = cursor_of(connection)
+            cursor.execute("begin")
+            yield cursor
+            cursor.execute("commit")
+        except PerdureError:
+            cursor_of(connection).execute("rollback")
+            self._give_reader(connection)
+            raise
+        except BaseException as error:
+            # Whatever state the connection is in, nobody will meet it again.
+            connection.close(True)
+            known = translate(error, self.path)
+            if known is None:
+                raise
+            raise known from error
+        self._give_reader(connection)
+
+    def _read_by_writer(self) -> Generator[Cursor]:
+        self.check()
+        try:
+            if self._writer.in_transaction:  # an interrupt hit between a begin and its work
+                self._cursor.execute("rollback")
+            self._cursor.execute("begin")
+            yield self._cursor
+            self._cursor.execute("commit")
+        except BaseException as error:
+            self._rollback()
+            known = translate(error, self.path)
+            if known is None or known is error:
+                raise
+            raise known from error
+
+    def write(
+        self, what: str, work: Callable[[Cursor], T], commits: Sequence[Append] = (), *, synced: bool = True
+    ) -> T:
+        """Do some work in a writing transaction: durable when this returns, undone when the work raises.
+
+        ``what`` names the crash points; ``commits`` are those to name when the outcome is unknown. What is not
+        ``synced`` survives the end of the process, and a loss of power once something that is was written after it.
+        """
+        with self._lock:
+            self.check()
+            cursor, watched = self._cursor, faults.hook is not None
+            if watched:
+                faults.point(f"sqlite.{what}.before_begin")
+            try:
+                if self._writer.in_transaction:  # an interrupt hit between a begin and its work
+                    cursor.execute("rollback")
+                if synced is self._unsynced:
+                    self._wait_for_disk(synced)
+                cursor.execute("begin immediate")
+            except apsw.Error as error:
+                raise self._known(error, commits) from error
+            try:
+                if watched:
+                    faults.point(f"sqlite.{what}.after_begin")
+                result = work(cursor)
+                if watched:
+                    faults.point(f"sqlite.{what}.before_commit")
+            except BaseException as error:
+                known = self._known(error, commits)
+                self._rollback()
+                if known is error:
+                    raise
+                raise known from error
+            try:
+                cursor.execute("commit")
+            except apsw.Error as error:
+                known = self._known(error, commits, committing=True)
+                self._rollback()
+                raise known from error
+            if watched:
+                faults.point(f"sqlite.{what}.after_commit")
+            return result
+
+    def _wait_for_disk(self, on: bool) -> None:
+        """Set whether the end of a transaction waits for the disk. An interrupt leaves the cautious belief."""
+        self._unsynced = True
+        self._cursor.execute(f"pragma synchronous = {self._synchronous if on else 'normal'}")
+        self._unsynced = not on
+
+    def _known(self, error: BaseException, commits: Sequence[Append], *, committing: bool = False) -> BaseException:
+        """The error to raise; remembers when the handle may not be used again."""
+        os_error = self._writer.system_errno if isinstance(error, apsw.Error) else 0
+        known = translate(error, self.path, os_error)
+        if known is None:
+            return error
+        # A commit that failed while it was being written may be on disk all the same.
+        unsure = committing and isinstance(error, apsw.IOError) and type(known) is Unavailable
+        if not (unsure or isinstance(known, Poisoned)):
+            return known
+        self._poisoned = (
+            f"{self.path}: writing to the disk failed, so nobody knows what is on it: close this handle, "
+            "see to the disk, and open a new one"
+        )
+        if not commits:
+            return Poisoned(self._poisoned)
+        names = ", ".join(commit.id.hex() for commit in commits)
+        return Poisoned(f"{self._poisoned}. It is unknown whether these commits landed: {names}")
+
+    def _rollback(self) -> None:
+        if self._writer.in_transaction:
+            # The first error is the one to report; SQLite undoes what is left when it next opens the file.
+            with suppress(apsw.Error):
+                self._cursor.execute("rollback")
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    def shrink(self) -> None:
+        """Give free pages back to the filesystem, in short transactions between which others can write."""
+        freed = False
+        while self.write("shrink", _vacuum):
+            freed = True
+        if freed:
+            self._empty_log()
+
+    def _empty_log(self) -> None:
+        """Move the log into the main file, which gets its new size by that; not when somebody is reading."""
+        with self._lock:
+            self.check()
+            self._writer.set_busy_timeout(0)
+            try:
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except (apsw.BusyError, apsw.LockedError):
+                pass  # the next checkpoint does it
+            except apsw.Error as error:
+                raise self._known(error, ()) from error
+            finally:
+                wait_for_others(self._writer, self._busy_ms)
+
+    def changed(self) -> int:
+        """A number that differs once anybody has changed anything, this handle included. Waits for nobody."""
+        with self._watch_lock:
+            self.check()
+            try:
+                # SQLite tells a connection what others did, so this one does nothing itself.
+                if self._watcher is None:
+                    self._watcher = self._connect()
+                return value_of(cursor_of(self._watcher), "pragma data_version")
+            except apsw.Error as error:
+                raise translate(error, self.path) or error from error
+
+    def size(self) -> int:
+        """Bytes of the main file and its log."""
+        total = 0
+        for suffix in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                total += os.stat(self.path + suffix).st_size
+        return total
+
+    def check(self) -> None:
+        """Refuse to work on a handle that is closed, poisoned or from another process."""
+        if self._closed:
+            raise HandleClosed(f"{self.path}: this handle was closed: open a new one")
+        if os.getpid() != self._pid:
+            raise ForkedProcess(
+                f"{self.path}: this handle was opened in process {self._pid}, before a fork: "
+                "open a new one in this process"
+            )
+        if self._poisoned:
+            raise Poisoned(self._poisoned)
+
+    def close(self) -> None:
+        """Close all connections; those in use are closed by whoever uses them. Again: no error."""
+        # In a forked child the connections belong to the parent: they are left alone, not closed.
+        if self._closed or os.getpid() != self._pid:
+            return
+        # Closing must neither fail for want of space nor wait for a writer: the pages stay free instead.
+        with suppress(PerdureError):
+            self._writer.set_busy_timeout(0)
+            self.write("shrink", lambda cursor: _vacuum(cursor, last=True))
+        with self._lock, self._pool_lock, self._watch_lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            watchers = [] if self._watcher is None else [self._watcher]
+            for connection in (*idle, *watchers, self._writer):
+                connection.close()
+
+    # -- connections -------------------------------------------------------------------------------
+
+    def _take_reader(self) -> apsw.Connection:
+        with self._pool_lock:
+            if self._idle:
+                return self._idle.pop()
+        self._pooled = True
+        try:
+            connection = self._connect()
+            cursor_of(connection).execute("pragma query_only = 1")
+        except apsw.Error as error:
+            raise translate(error, self.path) or error from error
+        return connection
+
+    def _give_reader(self, connection: apsw.Connection) -> None:
+        with self._pool_lock:
+            if not self._closed and len(self._idle) < READERS:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _connect(self) -> apsw.Connection:
+        connection = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
+        wait_for_others(connection, self._busy_ms)
+        return connection
+
+
+def _vacuum(cursor: Cursor, *, last: bool = False) -> bool:
+    """Give some free pages back; False when there are not enough of them to bother, which at the end is none."""
+    free = value_of(cursor, "pragma freelist_count")
+    keep = 0 if last else max(KEEP_FREE, value_of(cursor, "pragma page_count") // KEEP_SHARE)
+    pages = min(VACUUM_STEP, free - keep)
+    if pages <= 0:
+        return False
+    cursor.execute(f"pragma incremental_vacuum({pages})").fetchall()
+    # A file that went through somebody's VACUUM with other settings gives nothing back, however often asked.
+    return value_of(cursor, "pragma freelist_count") < free

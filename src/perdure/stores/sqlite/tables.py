@@ -1,0 +1,176 @@
+"""Making and recognising a database file of ours, safe when many processes open it at the same moment."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import apsw
+
+from perdure.errors import Corrupted, InvalidInput, Unavailable, UnsupportedFormat
+from perdure.stores.sqlite.driver import value_of
+from perdure.system.disk import warn_if_network
+
+if TYPE_CHECKING:
+    from perdure.stores.sqlite.driver import Cursor
+
+VERSION = 2
+APPLICATION = 0x50524452
+"""Stands in the file's header ("PRDR"): tells our databases from others."""
+
+_MAGIC = b"SQLite format 3\0"
+
+
+def make_file(path: str) -> None:
+    """Make the file, and its folder, for their owner only; their names are durable once made."""
+    try:
+        if os.path.isdir(path):
+            raise InvalidInput(f"{path} is a folder: name a file in it, such as agents.db")
+        folder = os.path.dirname(path)
+        _make_folder(folder)
+        warn_if_network(path)
+        # Only when there is none: closing any descriptor of an open database would drop its locks.
+        if not os.path.exists(path):
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+                _sync_folder(folder)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Unavailable(f"{path!r} cannot be made ({why}): choose another path or see to its folder") from error
+
+
+def prepare(cursor: Cursor, path: str, *, synchronous: str, patience: float) -> None:
+    """Make the tables when there are none, refuse what is not ours, and set how to write."""
+    fresh = _look(cursor, path)
+    if fresh:
+        # Takes effect only before anything is written, so it comes before the switch to a log.
+        cursor.execute("pragma auto_vacuum = incremental")
+    _use_log(cursor, path, patience)
+    cursor.execute(f"pragma synchronous = {synchronous}")
+    # Elsewhere than on Darwin these say nothing; there, a plain sync stops at the drive's own cache.
+    cursor.execute("pragma fullfsync = 1")
+    cursor.execute("pragma checkpoint_fullfsync = 1")
+    # A log that once grew (a long reader) is cut to this size when it is next used from its start.
+    value_of(cursor, "pragma journal_size_limit = 67108864")
+    if fresh:
+        _create(cursor, path)
+    found = value_of(cursor, "select value from meta where key = 'schema'")
+    if not isinstance(found, int) or found < 1:
+        raise Corrupted(path, "its format version is not a number")
+    if found > VERSION:
+        raise UnsupportedFormat(
+            f"{path} has format {found} and this Perdure knows up to {VERSION}: upgrade this process"
+        )
+    if found < VERSION:
+        _upgrade(cursor)
+
+
+def _look(cursor: Cursor, path: str) -> bool:
+    """Whether nothing was made yet, seen at one instant."""
+    try:
+        cursor.execute("begin")
+        fresh = _is_fresh(cursor, path)
+        cursor.execute("commit")
+    except apsw.NotADBError as error:
+        if _was_ours(path):
+            raise
+        raise InvalidInput(f"{path} is not a SQLite database: choose another path") from error
+    return fresh
+
+
+def _is_fresh(cursor: Cursor, path: str) -> bool:
+    tables = value_of(cursor, "select count(*) from sqlite_schema")
+    application = value_of(cursor, "pragma application_id")
+    if application == APPLICATION:
+        if not tables:
+            raise Corrupted(path, "its tables are missing")
+        return False
+    if not tables and not application:
+        return True
+    ours = "select count(*) from sqlite_schema where name in ('meta', 'sessions', 'branches', 'commits')"
+    if value_of(cursor, ours) == 4:
+        raise Corrupted(path, "its header does not say any more that it is a Perdure database")
+    raise InvalidInput(f"{path} is a SQLite database of another program: choose another path")
+
+
+def _was_ours(path: str) -> bool:
+    """Whether a file that SQLite refuses looks like a damaged database of ours."""
+    with open(path, "rb") as file:
+        header = file.read(100)
+    alike = sum(a == b for a, b in zip(header, _MAGIC, strict=False))
+    return header[68:72] == APPLICATION.to_bytes(4, "big") or alike >= 12
+
+
+def _use_log(cursor: Cursor, path: str, patience: float) -> None:
+    """Switch to write-ahead logging. SQLite does not wait for others here, so we do."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            mode = value_of(cursor, "pragma journal_mode = wal")
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+            continue
+        if mode != "wal":
+            raise Unavailable(
+                f"{path}: SQLite cannot keep its log here (mode {mode}): use a local disk that can be written"
+            )
+        return
+
+
+def _create(cursor: Cursor, path: str) -> None:
+    values = {
+        "schema": 1,
+        "id": os.urandom(16).hex(),
+        "epoch": os.urandom(8).hex(),
+        "token": 0,
+        "trimmed": 0,
+    }
+    # When this fails the connection is closed, which undoes it.
+    cursor.execute("begin immediate")
+    if _is_fresh(cursor, path):  # nobody else was first
+        cursor.execute(_script(1))
+        cursor.execute(f"pragma application_id = {APPLICATION}")
+        cursor.executemany("insert into meta values (?, ?)", list(values.items()))
+        _step_up(cursor, 1)
+    cursor.execute("commit")
+
+
+def _upgrade(cursor: Cursor) -> None:
+    """Bring an older file up to date. Whoever has it open meanwhile goes on: nothing that was there is changed."""
+    # When this fails the connection is closed, which undoes it.
+    cursor.execute("begin immediate")
+    _step_up(cursor, value_of(cursor, "select value from meta where key = 'schema'"))
+    cursor.execute("commit")
+
+
+def _step_up(cursor: Cursor, found: int) -> None:
+    for version in range(found + 1, VERSION + 1):
+        cursor.execute(_script(version))
+
+
+def _script(version: int) -> str:
+    from importlib import resources
+
+    return (resources.files("perdure.stores.sqlite") / "sql" / f"v{version}.sql").read_text("utf-8")
+
+
+def _make_folder(path: str) -> None:
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    _make_folder(parent)
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    _sync_folder(parent)
+
+
+def _sync_folder(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,183 @@
+"""Log lines: plain or JSON, with the session, agent, worker and step they belong to, and without secrets.
+
+The library logs through ``logging.getLogger("perdure")`` and its children and configures nothing by being imported.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import InvalidInput
+from perdure.system.urls import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import TextIO
+
+ROOT = "perdure"
+FIELDS = ("session", "agent", "worker", "step")
+MASK = "***"
+_SECRET = re.compile(r"pass|secret|token|api_?key|sig$|signature|credential|authorization|_key$|^key$", re.IGNORECASE)
+_LOGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s:/@?#]*):[^\s,]*@")
+_URL = re.compile(r"(?:tiered:)?[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
+_SAID = (
+    re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}"),
+    re.compile(
+        r"(?i)\b([\w-]*(?:password|passwd|secret|token|api[_-]?key|credential)\b['\"]?\s*[=:]\s*['\"]?)[^\s'\",;}&]+"
+    ),
+    re.compile(r"\b((?:sk|pk|rk|ghp|xox[abp])[-_])[A-Za-z0-9_-]{8,}"),
+)
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_about: ContextVar[dict[str, Any]] = ContextVar("perdure_log_context", default={})  # noqa: B039 - never mutated
+
+
+@contextmanager
+def about(*, step: Callable[[], int] | None = None, **fields: str) -> Generator[None]:
+    """Say in every log line of this task or thread, and of those it starts, what it is about.
+
+    >>> with about(session="trip-42", agent="travel"):
+    ...     context()
+    {'session': 'trip-42', 'agent': 'travel'}
+    """
+    known = {**_about.get(), **{name: value for name, value in fields.items() if value}}
+    if step is not None:
+        known["step"] = step
+    token = _about.set(known)
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+def know(**fields: str) -> None:
+    """Say it from here on, to the end of this task or thread."""
+    _about.set({**_about.get(), **fields})
+
+
+def context() -> dict[str, Any]:
+    """What is known here: session, agent, worker and step."""
+    known = _about.get()
+    found = {name: known[name] for name in FIELDS if name in known}
+    if callable(found.get("step")):
+        found["step"] = found["step"]()
+    return found
+
+
+def masked(text: str, secrets: tuple[str, ...] = ()) -> str:
+    """A text as it may be logged: no password in a URL, no key, no token.
+
+    >>> masked("cannot reach postgresql://ana:s3cr3t@db/agents: password=hunter2")
+    'cannot reach postgresql://ana@db/agents: password=***'
+    """
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    # First whatever a password may hold that no URL should: quotes, slashes, another @.
+    text = _LOGIN.sub(r"\g<1>@", text)
+    text = _URL.sub(_shown, text)
+    for pattern in _SAID:
+        text = pattern.sub(rf"\g<1>{MASK}", text)
+    return text
+
+
+def _shown(found: re.Match[str]) -> str:
+    url = found[0]
+    kept = url.rstrip(".,;:)]}")
+    if "@" not in kept and "?" not in kept:
+        return url
+    try:
+        return shown(kept) + url[len(kept) :]
+    except InvalidInput:
+        return f"{kept.partition('://')[0]}://{MASK}"
+
+
+class _Masking(logging.Formatter):
+    """What both forms share: the record's text and fields, freed of secrets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        values = (value for name, value in os.environ.items() if _SECRET.search(name) and len(value) >= 8)
+        # The longest first: one may be part of another.
+        self._secrets = tuple(sorted(set(values), key=len, reverse=True))
+
+    def said(self, record: logging.LogRecord) -> str:
+        """The message."""
+        try:
+            return masked(record.getMessage(), self._secrets)
+        except (TypeError, ValueError):
+            # A line with the wrong number of arguments is still worth reading.
+            return masked(str(record.msg), self._secrets)
+
+    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        """What the line is about, and what was logged with ``extra=``."""
+        found = context()
+        for name, value in vars(record).items():
+            if name not in _OWN and not name.startswith("_"):
+                found[name] = MASK if _SECRET.search(name) else self._plain(value)
+        return found
+
+    def trace(self, record: logging.LogRecord) -> str:
+        """The traceback, when there is one."""
+        return masked(self.formatException(record.exc_info), self._secrets) if record.exc_info else ""
+
+    def _plain(self, value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        return masked(value if isinstance(value, str) else str(value), self._secrets)
+
+
+def _when(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class JsonLines(_Masking):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {"time": _when(record), "level": record.levelname.lower(), "logger": record.name}
+        line["message"] = self.said(record)
+        line |= {name: value for name, value in self.fields(record).items() if name not in line}
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = record.exc_info[0].__name__
+            line["trace"] = self.trace(record)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class PlainLines(_Masking):
+    """One line for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and a traceback after it when there is one."""
+        known = " ".join(f"{name}={value}" for name, value in self.fields(record).items())
+        # One record is one line, whatever somebody has put into a name or a message.
+        line = f"{_when(record)} {record.levelname:<7} {self.said(record)}{f'  [{known}]' if known else ''}"
+        line = line.replace("\r", "\\r").replace("\n", "\\n")
+        trace = self.trace(record)
+        return f"{line}\n{trace}" if trace else line
+
+
+def configure(*, as_json: bool = False, level: int | str = logging.INFO, stream: TextIO | None = None) -> None:
+    """Write the library's log lines to a stream (stderr): for programs of ours; yours configure ``logging`` themselves.
+
+    Done again, it takes the place of the last time.
+    """
+    handler = _Handler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(JsonLines() if as_json else PlainLines())
+    logger = logging.getLogger(ROOT)
+    for old in [h for h in logger.handlers if isinstance(h, _Handler)]:
+        logger.removeHandler(old)
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+
+
+class _Handler(logging.StreamHandler[Any]):
+    """Ours, so that it can be told from handlers of others."""

@@ -1,0 +1,162 @@
+"""The two background threads of an open database: one keeps leases alive, one packs rows. Started when first needed."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from perdure.errors import PerdureError
+from perdure.history.hydrate import load
+from perdure.upkeep.compaction import PACK_MIN, compact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.kernel import Kernel
+    from perdure.model import Lease
+
+
+QUIET = 0.02
+"""Seconds without a commit after which the database counts as quiet."""
+PATIENCE = 2.0
+"""Seconds after which a line is packed although it is not."""
+BACKLOG = 8
+"""As often may a line have asked to be packed before it no longer waits."""
+
+
+def _warn(words: str, *about: object) -> None:
+    # Imported when there is something to say: a process that starts is not kept waiting for it.
+    import logging
+
+    logging.getLogger("perdure").warning(words, *about)
+
+
+class Heartbeat:
+    """Renews every lease this database holds, three times per lease period."""
+
+    def __init__(self, kernel: Kernel, ttl: int) -> None:
+        self._kernel = kernel
+        self._ttl = ttl
+        self._lock = threading.Lock()
+        self._leases: dict[int, Lease] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.lost: set[int] = set()
+        """Tokens that turned out to be no longer ours."""
+        self._tell: Callable[[str, Lease | None], None] | None = None
+
+    def listen(self, tell: Callable[[str, Lease | None], None]) -> None:
+        """Have somebody told of leases that come ("+") and go ("-"), and of every beat (".")."""
+        self._tell = tell
+
+    def add(self, lease: Lease) -> None:
+        """Keep a lease alive from now on."""
+        with self._lock:
+            self._leases[lease.token] = lease
+            if self._tell is not None:
+                self._tell("+", lease)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._beat, name="perdure-heartbeat", daemon=True)
+                self._thread.start()
+
+    def remove(self, lease: Lease) -> None:
+        """Let a lease go."""
+        with self._lock:
+            self._leases.pop(lease.token, None)
+            if self._tell is not None:
+                self._tell("-", lease)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._ttl / 3000):
+            if self._tell is not None:
+                self._tell(".", None)
+            self.renew()
+
+    def renew(self) -> None:
+        """Renew all leases now."""
+        with self._lock:
+            leases = list(self._leases.values())
+        if not leases:
+            return
+        try:
+            kept = self._kernel.store.renew(leases, self._ttl)
+        except PerdureError as e:
+            # Commits fail with the same error where somebody waits for them; the next beat tries again.
+            _warn("leases could not be renewed: %s", e)
+            return
+        for lease, ok in zip(leases, kept, strict=True):
+            with self._lock:
+                # One that was given back meanwhile is not lost.
+                gone = not ok and self._leases.pop(lease.token, None) is not None
+            if gone:
+                self.lost.add(lease.token)
+                _warn("the lease of session %r was lost: its handle can no longer write", lease.session)
+
+    def close(self) -> None:
+        """Stop renewing."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+class Housekeeper:
+    """Packs the rows of lines that have grown, one after the other, when the database is quiet.
+
+    It shares the interpreter and the disk with whoever commits, so it waits for a pause between commits; a line
+    with a long backlog, or a database that is never quiet, is served all the same.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._lock = threading.Lock()
+        self._queued: dict[tuple[str, int], tuple[int, int]] = {}
+        self._queue: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._stirred = 0.0
+
+    def stir(self) -> None:
+        """Somebody has just committed."""
+        self._stirred = monotonic()
+
+    def request(self, session: str, line: int, minimum: int) -> None:
+        """Have a line packed soon; asking again while it waits adds no entry, so the queue is bounded by the lines."""
+        with self._lock:
+            key = (session, line)
+            least, asked = self._queued.get(key, (minimum, 0))
+            self._queued[key] = (min(minimum, least), asked + 1)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="perdure-housekeeper", daemon=True)
+                self._thread.start()
+        if not asked:
+            self._queue.put(key)
+
+    def _work(self) -> None:
+        while (key := self._queue.get()) is not None:
+            self._wait_for_quiet(key)
+            with self._lock:
+                minimum, _ = self._queued.pop(key, (PACK_MIN, 0))
+            try:
+                packed = compact(self._kernel, *key, minimum)
+                if packed and self._kernel.cache is not None and self._kernel.cache.wants(*key):
+                    # The cache has the same rows one by one: reading the line lets it have the state instead.
+                    load(self._kernel, *key, None)
+            except PerdureError as e:
+                # Nothing is lost: the rows stay as they are, and whoever reads them meets the same error.
+                _warn("session %r could not be compacted: %s", key[0], e)
+
+    def _wait_for_quiet(self, key: tuple[str, int]) -> None:
+        patience = monotonic() + PATIENCE
+        while (now := monotonic()) < patience and self._queued[key][1] < BACKLOG:
+            rest = self._stirred + QUIET - now
+            if rest <= 0 or self._closing.wait(rest):
+                return
+
+    def close(self) -> None:
+        """Finish what is queued, then stop."""
+        self._closing.set()
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()

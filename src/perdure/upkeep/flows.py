@@ -1,0 +1,243 @@
+"""What keeps a database in order: packing, pruning, sweeping, migrating, collecting, verifying, backing up.
+
+Flows only: the work itself is done in ``compaction``, ``retention``, ``collection``, ``verify``, ``witness``,
+``backup`` and ``copying``, which are imported when first needed.
+"""
+
+# pyright: reportPrivateUsage=false
+# The handle is one thing in several rooms: they share its inner parts.
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.errors import PerdureError
+from perdure.history.hydrate import look
+from perdure.history.lineage import history
+from perdure.model import TAG_PREFIX, Lease, SessionRow, Status, Usage
+from perdure.system.flow import Do, Flow
+from perdure.system.lease_holders import new_holder
+from perdure.system.names import check_session
+from perdure.upkeep.compaction import PACK_MIN, compact
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+
+    from perdure.kernel import Kernel
+    from perdure.upkeep.background import Heartbeat
+    from perdure.upkeep.backup import Backed, Restored
+    from perdure.upkeep.blob_gc import Collected
+    from perdure.upkeep.copy import Copied
+    from perdure.upkeep.retention import Pruned, Swept
+    from perdure.upkeep.verify import Report
+
+    Progress = Callable[[str, int], None]
+    Path = str | os.PathLike[str]
+
+
+class Migrated(NamedTuple):
+    """What a bulk migration did, branch by branch."""
+
+    migrated: int
+    current: int
+    """Branches that had this program's schema already."""
+    skipped: tuple[tuple[str, str], ...]
+    """Session and why it was left alone: it is closed, or its time has run out."""
+    failed: tuple[tuple[str, str], ...]
+    """Session and what went wrong; running the migration again tries these again."""
+
+
+class Upkeep:
+    """The flows of a database that change nothing of what it says."""
+
+    kernel: Kernel
+    _heartbeat: Heartbeat
+    _lease_ttl: int
+
+    if TYPE_CHECKING:
+
+        def _usable(self) -> None: ...
+        def _open(self, session: str, *, branch: str = ...) -> Flow[Any]: ...
+
+    def _compact_flow(self, session: str) -> Flow[int]:
+        """Pack the rows of a session now; returns how many were packed."""
+        self._usable()
+        row: SessionRow = yield Do(look, (self.kernel, check_session(session)))
+        packed = 0
+        for line in range(row.lines):
+            packed += yield Do(compact, (self.kernel, session, line, PACK_MIN))
+        return packed
+
+    def _prune_flow(
+        self, session: str, *, keep_last: int | None = None, keep_every: int | None = None, keep_tagged: bool = True
+    ) -> Flow[Pruned]:
+        """Drop old checkpoints of a session and free their space; takes the lease, or raises ``Busy``.
+
+        Kept are the last ``keep_last`` of each branch, every ``keep_every``-th step, tagged ones, and whatever a
+        branch, an unfinished run or the reuse of an effect needs. They read exactly as before; a dropped one is
+        ``Gone``, with the nearest ones that were kept.
+        """
+        from perdure.upkeep.retention import prune
+        from perdure.upkeep.retention_rules import Keep
+
+        self._usable()
+        keep = Keep(keep_last, keep_every, keep_tagged)
+        keep.check()
+        # A lease makes a row for a session that never was: look first.
+        yield Do(look, (self.kernel, check_session(session)))
+        lease: Lease = yield Do(self.kernel.store.acquire, (session, new_holder(), self._lease_ttl))
+        self._heartbeat.add(lease)
+        try:
+            return (yield Do(prune, (self.kernel, session, lease.token, keep)))
+        finally:
+            self._heartbeat.remove(lease)
+            yield Do(self.kernel.store.release, (lease,))
+
+    def _sweep_flow(self, progress: Progress | None = None) -> Flow[Swept]:
+        """Remove every session whose TTL has run out, except those that are being written."""
+        from perdure.upkeep.retention import sweep
+
+        self._usable()
+        return (yield Do(sweep, (self.kernel, new_holder(), self._lease_ttl, progress)))
+
+    def _migrate_flow(self, progress: Progress | None = None) -> Flow[Migrated]:
+        """Bring every session to this program's schema now, instead of when it is next opened.
+
+        May be interrupted and run again: what is migrated already is passed over. The originals stay in the history.
+        """
+        self._usable()
+        counts = {"migrated": 0, "current": 0}
+        skipped: list[tuple[str, str]] = []
+        failed: list[tuple[str, str]] = []
+        after: str | None = None
+        done = 0
+        while rows := (yield Do(self._page, (after,))):
+            after = rows[-1].id
+            for row in rows:
+                for head in row.heads:
+                    if head.branch.startswith(TAG_PREFIX):
+                        continue
+                    try:
+                        outcome: str = yield from self._migrate_branch(row, head.branch)
+                    except PerdureError as e:
+                        failed.append((row.id, str(e)))
+                        continue
+                    if outcome in counts:
+                        counts[outcome] += 1
+                    else:
+                        skipped.append((row.id, outcome))
+                done += 1
+                if progress is not None:
+                    progress(row.id, done)
+        return Migrated(counts["migrated"], counts["current"], tuple(skipped), tuple(failed))
+
+    def _page(self, after: str | None) -> list[SessionRow]:
+        return self.kernel.store.sessions(after=after, limit=100)
+
+    def _migrate_branch(self, row: SessionRow, branch: str) -> Flow[str]:
+        points = yield Do(history, (self.kernel, row.id, branch, 1, None))
+        env = points[0].envelope
+        if env.schema == self.kernel.schema:
+            return "current"
+        if env.status == Status.CLOSED:
+            return "it is closed"
+        if row.expires is not None and self.kernel.clock.wall() >= row.expires:
+            return "its time has run out"
+        s: Any = yield from self._open(row.id, branch=branch)
+        yield from s._release_flow()
+        return "migrated"
+
+    def _collect_flow(self, grace: float = 3600.0) -> Flow[Collected]:
+        """Delete blobs that nothing refers to and that nobody has put for ``grace`` seconds."""
+        from perdure.upkeep.blob_gc import collect
+
+        self._usable()
+        return (yield Do(collect, (self.kernel, grace)))
+
+    def _verify_flow(
+        self,
+        session: str | None = None,
+        witness: Path | None = None,
+        progress: Progress | None = None,
+        *,
+        copied: bool = False,
+    ) -> Flow[Report]:
+        """Read everything (or one session), and report whatever is not as it was written; see the report's ``ok``.
+
+        With ``copied`` the witness is of the store that this one was copied from.
+        """
+        from perdure.upkeep.verify import verify
+        from perdure.upkeep.witness import read_witness
+
+        self._usable()
+        seen = None if witness is None else (yield Do(read_witness, (self.kernel, witness)))
+        id = None if session is None else check_session(session)
+        return (yield Do(verify, (self.kernel, id, seen, progress, copied)))
+
+    def _witness_flow(self, path: Path) -> Flow[int]:
+        """Write down the newest checkpoint of every branch in a file outside the store; returns how many."""
+        from perdure.upkeep.witness import write_witness
+
+        self._usable()
+        return (yield Do(write_witness, (self.kernel, path)))
+
+    def _backup_flow(self, path: Path, progress: Progress | None = None) -> Flow[Backed]:
+        """Write everything, blobs included, into one file while the database is in use."""
+        from perdure.upkeep.backup import backup
+
+        self._usable()
+        return (yield Do(backup, (self.kernel, path, progress)))
+
+    def _restore_flow(self, path: Path, progress: Progress | None = None) -> Flow[Restored]:
+        """Bring everything of a backup into this store; a damaged file is refused before anything is written."""
+        from perdure.upkeep.backup import restore
+
+        self._usable()
+        return (yield Do(restore, (self.kernel, path, progress)))
+
+    def _export_session_flow(self, session: str, path: Path, progress: Progress | None = None) -> Flow[Backed]:
+        """Write one session into a file: its branches and checkpoints, its inbox and its blobs, sealed as they are."""
+        from perdure.upkeep.backup import backup
+
+        self._usable()
+        yield Do(look, (self.kernel, check_session(session)))
+        return (yield Do(lambda: backup(self.kernel, path, progress, only=(session,))))
+
+    def _import_sessions_flow(self, path: Path, progress: Progress | None = None) -> Flow[Restored]:
+        """Bring the sessions of a file into this store. What is here, its leases and its cursors stay as they are."""
+        from perdure.upkeep.backup import restore
+
+        self._usable()
+        return (yield Do(lambda: restore(self.kernel, path, progress, whole=False)))
+
+    def _usage_flow(self) -> Flow[Usage]:
+        """How many sessions and checkpoints the store holds, and how many bytes."""
+        self._usable()
+        return (yield Do(self.kernel.store.usage))
+
+    def _copy_to_flow(
+        self,
+        other: Upkeep,
+        *,
+        sessions: Iterable[str] | None = None,
+        owner: str | None = None,
+        verify: bool = True,
+        dry_run: bool = False,
+        revive: bool = False,
+        progress: Progress | None = None,
+    ) -> Flow[Copied]:
+        """Copy sessions into another database, digests unchanged: all, those named, or those of an owner.
+
+        Each is checked before it is written and read back afterwards (``verify``). May be interrupted and run again:
+        what is there already is passed over, and what has gone on since is brought up to date. A session that has
+        ended there stays so, unless ``revive`` is given. What fails for one session is in the answer's ``failed``.
+        """
+        from perdure.upkeep.copy import Options, copy
+
+        self._usable()
+        other._usable()
+        named = None if sessions is None else [check_session(id) for id in sessions]
+        how = Options(verify, dry_run, revive)
+        return (
+            yield Do(copy, (self.kernel, other.kernel, new_holder(), other._lease_ttl, named, owner, how, progress))
+        )

@@ -1,0 +1,508 @@
+"""Verifying what is stored: every session, against its own digests, against its blobs, and against a witness."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.errors import Corrupted, KeyMismatch, NotFound, PerdureError, UnsupportedFormat
+from perdure.history.hydrate import look, open_row, payload_of, where_is
+from perdure.kernel import Kernel
+from perdure.model import ANCHOR, MAIN, PACK, SNAPSHOT, TAG_PREFIX, Artifact, Dump, Envelope, Head, Kind, Row
+from perdure.record import codec
+from perdure.record.codec import Body
+from perdure.record.commit import Point
+from perdure.record.packs import PackReader, flesh_out, open_base
+from perdure.session.inbox import open_entry
+from perdure.state.delta import apply
+from perdure.state.document import genesis
+from perdure.state.values import BlobRef
+from perdure.upkeep.witness import Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from perdure.kernel import Kernel
+    from perdure.model import Row
+    from perdure.upkeep.witness import Waited, Witness
+
+    Progress = Callable[[str, int], None]
+
+PAGE = 100
+
+
+class Report(NamedTuple):
+    """What was looked at, and everything that is not as it was written."""
+
+    sessions: int
+    checkpoints: int
+    blobs: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is as it was written."""
+        return not self.findings
+
+    @property
+    def lost(self) -> tuple[Finding, ...]:
+        """What the witness saw and the store has no more."""
+        return tuple(f for f in self.findings if f.kind == "lost")
+
+
+def verify(
+    kernel: Kernel,
+    session: str | None = None,
+    witness: Witness | None = None,
+    progress: Progress | None = None,
+    copied: bool = False,
+) -> Report:
+    """Read everything (or one session) and report whatever is not intact. Nothing is changed.
+
+    With a witness, checkpoints that it saw and that are no longer there are reported as lost; those that retention
+    dropped, and sessions that expired or were deleted after it saw them, are not. ``copied`` says that the witness is
+    of the store that this one was copied from.
+    """
+    return _Verifier(kernel, witness, copied).run(session, progress)
+
+
+class _Verifier:
+    def __init__(self, kernel: Kernel, witness: Witness | None, copied: bool) -> None:
+        self._kernel = kernel
+        self._findings: list[Finding] = []
+        self._blobs: dict[str, str] = {}
+        """Ref -> what is wrong with it; "" when nothing is."""
+        self._checkpoints = 0
+        self._witness = witness
+        self._copied = copied
+        self._seen: dict[str, list[Seen | Waited]] = {}
+        for one in witness.seen.values() if witness else ():
+            self._seen.setdefault(one.session, []).append(one)
+        for entry in witness.waited if witness else ():
+            self._seen.setdefault(entry.session, []).append(entry)
+
+    def run(self, session: str | None, progress: Progress | None) -> Report:
+        if self._witness is not None and self._witness.store != self._kernel.store.id and not self._copied:
+            what = f"it was written for store {self._witness.store}, and this is {self._kernel.store.id}"
+            self._findings.append(Finding("lost", "", f"witness {self._witness.path}", what))
+        done = 0
+        if session is not None:
+            self._seen = {k: v for k, v in self._seen.items() if k == session}
+            if session not in self._seen:
+                look(self._kernel, session)
+        for id in [session] if session is not None else self._ids():
+            if self._session(id):
+                done += 1
+                if progress is not None:
+                    progress(id, done)
+        # Those that are left the witness saw, and no listing has shown.
+        for id in list(self._seen):
+            done += self._session(id)
+        return Report(done, self._checkpoints, len(self._blobs), tuple(self._findings))
+
+    def _ids(self) -> Iterator[str]:
+        after: str | None = None
+        try:
+            while rows := self._kernel.store.sessions(after=after, limit=PAGE):
+                after = rows[-1].id
+                yield from [row.id for row in rows]
+        except Corrupted as e:
+            self._findings.append(Finding("corrupted", "", e.where, e.what))
+
+    def _session(self, id: str) -> bool:
+        """Inspect one session; False when there is none."""
+        seen = self._seen.pop(id, [])
+        try:
+            listed = self._waiting(id)
+            dump = self._kernel.store.dump(id)
+        except NotFound:
+            self._vanished(id, seen)
+            return False
+        except Corrupted as e:
+            self._findings.append(Finding("corrupted", id, e.where, e.what))
+            return True
+        inspection = Inspection(self._kernel, dump)
+        self._findings.extend(inspection.run())
+        # An index may be older than its table. Somebody may also just have posted: then the list changes, too.
+        if listed != [e.key for e in dump.inbox if not e.taken] and listed == self._waiting(id):
+            self._blame_inbox(id, "the store lists other inputs than those it holds")
+        self._checkpoints += len(inspection.rows)
+        for ref in sorted(inspection.blobs):
+            if what := self._blob(ref):
+                self._findings.append(Finding("blob", id, f"session {id!r}, blob {ref}", what))
+        since = {one.line: one.step for one in seen if isinstance(one, Seen)}
+        for one in seen:
+            self._compare(one, inspection, since)
+        order = [one.key for one in seen if not isinstance(one, Seen) and one.key in listed]
+        if order != [key for key in listed if key in order]:
+            self._blame_inbox(id, "its inputs wait in another order than the witness saw")
+        return True
+
+    def _blame_inbox(self, id: str, what: str) -> None:
+        self._findings.append(Finding("inbox", id, f"session {id!r}, inbox", what))
+
+    def _compare(self, one: Seen | Waited, inspection: Inspection, since: dict[int, int]) -> None:
+        # Another life of the session began after it was seen: the one that was seen had ended before.
+        if inspection.born > one.at:
+            return
+        if isinstance(one, Seen):
+            self._compare_head(one, inspection)
+        elif what := inspection.input(one.key, one.digest, since):
+            self._lost(one, f"the witness saw input {one.key!r:.60} waiting, and {what}")
+
+    def _waiting(self, id: str) -> list[str]:
+        return [entry.key for entry in self._kernel.store.inbox(id, 1 << 31)]
+
+    def _blob(self, ref: str) -> str:
+        if ref not in self._blobs:
+            self._blobs[ref] = ""
+            try:
+                data = self._kernel.blobs.get(ref)
+            except NotFound:
+                self._blobs[ref] = "it is missing"
+            except Corrupted as e:
+                self._blobs[ref] = e.what
+            else:
+                if hashlib.sha256(data).hexdigest() != ref:
+                    self._blobs[ref] = "the content does not match its name"
+        return self._blobs[ref]
+
+    def _compare_head(self, one: Seen, inspection: Inspection) -> None:
+        row: Row | None = inspection.rows.get((one.line, one.step))
+        if row is not None and (row.id.hex(), row.digest.hex()) == (one.id, one.digest):
+            return
+        if row is not None:
+            self._lost(one, f"step {one.step} of line {one.line} is another checkpoint than the witness saw")
+        elif not inspection.covers(one.line, one.step):
+            steps = [step for line, step in inspection.rows if line == one.line]
+            now = f"line {one.line} ends at step {max(steps)}" if steps else f"there is no line {one.line}"
+            self._lost(one, f"the witness saw step {one.step} of line {one.line}, and {now}")
+
+    def _vanished(self, id: str, seen: list[Seen | Waited]) -> None:
+        row = self._kernel.store.look(id) if seen else None
+        for one in seen:
+            if row is None or not row.reason or row.updated < one.at:
+                saw = f"step {one.step} of line {one.line}" if isinstance(one, Seen) else f"input {one.key!r:.60}"
+                self._lost(one, f"the witness saw {saw}, and there is no such session")
+
+    def _lost(self, one: Seen | Waited, what: str) -> None:
+        where = f"session {one.session!r}, " + (f"branch {one.branch!r}" if isinstance(one, Seen) else "inbox")
+        self._findings.append(Finding("lost", one.session, where, what))
+
+
+Place = tuple[int, int]
+_PROJECTED = ("branch", "kind", "status", "at", "tool", "error", "takes", "blobs", "starts")
+
+
+class Finding(NamedTuple):
+    """One thing that is not as it was written."""
+
+    kind: str
+    """"corrupted", "blob" (missing or altered), "inbox", or "lost" (the witness saw it, the store has it no more)."""
+    session: str
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.where}: {self.what}"
+
+
+class Inspection:
+    """One session under inspection. ``rows`` and ``blobs`` say afterwards what was found in it."""
+
+    def __init__(self, kernel: Kernel, dump: Dump) -> None:
+        self._kernel = kernel
+        self._dump = dump
+        self._id = dump.row.id
+        self._packs = PackReader(kernel, self._id, dump.artifacts)
+        self._bases = {(a.kind, a.line, a.hi): a for a in dump.artifacts if a.kind in (SNAPSHOT, ANCHOR)}
+        self._lines: dict[int, list[tuple[Row, dict[str, Any]]]] = {}
+        for row, shown in sorted(dump.rows, key=lambda r: r[0][:2]):
+            self._lines.setdefault(row.line, []).append((row, shown))
+        self._wanted = self._forks()
+        self._kept: dict[Place, tuple[Point, bytes]] = {}
+        self._envelopes: dict[Place, Envelope] = {}
+        self.findings: dict[tuple[str, str], Finding] = {}
+        self.rows: dict[Place, Row] = {(row.line, row.step): row for row, _ in dump.rows}
+        self.blobs: set[str] = set()
+        self.born = 0
+        """When the session's first checkpoint was made; 0 when that is not known for certain."""
+
+    def run(self) -> list[Finding]:
+        """Inspect everything; the findings, each once."""
+        try:
+            count = max(self._lines, default=-1) + 1
+            if self._dump.row.lines < count:
+                self._note(
+                    f"session {self._id!r}", f"the store says {self._dump.row.lines} lines, and there are {count}"
+                )
+            for line in range(max(self._dump.row.lines, count)):
+                if line in self._lines:
+                    self._line(line)
+                else:
+                    self._note(f"session {self._id!r}, line {line}", "it is missing")
+            for artifact in self._dump.artifacts:
+                self._artifact(artifact)
+            self._pointers()
+            self._named()
+            self._inbox()
+        except KeyMismatch as e:
+            # Without the key nothing can be told, and saying so once for each row tells nothing more.
+            self._note(f"session {self._id!r}", str(e))
+        return list(self.findings.values())
+
+    @property
+    def envelopes(self) -> dict[Place, Envelope]:
+        """The verified envelopes of all checkpoints that are intact, those in packs and anchors included."""
+        return self._envelopes
+
+    def covers(self, line: int, step: int) -> bool:
+        """Whether retention has dropped a step, by the word of an anchor."""
+        anchors = (a for a in self._bases.values() if a.kind == ANCHOR and a.line == line)
+        return any(a.lo <= step < a.hi for a in anchors)
+
+    def input(self, key: str, digest: str, since: dict[int, int]) -> str:
+        """What is wrong with an input that waited once; "" when it still does, or when a checkpoint took it.
+
+        ``since`` says how far each branch's line went when it still waited.
+        """
+        entry = next((e for e in self._dump.inbox if e.key == key), None)
+        if entry is None:
+            return "it is not there"
+        if entry.digest.hex() != digest:
+            return "it is another one"
+        took = any(e.id == entry.taken and key in e.x.get("takes", ()) for e in self._envelopes.values())
+        # Where retention dropped checkpoints made since, the one that took it may be among them. A line that was
+        # no branch's then had been left before: nothing was added to it since.
+        newest = max(since, default=-1)
+        dropped = any(
+            hi - 1 > since.get(line, hi if line < newest else 0) for kind, line, hi in self._bases if kind == ANCHOR
+        )
+        return "" if not entry.taken or took or dropped else "no checkpoint took it, as the store says"
+
+    def _blame(self, error: PerdureError, where: str, kind: str = "corrupted") -> None:
+        self._note(getattr(error, "where", where), getattr(error, "what", str(error)), kind)
+
+    def _note(self, where: str, what: str, kind: str = "corrupted") -> None:
+        self.findings.setdefault((where, what), Finding(kind, self._id, where, what))
+
+    def _forks(self) -> dict[Place, bool]:
+        """The checkpoints that lines start from; True where the state is needed there, not only the digest."""
+        found: dict[Place, bool] = {}
+        for rows in self._lines.values():
+            try:
+                env = codec.decode_envelope(rows[0][0].envelope, "")
+            except PerdureError:
+                continue
+            if origin := env.x.get("from"):
+                place = (origin[0], origin[1])
+                found[place] = found.get(place, False) or env.kind != Kind.TAG
+        return found
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def _line(self, line: int) -> None:
+        rows = self._lines[line]
+        before, doc = self._start(rows[0][0])
+        expected = rows[0][0].step
+        for row, shown in rows:
+            where = where_is(self._id, line, row.step)
+            anchor = self._bases.get((ANCHOR, line, row.step)) if not row.envelope else None
+            if row.step != (expected if anchor is None else row.step) or (anchor and anchor.lo != expected):
+                self._note(where, f"step {expected} and what follows are missing before it")
+                before, doc = None, None
+            expected = row.step + 1
+            if bool(row.envelope) != bool(row.payload):
+                self._note(where, "half of it is missing")
+            try:
+                if anchor is not None:
+                    point, doc = self._anchored(row, anchor, before, doc, where)
+                elif before is None and row is not rows[0][0]:
+                    # What it stands on is not there; the row after it vouches for this one.
+                    before = _claim(self._id, row)
+                    continue
+                else:
+                    point, body = open_row(self._kernel, self._id, row, self._packs, before)
+                    self._take(body, point, doc)
+                doc = self._snapshot(point, doc, where)
+                self._projections(point.envelope, row is rows[0][0], shown, where)
+            except KeyMismatch:
+                raise
+            except (Corrupted, UnsupportedFormat) as e:
+                self._blame(e, where)
+                before, doc = _claim(self._id, row), None
+                continue
+            before = point
+            self._envelopes[line, row.step] = point.envelope
+            self._keep(point, doc)
+        if line == 0 and (first := self._envelopes.get((0, rows[0][0].step))) is not None:
+            self.born = first.at
+
+    def _start(self, row: Row) -> tuple[Point | None, dict[str, Any] | None]:
+        """The checkpoint that a line starts from and its state, as far as they are known."""
+        where = where_is(self._id, row.line, row.step)
+        try:
+            env = codec.decode_envelope(row.envelope, where)
+        except PerdureError:
+            return None, None
+        origin = env.x.get("from")
+        if origin is None:
+            return None, genesis()
+        place = (origin[0], origin[1])
+        if place in self._kept:
+            point, sealed = self._kept[place]
+            return point, self._kernel.decode(codec.unseal(sealed, where), where) if sealed else None
+        # A tag may outlive what it names, if that was asked for.
+        if place not in self.rows and not (env.kind == Kind.TAG and self.covers(*place)):
+            self._note(where, f"step {place[1]} of line {place[0]}, where its line starts from, is missing")
+        return None, None
+
+    def _keep(self, point: Point, doc: dict[str, Any] | None) -> None:
+        place = (point.envelope.line, point.envelope.step)
+        if place in self._wanted:
+            sealed = codec.seal(codec.encode(doc)) if doc is not None and self._wanted[place] else b""
+            self._kept[place] = (point, sealed)
+
+    def _take(self, body: Body, point: Point, doc: dict[str, Any] | None) -> None:
+        made = self._kernel.decode.refs_made
+        ops, extra = payload_of(self._kernel, body, point)
+        if self._kernel.decode.refs_made != made:
+            self.blobs.update(_refs([ops, extra]))
+        self.blobs.update(point.envelope.x.get("blobs", ()))
+        if doc is not None:
+            apply(ops, doc)
+
+    def _anchored(
+        self, row: Row, anchor: Artifact, before: Point | None, doc: dict[str, Any] | None, where: str
+    ) -> tuple[Point, dict[str, Any] | None]:
+        base = open_base(self._kernel, self._id, anchor)
+        if (base.point.envelope.id, base.point.digest) != (row.id, row.digest):
+            raise Corrupted(where, "its anchor is about another checkpoint")
+        self.blobs.update(anchor.blobs)
+        if base.skeleton is not None:
+            return base.point, flesh_out(base.skeleton, self._packs)
+        assert base.after is not None
+        assert base.ops is not None
+        if before is not None and (before.envelope.step, before.digest) != base.after:
+            raise Corrupted(where, "its anchor stands on another checkpoint")
+        if doc is not None:
+            apply(base.ops, doc)
+        return base.point, doc
+
+    def _snapshot(self, point: Point, doc: dict[str, Any] | None, where: str) -> dict[str, Any] | None:
+        """Compare the snapshot at a checkpoint, if there is one, with the state that the rows add up to."""
+        snapshot = self._bases.get((SNAPSHOT, point.envelope.line, point.envelope.step))
+        if snapshot is None:
+            return doc
+        try:
+            base = open_base(self._kernel, self._id, snapshot)
+            assert base.skeleton is not None
+            said = flesh_out(base.skeleton, self._packs)
+            same_place = (base.point.envelope.id, base.point.digest) == (point.envelope.id, point.digest)
+            if not same_place or (doc is not None and codec.encode(said) != codec.encode(doc)):
+                raise Corrupted(where, "the snapshot says another state than the checkpoints")
+        except Corrupted as e:
+            self._note(e.where, e.what)
+            return doc
+        return said if doc is None else doc
+
+    def _projections(self, env: Envelope, starts: bool, shown: dict[str, Any], where: str) -> None:
+        """What the store tells of a row without opening it must be what its envelope says."""
+        x = env.x
+        said = (env.branch, env.kind, env.status, env.at, str(x.get("tool", "")), str(x.get("error", "")),
+                tuple(x.get("takes", ())), tuple(x.get("blobs", ())), starts)  # fmt: skip
+        for name, value in zip(_PROJECTED, said, strict=True):
+            told = tuple(shown[name]) if isinstance(value, tuple) else shown[name]
+            if told != value:
+                self._note(where, f"the store says another {name} than the checkpoint")
+
+    # -- what is beside the rows --------------------------------------------------------------------------------
+
+    def _artifact(self, artifact: Artifact) -> None:
+        where = f"session {self._id!r}, {artifact.kind} of line {artifact.line}, steps {artifact.lo}-{artifact.hi}"
+        try:
+            if artifact.kind == PACK:
+                self._packs.row(artifact.line, artifact.lo)
+            elif artifact.kind in (SNAPSHOT, ANCHOR):
+                row = self.rows.get((artifact.line, artifact.hi))
+                if row is None or (artifact.kind == ANCHOR and row.envelope):
+                    self._note(where, "it stands at no checkpoint")
+                open_base(self._kernel, self._id, artifact)
+        except (Corrupted, UnsupportedFormat) as e:
+            self._blame(e, where)
+
+    def _pointers(self) -> None:
+        newest: dict[str, int] = {}
+        for line, rows in self._lines.items():
+            if (env := self._envelopes.get((line, rows[0][0].step))) is not None:
+                newest[env.branch] = max(newest.get(env.branch, -1), line)
+        heads = {h.branch: h for h in self._dump.row.heads}
+        for branch in newest.keys() | heads.keys():
+            name = f"tag {branch.removeprefix(TAG_PREFIX)!r}" if branch.startswith(TAG_PREFIX) else f"branch {branch!r}"
+            where, head = f"session {self._id!r}, {name}", heads.get(branch)
+            if head is None:
+                self._note(where, "its pointer is missing")
+            elif head.line != newest.get(branch, head.line):
+                self._note(where, f"its pointer says line {head.line}, and its newest line is {newest[branch]}")
+            else:
+                rows = self._lines.get(head.line)
+                if not rows or (rows[-1][0].step, rows[-1][0].id) != (head.step, head.id):
+                    self._note(where, "its pointer is not at the end of its line")
+        if self._dump.rows:
+            self._standing(heads.get(MAIN))
+
+    def _standing(self, main: Head | None) -> None:
+        """What the store tells of the session must be what its checkpoints say."""
+        last, row, where = self._dump.rows[-1][0], self._dump.row, f"session {self._id!r}"
+        newest = self._envelopes.get((last.line, last.step))
+        if newest is not None and newest.owner != row.owner:
+            self._note(where, "the store says another owner than its newest checkpoint")
+        # Where it stands is what main says; only without it, any branch does.
+        env = self._envelopes.get((main.line, main.step)) if main is not None else newest
+        if env is not None and (env.status, str(env.x.get("error", ""))) != (row.status, row.error):
+            of = " of main" if main is not None else ""
+            self._note(where, f"the store says another status or error than its newest checkpoint{of}")
+
+    def _named(self) -> None:
+        """Checkpoints that others name, and that nothing else need stand on: retention keeps those, too."""
+        ends = {rows[-1][0].id for rows in self._lines.values()}
+        for (line, step), env in self._envelopes.items():
+            if "leaves" in env.x and env.x["leaves"] not in ends:
+                self._note(where_is(self._id, line, step), "the checkpoint that this rewind left is missing")
+            if "with" in env.x:
+                other = self.rows.get((env.x["with"][0], env.x["with"][1]))
+                if other is None or other.id.hex() != env.x["with"][2]:
+                    self._note(where_is(self._id, line, step), "the checkpoint that was merged here is missing")
+
+    def _inbox(self) -> None:
+        entries = {e.key: e for e in self._dump.inbox}
+        for entry in entries.values():
+            if not entry.taken:
+                try:
+                    open_entry(self._kernel, entry)
+                except (Corrupted, UnsupportedFormat) as e:
+                    self._blame(e, f"session {self._id!r}, inbox entry {entry.key!r:.60}", "inbox")
+        for (line, step), env in self._envelopes.items():
+            for key in env.x.get("takes", ()):
+                entry = entries.get(key)
+                if entry is None or entry.taken != env.id:
+                    what = f"the inbox does not know that it took {key!r:.60}"
+                    self._note(where_is(self._id, line, step), what, "inbox")
+
+
+def _claim(session: str, row: Row) -> Point:
+    """What a row says of itself: enough to see whether the row after it stands on it."""
+    env = Envelope(1, session, row.id, None, row.line, row.step, "", "", 0, "", "", None, "", "", {})
+    return Point(env, row.digest)
+
+
+def _refs(value: Any) -> Iterator[str]:
+    if isinstance(value, BlobRef):
+        yield value.ref
+    elif isinstance(value, dict | list):
+        parts: Any = value.values() if isinstance(value, dict) else value  # pyright: ignore
+        for part in parts:
+            yield from _refs(part)
