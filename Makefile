@@ -13,7 +13,7 @@ JOBS   ?= 2
 PYTHON ?=
 
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
-CAMPAIGN    := $(BIN)/python -m tests.crash.campaign
+CAMPAIGN    := $(BIN)/python -m tests.campaigns.crash.campaign
 
 # Shell: sets $$python to the first interpreter that is new enough and can make environments.
 define find_python
@@ -94,48 +94,48 @@ crash-servers: $(STAMP) ## long run: kill -9 of clients and of servers
 	$(CAMPAIGN) servers --report
 
 ambiguous: $(STAMP) ## long run: lose answers of servers
-	$(BIN)/python -m tests.ambiguous.campaign --report
+	$(BIN)/python -m tests.campaigns.lost_answers.campaign --report
 
 race: $(STAMP) ## long run: ten writers on one session
-	$(BIN)/python -m tests.race.campaign --report
+	$(BIN)/python -m tests.campaigns.race.campaign --report
 
 powerloss: $(STAMP) ## long run: lose what was not synced
 	$(CAMPAIGN) powerloss
 
 model: $(STAMP) ## long run: random histories against the model
-	PERDURE_MODEL_EXAMPLES=600 PERDURE_MODEL_STEPS=60 $(BIN)/python -m pytest -n $(JOBS) tests/model
+	PERDURE_MODEL_EXAMPLES=600 PERDURE_MODEL_STEPS=60 $(BIN)/python -m pytest -n $(JOBS) tests/campaigns/model
 
 tamper: $(STAMP) ## long run: change stored bytes
-	$(BIN)/python -m tests.tamper.campaign
+	$(BIN)/python -m tests.campaigns.tamper.campaign
 
 .PHONY: effects messages resume client janitor
 effects: $(STAMP) ## long run: kill agents at every boundary of their loop
-	$(BIN)/python -m tests.agent.kills.campaign --report
+	$(BIN)/python -m tests.campaigns.agent_kills.campaign --report
 
 messages: $(STAMP) ## long run: two messages at the same instant
-	$(BIN)/python -m tests.agent.messages.campaign --report
+	$(BIN)/python -m tests.campaigns.two_messages.campaign --report
 
 resume: $(STAMP) ## long run: resume against restart
-	$(BIN)/python -m tests.agent.resume.campaign --report
+	$(BIN)/python -m tests.campaigns.resume_or_restart.campaign --report
 
 client: $(STAMP) ## long run: a model server that breaks, kills, readers elsewhere
-	$(BIN)/python -m tests.agent.client.campaign --report
+	$(BIN)/python -m tests.campaigns.model_server.campaign --report
 
 janitor: $(STAMP) ## long run: a session of a thousand answers
-	$(BIN)/python -m tests.agent.context.campaign --report
+	$(BIN)/python -m tests.campaigns.long_conversation.campaign --report
 
 .PHONY: scale throughput chaos fleet-proofs
 scale: $(STAMP) ## long run: 50,000 sessions on workers that are killed
-	$(BIN)/python -m tests.fleet.scale.campaign --report
+	$(BIN)/python -m tests.campaigns.fleet_scale.campaign --report
 
 throughput: $(STAMP) ## long run: steps per second of a fleet
-	$(BIN)/python -m tests.fleet.throughput.campaign --report
+	$(BIN)/python -m tests.campaigns.fleet_throughput.campaign --report
 
 chaos: $(STAMP) ## long run: a fleet whose workers, servers, disk and clocks fail
-	$(BIN)/python -m tests.fleet.chaos.campaign --report
+	$(BIN)/python -m tests.campaigns.fleet_chaos.campaign --report
 
 fleet-proofs: $(STAMP) ## long run: a rolling deploy under load, a tool that computes for 90 s
-	$(BIN)/python -m tests.fleet.proofs --report
+	$(BIN)/python -m tests.campaigns.rolling_deploy.campaign --report
 
 .PHONY: peers
 peers: $(PEERS)/.installed ## install the systems that benchmarks compare with

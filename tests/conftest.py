@@ -1,13 +1,19 @@
-"""What all tests share: how hypothesis searches, and that no server outlives the run."""
+"""What all tests share: databases with a clock that moves when told, how hypothesis searches, servers that end."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+import perdure
+from tests.clock import FakeClock
 from tests.servers import shared
+from tests.store_urls import url_of
 
 # Disks and shared cores make single examples slow at times, so no deadline; a failure prints its blob.
 settings.register_profile("perdure", deadline=None, print_blob=True)
@@ -25,3 +31,36 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop the servers once the last test process is done."""
     shared.end()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """The time of the test."""
+    return FakeClock()
+
+
+@pytest.fixture(params=("memory", "sqlite"))
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store. What every kind of store must do is in the contract suite."""
+    return url_of(request.param, tmp_path)
+
+
+@pytest.fixture
+def open_db(url: str, clock: FakeClock) -> Iterator[Callable[..., perdure.Database]]:
+    """Opens the store again and again; what a test leaves open is closed after it."""
+    opened: list[perdure.Database] = []
+
+    def again(**options: Any) -> perdure.Database:
+        db = perdure.open(url, clock=clock, **options)
+        opened.append(db)
+        return db
+
+    yield again
+    for db in opened:
+        db.close()
+
+
+@pytest.fixture
+def db(open_db: Callable[..., perdure.Database]) -> perdure.Database:
+    """An empty database."""
+    return open_db()

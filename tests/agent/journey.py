@@ -14,7 +14,7 @@ from typing import Any
 
 import perdure
 from perdure.agent.app_loader import load_agent
-from tests.crash.worker import ShiftedClock
+from tests.campaigns.crash.worker import ShiftedClock
 
 APP = Path(__file__).parents[2] / "examples" / "travel" / "app.py"
 SESSION = "trip-42"

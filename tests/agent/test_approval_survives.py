@@ -13,7 +13,7 @@ import pytest
 
 from perdure.agent.app_loader import load_agent
 from tests.agent.journey import APP
-from tests.places import url_of
+from tests.store_urls import url_of
 
 HOUR = 3_600_000
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from perdure.session import read_cache
 from perdure.session.read_cache import PREFIX, cache_id
 from tests.agent.working import by_turn, play
 from tests.clock import FakeClock
-from tests.places import STORES, url_of
+from tests.store_urls import STORES, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.system import faults
 from tests.agent.worker import start
 from tests.agent.working import by_turn, opened, play
-from tests.places import url_of
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from pathlib import Path

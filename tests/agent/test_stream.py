@@ -22,7 +22,7 @@ from perdure.errors import ModelUnavailable
 from perdure.stores.live import FolderLive
 from tests.agent.worker import WORDS, start
 from tests.agent.working import by_turn, opened, play
-from tests.places import STORES, url_of
+from tests.store_urls import STORES, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

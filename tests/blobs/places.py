@@ -10,8 +10,8 @@ import tests.servers
 from perdure.blobs import open_blobs
 from perdure.blobs.memory import MemoryBlobs
 from perdure.stores import open_store
-from tests.places import url_of
 from tests.servers.objects import objects_options
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import pytest
 from perdure.blobs.local import LocalBlobs
 from perdure.errors import Poisoned, StoreFull
 from perdure.system import faults
-from tests.unit.durable_disk import DurableDisk
-from tests.unit.test_local_blobs import POINTS, Failing, PowerGone, files, ref_of
+from tests.blobs.durable_disk import DurableDisk
+from tests.blobs.test_local import POINTS, Failing, PowerGone, files, ref_of
 
 if TYPE_CHECKING:
     from pathlib import Path

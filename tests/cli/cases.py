@@ -19,8 +19,8 @@ from perdure.fleet.board import board_of
 from perdure.protocols import WorkerRow
 from tests.cli.conftest import Result
 from tests.cli.test_copy import damage
-from tests.places import url_of
 from tests.server.listening import LIMIT, until
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

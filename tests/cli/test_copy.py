@@ -12,7 +12,7 @@ import pytest
 
 import perdure
 from tests.cli.terminals import in_terminal
-from tests.places import STORES, url_of
+from tests.store_urls import STORES, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ import perdure
 from perdure.cli.program import app
 from perdure.fleet.board import board_of
 from perdure.fleet.status import steer
-from tests.places import url_of
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ import perdure
 from perdure import NotDone, tool
 from tests.cli.documents import blocks
 from tests.cli.test_docs import ROOT
-from tests.places import url_of
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import perdure
-from tests.places import url_of
+from tests.store_urls import url_of
 
 PATIENCE = 240
 KEYS = {

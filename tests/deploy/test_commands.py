@@ -13,7 +13,7 @@ import typer.main
 
 from perdure.cli.program import app
 from tests.deploy.files import DEPLOY, ROOT, manifest, run_commands, told_commands
-from tests.places import url_of
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from pathlib import Path

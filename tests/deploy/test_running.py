@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import perdure
 from tests.blobs.places import bucket_url, unique
 from tests.deploy.files import DEPLOY, compose, manifest
-from tests.places import url_of
 from tests.servers import objects
 from tests.servers.objects import SECRET, objects_options
 from tests.servers.postgres import PASSWORD
 from tests.servers.process import free_port
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.stores import open_store
 from tests.clock import FakeClock
-from tests.places import url_of
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from perdure.fleet.worker import Settings, Worker, version_of
 from perdure.session.tools import Done, Later
 from tests.fleet.boarding import work_of
 from tests.fleet.harness import LIMIT, answered, board, is_idle
-from tests.places import url_of
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

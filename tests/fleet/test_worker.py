@@ -12,7 +12,7 @@ from perdure.cli.session_at import open_matters
 from perdure.fleet.submit import submit
 from perdure.protocols import Filter
 from tests.fleet.harness import answered, board, fleet, is_idle, until, working
-from tests.places import url_of
+from tests.store_urls import url_of
 
 KINDS = ("sqlite", "postgres")
 

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 import perdure
 from perdure.server.app import create_app
-from tests.places import url_of
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

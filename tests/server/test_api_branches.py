@@ -11,10 +11,10 @@ import pytest
 
 import perdure
 from perdure.agent.models import text_of
-from tests.places import url_of
 from tests.server.asking import API, BEARER
 from tests.server.browser import app
 from tests.server.listening import LIMIT, serving, until
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

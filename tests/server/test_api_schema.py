@@ -11,10 +11,10 @@ from schemathesis.checks import positive_data_acceptance
 
 from perdure.server.api.openapi import document
 from perdure.server.api.routes import TABLE
-from tests.places import url_of
 from tests.server.asking import TOKEN, asking
 from tests.server.listening import serving
 from tests.server.test_api_steering import doubt, run
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 import perdure
-from tests.places import url_of
 from tests.server.listening import LIMIT, until
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

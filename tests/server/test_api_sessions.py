@@ -9,8 +9,8 @@ import pytest
 import perdure
 from perdure import Agent, ScriptedModel
 from tests.clock import FakeClock
-from tests.places import url_of
 from tests.server.asking import API, asking
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from pathlib import Path

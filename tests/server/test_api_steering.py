@@ -14,8 +14,8 @@ from perdure.agent.models.scripted import calls
 from perdure.fleet.board import board_of
 from perdure.protocols import WorkerRow
 from tests.clock import FakeClock
-from tests.places import url_of
 from tests.server.asking import asking
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,10 +17,10 @@ import perdure
 import perdure.server.console
 from perdure.server.auth import FORM_HEADER
 from perdure.server.console.page_text import harmless
-from tests.places import STORES, url_of
 from tests.server.asking import TOKEN, Asking, asking
 from tests.server.browser import app, world
 from tests.server.browser.places import PAGES
+from tests.store_urls import STORES, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 import perdure
-from tests.places import url_of
 from tests.server.asking import BEARER
 from tests.server.listening import reading, serving
 from tests.server.talker import WORDS, talking
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from perdure import Agent, ScriptedModel
 from perdure.agent.session_stream import live_of, seal_piece
 from perdure.server.session_stream import BEGINNING, Along, Place, parse
 from perdure.stores.latest import latest
-from tests.places import STORES, url_of
+from tests.store_urls import STORES, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from perdure import Agent, ScriptedModel, tool
 from perdure.agent.branching_off import branch_off, run_on
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
-from tests.places import url_of
 from tests.server.asking import Asking, asking
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

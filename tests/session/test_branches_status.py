@@ -8,7 +8,7 @@ import pytest
 
 import perdure
 from perdure import tool
-from tests.places import EMBEDDED, url_of
+from tests.store_urls import EMBEDDED, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path

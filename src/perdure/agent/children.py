@@ -14,7 +14,7 @@ from perdure.errors import Busy, InvalidInput, Misuse, NotFound
 from perdure.model import Status
 from perdure.session.parallel_calls import OPEN
 from perdure.session.tools import Context, Done, Later, NotDone, Tool
-from perdure.state.document import BOOK, plain
+from perdure.state.document import plain
 from perdure.system.names import check_name
 
 if TYPE_CHECKING:
@@ -245,5 +245,5 @@ async def _waits_for(db: AsyncDatabase, session: str, effect: str) -> bool:
         reading = await db.read(session)
     except NotFound:
         return False
-    effects = plain(reading._document.root[BOOK].get("effects", {}))
+    effects = plain(reading.book.get("effects", {}))
     return any(r["id"] == effect and r["status"] in OPEN for r in effects.values())

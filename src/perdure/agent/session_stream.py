@@ -22,7 +22,7 @@ from perdure.model import MAIN, Status
 from perdure.protocols import Live, Talking
 from perdure.record import codec
 from perdure.record.codec import Body
-from perdure.state.document import BOOK, plain
+from perdure.state.document import plain
 from perdure.state.values import Wire
 from perdure.system.flow import Do
 from perdure.system.lease_holders import is_dead
@@ -297,7 +297,7 @@ class _Reader:
             data = {"kind": point.kind, "status": point.status, **_about(point.more)}
             return [Event("step", self._session, point.step, data)]
         reading = await self._db.read(self._session, point.step, migrate=False)
-        sent = reading._document.root[BOOK][AGENT]["sent"]
+        sent = reading.book[AGENT]["sent"]
         text = text_of(plain(reading.messages[sent]))
         events: list[Event] = []
         if self._open is not None and (self._open.step != point.step or not text.startswith(self._open.text)):

@@ -8,7 +8,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput
-from perdure.state.document import BOOK, STATE, genesis, plain
+from perdure.state.document import STATE, genesis, plain
 from perdure.state.values import Wire
 
 if TYPE_CHECKING:
@@ -58,4 +58,4 @@ def check_state(state: dict[str, Any], *, agent: bool = True) -> None:
 
 def book_of(reading: Reading) -> dict[str, Any]:
     """The kernel's book at a checkpoint, as plain values. Reads blobs, so it blocks."""
-    return plain(reading._document.root[BOOK])
+    return plain(reading.book)

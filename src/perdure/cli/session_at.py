@@ -78,6 +78,6 @@ def known_matters(reading: Reading) -> set[str]:
 
 
 def _book(reading: Reading) -> dict[str, Any]:
-    from perdure.state.document import BOOK, plain
+    from perdure.state.document import plain
 
-    return plain(reading._document.root[BOOK])  # pyright: ignore[reportPrivateUsage]
+    return plain(reading.book)

@@ -32,7 +32,7 @@ def ending(url: str) -> dict[str, Any]:
     """What a run has left, session by session: its state, how it was saved, results that could not be kept."""
     import perdure
     from perdure.session.read_cache import PREFIX
-    from perdure.state.document import BOOK, plain
+    from perdure.state.document import plain
 
     found: dict[str, Any] = {}
     if not Path(url.removeprefix("sqlite:///")).exists():
@@ -46,7 +46,7 @@ def ending(url: str) -> dict[str, Any]:
             for point in points:
                 reading = db.read(row.id, point.id, migrate=False)
                 # Looked for at every step: a call that is settled and told is taken from the book.
-                book: dict[str, Any] = plain(reading._document.root[BOOK])  # pyright: ignore[reportPrivateUsage]
+                book: dict[str, Any] = plain(reading.book)
                 for id, effect in book.get("effects", {}).items():
                     calls.add(id)
                     if effect.get("problem"):

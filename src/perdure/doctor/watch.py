@@ -128,7 +128,7 @@ class Watch:
 
         def sealed(s: Any, kind: str, ops: list[Any], *rest: Any) -> Any:
             made = seal(s, kind, ops, *rest)
-            _, edits = self._edits.pop(id(s._document), (None, Counter[str]()))
+            _, edits = self._edits.pop(id(s.document), (None, Counter[str]()))
             loop = edits.most_common(1)
             told = {"answers": _answers(ops), "loop": loop[0][1] if loop else 0, "at": loop[0][0] if loop else ""}
             self._sealed[id(s)] = told

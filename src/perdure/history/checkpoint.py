@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import Misuse, format_path
 from perdure.kernel import Kernel
 from perdure.record.commit import Point
-from perdure.state.document import STATE, Document, TrackedDict
+from perdure.state.document import BOOK, STATE, Document, TrackedDict
 from perdure.state.values import LONG_AGO, TREE, BlobRef
 
 if TYPE_CHECKING:
@@ -111,17 +111,22 @@ _FIELDS = [name for name, value in vars(Checkpoint).items() if isinstance(value,
 class StateView:
     """A session's state as the words of the product name its parts."""
 
-    _document: Document
+    document: Document
 
     @property
     def state(self) -> TrackedDict:
         """The whole state: any JSON under any key."""
-        return self._document.root[STATE]
+        return self.document.root[STATE]
+
+    @property
+    def book(self) -> TrackedDict:
+        """What the library keeps beside the state: effects, approvals, runs, and an agent's notes."""
+        return self.document.root[BOOK]
 
     @property
     def messages(self) -> Any:
         """The conversation, oldest first."""
-        return self._document.root[STATE]["messages"]
+        return self.document.root[STATE]["messages"]
 
     @property
     def vars(self) -> Any:
@@ -170,7 +175,7 @@ class Reading(StateView):
 
     def __init__(self, kernel: Kernel, loaded: Loaded, *, possibly_old: bool = False) -> None:
         assert loaded.point is not None
-        self._document = Document(loaded.doc, kernel.resolve, readonly=True, bare=not loaded.blobs)
+        self.document = Document(loaded.doc, kernel.resolve, readonly=True, bare=not loaded.blobs)
         self.checkpoint = Checkpoint(loaded.point)
         self.possibly_old = possibly_old
         """Whether there may be newer checkpoints: the store could not be asked, and a cache answered for it."""

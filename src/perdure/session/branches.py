@@ -172,7 +172,7 @@ class Branching(SessionCore):
             self._on_point(line.point)
         if line.left is None:
             return
-        if settling and (self._document.collect() or self._taking):
+        if settling and (self.document.collect() or self._taking):
             self._stale = Conflict(
                 f"session {self.id!r}: the rewind whose answer was lost has landed, and the edits made since stand on "
                 "what it left; reload() and make them again",

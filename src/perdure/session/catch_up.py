@@ -125,7 +125,7 @@ class Replay:
             yield from self._finish(core)
             return
         # The outcome may stand further on in the record; the caller needs it now.
-        root = core._document.root
+        root = core.document.root
         if "effects" not in root[BOOK]:
             apply([[SET, [BOOK, "effects"], {}]], root)
         apply([[SET, [BOOK, "effects", slot], recorded]], root)
@@ -149,7 +149,7 @@ class Replay:
             )
             raise Diverged(msg)
         for entry in self._record[self._at :]:
-            apply([op for op in entry.ops if op[1][0] == BOOK], core._document.root)
+            apply([op for op in entry.ops if op[1][0] == BOOK], core.document.root)
             core._point = entry.point
         self._at = len(self._record)
         core._replay = None
@@ -158,17 +158,17 @@ class Replay:
     def _advance(self, core: SessionCore, i: int) -> Flow[None]:
         """Move to the recorded row ``i``; what the function edited gives way to what was recorded."""
         rows = self._record[self._at : i + 1]
-        mine = [plain(op) for op in core._document.collect() if op[1][0] == STATE]
+        mine = [plain(op) for op in core.document.collect() if op[1][0] == STATE]
         theirs = [plain(op) for r in rows for op in r.ops if op[1][0] == STATE]
         if self._upgrade is not None or not same(mine, theirs):
             env = rows[-1].point.envelope
             loaded: Loaded = yield Do(load, (core.kernel, core.id, env.line, env.step))
             if self._upgrade is not None:
                 loaded = self._upgrade(loaded)
-            apply(diff(core.state, loaded.doc[STATE], (STATE,)), core._document.root)
+            apply(diff(core.state, loaded.doc[STATE], (STATE,)), core.document.root)
         for r in rows:
-            apply([op for op in r.ops if op[1][0] == BOOK], core._document.root)
-        core._document.settle()
+            apply([op for op in r.ops if op[1][0] == BOOK], core.document.root)
+        core.document.settle()
         core._taking = []
         core._point = rows[-1].point
         self._at = i + 1

@@ -77,7 +77,7 @@ class SessionCore(StateView):
         self._closed = False
         self._stale: Conflict | TailLost | None = None
         self._point: Point | None = None
-        self._document = Document(genesis(), kernel.resolve)
+        self.document = Document(genesis(), kernel.resolve)
         self._pending: tuple[Append, Point, dict[str, bytes | BlobRef]] | None = None
         self._asked: tuple[Any, ...] = ()
         """What the pending commit was asked for with: the same asked again is the same commit."""
@@ -131,11 +131,11 @@ class SessionCore(StateView):
     @property
     def changed(self) -> bool:
         """Whether there are edits that no commit has taken yet."""
-        return any(op[1][0] == STATE for op in self._document.collect())
+        return any(op[1][0] == STATE for op in self.document.collect())
 
     @property
     def _book(self) -> TrackedDict:
-        return self._document.root[BOOK]
+        return self.document.root[BOOK]
 
     def set_summary(self, text: str) -> None:
         """Replace the summary."""
@@ -158,7 +158,7 @@ class SessionCore(StateView):
     # -- loading ------------------------------------------------------------------------------------------------
 
     def _adopt(self, loaded: Loaded) -> None:
-        self._document.replace(loaded.doc)
+        self.document.replace(loaded.doc)
         self._point = loaded.point
         self._loose = loaded.loose
         self._pending = None
@@ -239,7 +239,7 @@ class SessionCore(StateView):
             if self._stale is not None or self._pending is not None:
                 again = stamp is None and self._asked == asked
                 yield from self._settle_pending()
-                if again and self._point is not None and not self._taking and not self._document.collect():
+                if again and self._point is not None and not self._taking and not self.document.collect():
                     # The answer to this very commit was lost: it has landed now, once.
                     return Checkpoint(self._point)
             before = self._point
@@ -253,13 +253,13 @@ class SessionCore(StateView):
                 edit()
             if callable(status):
                 status = status()
-            ops = self._document.collect()
+            ops = self.document.collect()
             if before is not None and not ops and not empty and not self._taking:
                 return Checkpoint(before)
             item, point, blobs = self._seal(kind, ops, {**x} if x else {}, {**extra} if extra else {}, status)
             # From here on nothing is waited for before the edits are set apart: those made meanwhile are new ones.
             self._pending, self._asked = (item, point, blobs), asked
-            self._document.settle()
+            self.document.settle()
             self._taking = []
             yield from self._send()
             return Checkpoint(point)

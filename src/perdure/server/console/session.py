@@ -145,7 +145,8 @@ class SessionPage:
             return {"spot": spot, "view": view, "gone": str(e)}
         values: dict[str, Any] = {
             "gone": "",
-            "spot": spot, "view": view, "views": VIEWS, "point": moment.point, "line": session_past.step_line(moment.point),
+            "spot": spot, "view": view, "views": VIEWS, "point": moment.point,
+            "line": session_past.step_line(moment.point),
             "runs_here": self._console.runs.state(spot.id, spot.branch),
             "known": spot.row.agent in self._console.ctx.agents,
         }  # fmt: skip

@@ -1,0 +1,104 @@
+"""What the agent is asked to do while it is killed: a conversation per policy, each with several calls at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.agent.agent import Agent
+from perdure.agent.models.scripted import ScriptedModel, calls
+from perdure.session.tools import Done, NotDone, Tool, tool
+from perdure.system import faults
+from tests.shop.server import receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from perdure.session.tools import Context
+    from tests.campaigns.agent_kills.log import Log
+    from tests.shop.client import Shop
+
+POLICIES = ("retry", "reconcile", "ask", "report")
+SCENES = ("read", *POLICIES, "mixed", "approved")
+UNATTENDED = ("read", "retry", "reconcile")
+"""Scenes in which no person may ever be needed."""
+LAST_WORDS = "Everything is paid."
+
+
+def order_of(session: str, n: int) -> str:
+    """The name of an order, as the shop knows it."""
+    return f"{session}.{n}"
+
+
+def script(scene: str, session: str) -> list[Any]:
+    """What the model says: two answers with calls, the first with several at once, then its last words."""
+
+    def pay(policy: str, n: int) -> tuple[str, dict[str, Any]]:
+        return f"pay_{policy}", {"order": order_of(session, n)}
+
+    def look(n: int) -> tuple[str, dict[str, Any]]:
+        return "stock", {"order": order_of(session, n)}
+
+    match scene:
+        case "read":
+            return [calls(look(1), look(2), look(3)), calls(look(4)), LAST_WORDS]
+        case "mixed":
+            first = [pay(policy, n) for n, policy in enumerate(POLICIES, 1)]
+            second = [pay(policy, n) for n, policy in enumerate(reversed(POLICIES), 5)]
+            return [calls(look(1), *first), calls(*second), LAST_WORDS]
+        case "approved":
+            first = [pay("approved_retry", 1), pay("approved_ask", 2), pay("approved_retry", 3)]
+            return [calls(*first, pay("ask", 4), look(1)), calls(pay("approved_ask", 5), pay("retry", 6)), LAST_WORDS]
+        case _:
+            return [calls(look(1), pay(scene, 1), pay(scene, 2), pay(scene, 3)), calls(pay(scene, 4)), LAST_WORDS]
+
+
+def orders(scene: str, session: str) -> dict[str, str]:
+    """The orders of a scene and the tools that pay them."""
+    every: Iterable[Any] = (call for said in script(scene, session) if isinstance(said, dict) for call in said["calls"])
+    return {args["order"]: name for name, args in every if name != "stock"}
+
+
+def tools(shop: Shop, log: Log, *, keys: bool = True) -> list[Tool]:
+    """The agent's tools, one per policy; without ``keys`` they do not tell the shop which requests are the same."""
+
+    def paid(name: str, order: str, ctx: Context, key: str | None) -> dict[str, Any]:
+        log.note("entered", tool=name, order=order, effect=ctx.effect_id, attempt=ctx.attempt)
+        faults.point("tool.entered")
+        answer = shop.charge(order, key, sent=lambda: faults.point("tool.sent"))
+        faults.point("tool.charged")
+        return answer
+
+    def look_up(order: str) -> Any:
+        """The reconciler: the shop's books say whether it happened."""
+        faults.point("tool.reconcile")
+        return Done(receipt(order)) if shop.order(order)["charges"] else NotDone
+
+    def payer(name: str, if_unsure: Any, *, keyed: bool = False, approve: bool = False) -> Tool:
+        def pay(order: str, ctx: Any) -> dict[str, Any]:
+            """Pay an order."""
+            return paid(name, order, ctx, ctx.effect_id if keyed and keys else None)
+
+        return tool(name=name, if_unsure=if_unsure, approve=approve)(pay)
+
+    def stock(order: str) -> dict[str, Any]:
+        """Look an article up."""
+        log.note("read", order=order)
+        faults.point("tool.entered")
+        answer = shop.stock(order)
+        faults.point("tool.charged")
+        return answer
+
+    return [
+        tool(read=True)(stock),
+        payer("pay_retry", "retry", keyed=True),
+        payer("pay_reconcile", look_up),
+        payer("pay_ask", "ask"),
+        payer("pay_report", "report"),
+        payer("pay_approved_retry", "retry", keyed=True, approve=True),
+        payer("pay_approved_ask", "ask", approve=True),
+    ]
+
+
+def agent(scene: str, session: str, shop: Shop, log: Log, *, keys: bool = True) -> Agent:
+    """The agent of one session."""
+    return Agent("cashier", model=ScriptedModel(script(scene, session)), tools=tools(shop, log, keys=keys))

@@ -1,0 +1,84 @@
+"""Whatever is done to stored bytes, a reader gets the original, an error that says so, or a loss the witness shows.
+
+The short form of the campaign; ``make tamper`` runs the long one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import pytest
+
+from tests.campaigns.tamper.building import Original, build
+from tests.campaigns.tamper.campaign import STORES, mutations, run, tamper
+from tests.campaigns.tamper.judging import OTHER, judge
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNT = 600
+SHARES = 4
+
+
+@pytest.mark.parametrize("store", STORES, ids="-".join)
+def test_a_store_that_nobody_touched_is_the_original(store: tuple[str, str], folder: Path):
+    original = build(*store, folder / "original", seed=1)
+    for image in ("closed", "live"):
+        shutil.copytree(original.folder / image, folder / image)
+        assert judge(original, folder / image).outcome == "original"
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_no_mutation_of_stored_bytes_ends_in_another_state(share: int, folder: Path):
+    seed = int(os.environ.get("PERDURE_TAMPER_SEED", "20"))
+    outcomes = list(run(seed + share, COUNT // SHARES, folder))
+    found = [outcome for outcome in outcomes if outcome.verdict.outcome == OTHER]
+    assert not found, f"seed {seed + share}"
+    assert {outcome.verdict.outcome for outcome in outcomes} == {"original", "corrupted", "lost"}
+
+
+def outcomes_of(original: Original, names: list[str], folder: Path, count: int) -> list[str]:
+    """What comes of some mutations."""
+    rng = random.Random(3)
+    done = [tamper(original, names[turn % len(names)], rng, folder / "copy") for turn in range(count)]
+    return [outcome.verdict.outcome for outcome in done if outcome is not None]
+
+
+@pytest.mark.parametrize("store", [("sqlite", "msgpack"), ("file", "msgpack")], ids=lambda store: store[0])
+def test_the_suite_sees_it_when_digests_cover_nothing(store: tuple[str, str], folder: Path):
+    names = ["commit forged", "rows swapped" if store[0] == "sqlite" else "fields swapped"]
+    with mock.patch("perdure.codec._digest", return_value=bytes(32)):
+        original = build(*store, folder / "original", seed=1)
+        assert OTHER in outcomes_of(original, names, folder, 40)
+
+
+def test_the_suite_sees_it_when_pointers_are_believed(folder: Path):
+    original = build("sqlite", "msgpack", folder / "original", seed=1)
+    assert OTHER not in outcomes_of(original, ["pointer moved"], folder, 10)
+
+    def believed(kernel: object, row: object, branch: str) -> object:
+        return next(head for head in row.heads if head.branch == branch)  # pyright: ignore[reportAttributeAccessIssue]
+
+    with (
+        mock.patch("perdure.hydrate.head_of", believed),
+        mock.patch("perdure.upkeep.verify.Inspection._pointers", return_value=None),
+    ):
+        assert OTHER in outcomes_of(original, ["pointer moved"], folder, 40)
+
+
+def test_the_suite_sees_it_when_a_loss_is_not_compared_with_the_witness(folder: Path):
+    original = build("file", "msgpack", folder / "original", seed=1)
+    assert set(outcomes_of(original, ["old store"], folder, 5)) == {"lost"}
+    with mock.patch("perdure.verify._Verifier._lost", return_value=None):
+        assert OTHER in outcomes_of(original, ["old store"], folder, 5)
+
+
+def test_every_kind_of_store_has_mutations_of_bytes_of_records_and_of_seals():
+    for kind in ("sqlite", "file"):
+        assert {"bit flips", "truncated", "old file", "seal forged", "commit forged", "tail cut"} <= set(
+            mutations(kind)
+        )

@@ -1,0 +1,119 @@
+"""Sessions whose time has run out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import perdure
+from perdure.errors import Gone
+from perdure.system import faults
+from tests.upkeep.aging import fill
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.clock import FakeClock
+
+
+@pytest.fixture(autouse=True)
+def no_hook() -> Iterator[None]:
+    """No test leaves its hook behind."""
+    yield
+    faults.hook = None
+
+
+def test_sessions_whose_time_has_run_out_are_removed_and_leave_a_tombstone(db: perdure.Database, clock: FakeClock):
+    fill(db, "short", 3, ttl=60)
+    fill(db, "long", 3, ttl=6000)
+    fill(db, "ever", 3, ttl=None)
+    clock.advance(61_000)
+    told: list[tuple[str, int]] = []
+    assert db.sweep(progress=lambda id, n: told.append((id, n))) == (1, 0, (), ())
+    assert told == [("short", 1)]
+    assert [row.id for row in db.sessions()] == ["ever", "long"]
+    with pytest.raises(Gone) as gone:
+        db.read("short")
+    assert gone.value.reason == "expired"
+    assert db.sweep().removed == 0
+
+
+def test_every_commit_slides_the_time_and_the_newest_branch_counts(db: perdure.Database, clock: FakeClock):
+    fill(db, ttl=60, count=2)
+    clock.advance(50_000)
+    with db.session("s") as s:
+        s.fork("b")
+        s.switch("b")
+        s.vars["n"] = 1
+        s.commit()
+    clock.advance(50_000)
+    assert db.sweep() == (0, 0, (), ())
+    clock.advance(11_000)
+    assert db.sweep().removed == 1
+
+
+def test_a_session_that_is_being_written_is_left_alone(db: perdure.Database, clock: FakeClock):
+    fill(db, "a", 2, ttl=60)
+    fill(db, "b", 2, ttl=60)
+    clock.advance(61_000)
+    lease = db.kernel.store.acquire("a", "someone", 100_000)
+    assert db.sweep() == (1, 0, ("a",), ())
+    db.kernel.store.release(lease)
+    assert db.sweep().removed == 1
+
+
+def test_a_wrong_column_removes_nothing(open_db: Callable[..., perdure.Database], clock: FakeClock):
+    db = open_db()
+    fill(db, ttl=6000, count=2)
+    store, real = db.kernel.store, db.kernel.store.sessions
+
+    def lies(**asked: Any) -> Any:
+        del asked["expired_at"]
+        return real(**asked)
+
+    store.sessions = lies  # type: ignore[method-assign]
+    assert db.sweep() == (0, 1, (), ())
+    with db.session("s") as s:
+        assert s.opened == "resumed"
+
+
+@pytest.mark.parametrize("point", ["sweep.leased", "sweep.before_drop", "sweep.after_drop"])
+def test_an_interrupted_sweep_is_finished_by_the_next(db: perdure.Database, clock: FakeClock, point: str):
+    for n in range(5):
+        fill(db, f"s{n}", 2, ttl=60)
+    clock.advance(61_000)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(name: str) -> None:
+        if name == point:
+            raise Killed
+
+    faults.hook = kill
+    with pytest.raises(Killed):
+        db.sweep()
+    faults.hook = None
+    left = 4 if point == "sweep.after_drop" else 5
+    assert db.sweep().removed == left
+    assert db.sessions() == []
+
+
+def test_a_damaged_session_is_reported_and_the_others_are_swept(tmp_path: Path, clock: FakeClock):
+    import apsw
+
+    url = f"sqlite:///{tmp_path}/a.db"
+    with perdure.open(url, clock=clock) as db:
+        fill(db, "a", 3, ttl=60)
+        fill(db, "b", 3, ttl=60)
+    connection = apsw.Connection(f"{tmp_path}/a.db")
+    connection.execute("update commits set payload = x'00' where no = 1 and step = 2")
+    connection.close()
+    clock.advance(61_000)
+    with perdure.open(url, clock=clock) as db:
+        swept = db.sweep()
+        assert swept.removed == 1
+        assert [id for id, _ in swept.failed] == ["a"]
+        assert [row.id for row in db.sessions()] == ["a"]
