@@ -1,0 +1,196 @@
+"""Known attacks on what a commit promises, each a strict expected failure until it is fended off.
+
+What is attacked runs in processes of its own, see :mod:`tests.session.attacked`.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import perdure
+from tests.session.attacked import HANGS, PATIENCE, url_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CHILDREN = 40
+"""So many are forked while a thread commits: about every second one meets a transaction."""
+
+
+def open_attack(reason: str) -> pytest.MarkDecorator:
+    """Fails for this reason today. Only a wrong outcome counts: a program that breaks is an error."""
+    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """Where the file of the attacked database is, in a folder of its own."""
+    (tmp_path / "data").mkdir()
+    return str(tmp_path / "data" / "agents.db")
+
+
+def command(name: str, database: str, *more: str) -> list[str]:
+    return [sys.executable, "-m", "tests.session.attacked", name, database, *more]
+
+
+def outcome(name: str, database: str, *more: str) -> list[Any]:
+    """All that a program says."""
+    done = subprocess.run(command(name, database, *more), stdout=subprocess.PIPE, timeout=PATIENCE, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def places(name: str, database: str, *more: str) -> list[Any]:
+    """What a program says of each place of a commit."""
+    said = outcome(name, database, *more)
+    if len(said) < 50:
+        raise RuntimeError(f"only {len(said)} places of a commit were seen: does this Python trace it differently?")
+    return said
+
+
+class Victim:
+    """A running program that waits to be told to go on, and is killed in the end."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def hear(self, *last: str) -> list[Any]:
+        """What it says, up to one of these words, or a refusal."""
+        assert self._process.stdout is not None
+        said: list[Any] = []
+        for line in self._process.stdout:
+            said.append(json.loads(line))
+            if said[-1] in last or str(said[-1]).startswith("refused"):
+                return said
+        raise RuntimeError(f"the program ended after saying {said}")
+
+    def go_on(self) -> None:
+        """Have it go on."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+
+
+@contextmanager
+def victim(name: str, database: str, *more: str) -> Iterator[Victim]:
+    """A program, killed by SIGKILL when the block is left."""
+    with subprocess.Popen(command(name, database, *more), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield Victim(process)
+        finally:
+            process.kill()
+
+
+def stored(database: str, session: str) -> list[Any]:
+    """The messages of a session, as a new process of the same program would find them."""
+    with perdure.open(url_of(database)) as db:
+        return db.read(session).messages.plain()
+
+
+# -- another SQLite library, or none, opens the file in the same process --------------------------------------------
+
+
+DROPPED = "closing any descriptor of the file drops our locks: another process removes the log that we go on writing to"
+LOOK = """
+import sqlite3, sys
+other = sqlite3.connect(sys.argv[1])
+other.execute("select count(*) from sqlite_schema").fetchone()
+other.close()
+"""
+
+
+def visit(database: str) -> None:
+    """Another process comes and goes: with nobody's locks in its way, it takes the log along."""
+    perdure.open(url_of(database)).close()
+
+
+def look(database: str) -> None:
+    """The same, a process that knows SQLite alone."""
+    subprocess.run([sys.executable, "-c", LOOK, database], timeout=PATIENCE, check=True)
+
+
+def acknowledged_and_stored(database: str, touch: str, visit: Callable[[str], None]) -> tuple[list[int], list[int]]:
+    """What a program was told is durable while its file was touched from within, and what is there after its kill."""
+    with victim("touched", database, touch) as program:
+        said = program.hear("touched")
+        visit(database)
+        program.go_on()
+        said += program.hear("done")
+    return [n for n in said if isinstance(n, int)], stored(database, "s")
+
+
+@open_attack(DROPPED)
+def test_commits_survive_a_second_sqlite_library_that_reads_the_file_in_this_process(database: str) -> None:
+    acknowledged, found = acknowledged_and_stored(database, "sqlite3", visit)
+    assert found[: len(acknowledged)] == acknowledged, f"acknowledged {acknowledged}, stored {found}"
+
+
+@open_attack(DROPPED)
+def test_commits_survive_a_copy_of_the_folder_made_in_this_process(database: str) -> None:
+    acknowledged, found = acknowledged_and_stored(database, "backup", visit)
+    assert found[: len(acknowledged)] == acknowledged, f"acknowledged {acknowledged}, stored {found}"
+
+
+@pytest.mark.skipif(sqlite3.sqlite_version_info >= (3, 51), reason="it sees by the log's index that we are there")
+@open_attack(DROPPED)
+def test_commits_survive_a_copy_of_the_file_made_in_this_process(database: str) -> None:
+    acknowledged, found = acknowledged_and_stored(database, "copy", look)
+    assert found[: len(acknowledged)] == acknowledged, f"acknowledged {acknowledged}, stored {found}"
+
+
+# -- forks ----------------------------------------------------------------------------------------------------------
+
+
+@open_attack("a forked child inherits SQLite's belief in locks that it does not have: its parent removes the log")
+def test_a_forked_child_that_opens_the_database_keeps_its_commits_or_is_refused(database: str) -> None:
+    said = outcome("forked", database)
+    if said.pop() != {"child ended with": 0}:
+        raise RuntimeError(f"the child broke after saying {said}")
+    acknowledged = [n for n in said if isinstance(n, int)]
+    found = stored(database, "child") if acknowledged else []
+    assert found[: len(acknowledged)] == acknowledged, (
+        f"{len(acknowledged)} commits acknowledged, {len(found)} stored: {found}"
+    )
+
+
+@open_attack("a child forked inside a transaction inherits a lock that nobody in it will ever give back")
+def test_a_child_forked_while_a_thread_commits_does_not_hang(database: str) -> None:
+    ended = outcome("forked_while_committing", database, str(CHILDREN))
+    if broken := set(ended) - {0, "hangs"}:
+        raise RuntimeError(f"children ended with {broken}")
+    assert "hangs" not in ended, f"child {len(ended)} of {CHILDREN} hangs"
+
+
+# -- Ctrl-C ---------------------------------------------------------------------------------------------------------
+
+
+@open_attack("between setting a commit apart and forgetting its edits, an interrupt leaves them to be taken again")
+def test_a_commit_interrupted_anywhere_stores_each_edit_once(database: str) -> None:
+    # Whether it hangs is not asked here, so it is not waited for.
+    found = places("interrupted", database, "0.5")
+    wrong = [(place, messages) for place, messages in found if messages not in ([1, 2, 3], "hangs")]
+    assert not wrong, f"{len(wrong)} of {len(found)} places: {wrong}"
+
+
+@open_attack("between taking the gate and the block that gives it back, an interrupt keeps it shut for ever")
+def test_a_commit_interrupted_anywhere_does_not_make_the_next_one_hang(database: str) -> None:
+    found = places("interrupted", database, str(HANGS))
+    hangs = [place for place, messages in found if messages == "hangs"]
+    assert not hangs, f"{len(hangs)} of {len(found)} places: {hangs}"
+
+
+# -- threads --------------------------------------------------------------------------------------------------------
+
+
+@open_attack("edits that another thread makes while a commit is being sealed are forgotten with those it took")
+def test_what_two_threads_commit_through_one_handle_is_stored_or_refused(database: str) -> None:
+    found = places("shared", database)
+    lost = [(place, returned, kept) for place, returned, kept in found if not set(returned) <= set(kept)]
+    assert not lost, f"{len(lost)} of {len(found)} places, first {lost[0]}"
