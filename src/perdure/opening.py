@@ -1,13 +1,12 @@
 """Opening a database by URL: which store, which blobs, which keys. The only place where the parts meet."""
 
-# pyright: reportPrivateUsage=false
-# The handle is one thing in several rooms: they share its inner parts.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from perdure import telemetry
 from perdure.errors import InvalidInput
+from perdure.record.codec import JSON, MSGPACK
 from perdure.record.keys import Keys, find_keys
 from perdure.system.clock import SystemClock
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.protocols import Blobs, Clock, Store
     from perdure.state.migrations import Migrations
 
+FORMS = {"msgpack": MSGPACK, "json": JSON}
 LEASE_TTL = 10.0
 """Seconds a lease lives without being renewed."""
 
@@ -51,7 +51,7 @@ def open(
     from perdure.system.names import check_lease
 
     check_lease(lease_ttl)
-    kernel = _kernel(url, keys, codec, schema, migrations, blobs, clock, options)
+    kernel = build_kernel(url, keys, codec, schema, migrations, blobs, clock, options)
     return Database(kernel, lease_ttl=lease_ttl, state=state, maintain=maintain, witness=witness)
 
 
@@ -79,13 +79,13 @@ def open_async(
     from perdure.system.names import check_lease
 
     check_lease(lease_ttl)
-    kernel = _kernel(url, keys, codec, schema, migrations, blobs, clock, options)
+    kernel = build_kernel(url, keys, codec, schema, migrations, blobs, clock, options)
     return AsyncDatabase(
         kernel, lease_ttl=lease_ttl, state=state, maintain=maintain, witness=witness, max_batch=max_batch
     )
 
 
-def _kernel(
+def build_kernel(
     url: str | None,
     keys: Keys | bytes | str | None,
     codec: str,
@@ -95,7 +95,6 @@ def _kernel(
     clock: Clock | None,
     options: dict[str, Any],
 ) -> Kernel:
-    from perdure.database import FORMS
     from perdure.kernel import Kernel
     from perdure.state.migrations import registry
     from perdure.stores import open_store

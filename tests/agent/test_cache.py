@@ -120,19 +120,19 @@ def test_a_session_keeps_no_results_whose_time_is_over_and_no_more_than_are_of_u
         for n in range(8):
             clock.advance(1000)
             s.call(find, n)
-        assert sorted(hit["result"] for hit in s._book["cache"].values()) == [3, 4, 5, 6, 7]
+        assert sorted(hit["result"] for hit in s.book["cache"].values()) == [3, 4, 5, 6, 7]
         s.call(find, 7)
         s.call(find, 0)
         assert asked == [*map(str, range(8)), "0"]
         clock.advance(3_600_000)
         s.call(find, 50)
-        assert [hit["result"] for hit in s._book["cache"].values()] == [50]
+        assert [hit["result"] for hit in s.book["cache"].values()] == [50]
 
     async def work() -> list[int]:
         async with perdure.open_async(url, clock=clock) as db:
             assert (await agent.run(db, session="s", message="go")).ok
             async with db.session("s") as s:
-                return sorted(hit["result"] for hit in s._book["cache"].values())
+                return sorted(hit["result"] for hit in s.book["cache"].values())
 
     # Of an agent's calls, too: all eight were found, and the last five are kept.
     assert len(play(work())) == 5

@@ -188,13 +188,13 @@ def test_the_error_of_a_tool_call_shows_until_the_next_checkpoint(db: perdure.Da
 def test_a_copy_and_a_backup_keep_agent_and_error(db: perdure.Database, clock: FakeClock, tmp_path: Path, target: str):
     db.create("s", agent="support")
     with db.session("s") as s:
-        drive(s, s._write("commit", x={"error": "TimeoutError"}))
+        drive(s.kernel.store, s.journal.write("commit", x={"error": "TimeoutError"}))
     assert (db.look("s").agent, db.look("s").error) == ("support", "TimeoutError")
     with perdure.open(url_of(target, tmp_path, "copy"), clock=clock) as copy:
         db.copy_to(copy)
         assert (copy.look("s").agent, copy.look("s").error) == ("support", "TimeoutError")
         with db.session("s") as s:
-            s._settings.agent = "billing"
+            s.journal.settings.agent = "billing"
             s.commit("handed over", status="running")
         db.copy_to(copy)
         assert (copy.look("s").agent, copy.look("s").error, copy.look("s").status) == ("billing", "", "running")

@@ -55,7 +55,9 @@ def test_a_snapshot_of_200_messages_is_at_least_80_percent_smaller_than_its_json
         s.commit()
         assert len(s.messages) == 200
         as_json = len(json.dumps(s.state.plain()).encode())
-        assert s._point is not None
-        artifact: Artifact = build_snapshot(db.kernel, "s", s._point, Skeleton({"s": s.state.plain(), "k": {}}, {}))
+        assert s.journal.point is not None
+        artifact: Artifact = build_snapshot(
+            db.kernel, "s", s.journal.point, Skeleton({"s": s.state.plain(), "k": {}}, {})
+        )
     assert (artifact.kind, artifact.refs) == (SNAPSHOT, tuple[Span, ...]())
     assert len(artifact.body) <= 0.2 * as_json, f"{len(artifact.body)} of {as_json} bytes"

@@ -10,7 +10,6 @@ import pytest
 import perdure
 from perdure import Agent, tool
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.aio import drive
 from perdure.errors import ModelError, NotFound
 from perdure.fleet.board import board_of
 from perdure.fleet.why import Why, why
@@ -254,8 +253,8 @@ def standing(db: perdure.Database, status: str, clock: FakeClock) -> None:
 
     async def work() -> None:
         async with perdure.open_async(db.url, clock=clock) as other, other.session("s", reopen=True) as s:
-            s._settings.agent = "desk"
-            await drive(s.bridge, s._write(Kind.COMMIT, status=status))
+            s.journal.settings.agent = "desk"
+            await s.driver.drive(s.journal.write(Kind.COMMIT, status=status))
 
     asyncio.run(work())
 

@@ -117,7 +117,7 @@ def test_an_awaited_handle_asks_again_alike(url: str, clock: FakeClock, asked: s
     async def ask() -> tuple[int, int]:
         async with perdure.open_async(url, clock=clock) as db:
             store = losing(db)
-            db.bridge.writer._store = store  # type: ignore[assignment]
+            db.driver.writer.store = store  # type: ignore[assignment]
             before = rows(db)
             async with db.session("s") as s:
                 store.how = "answer lost"

@@ -23,17 +23,17 @@ def test_a_lease_that_is_given_back_while_it_is_renewed_was_not_lost(
             return renew(leases, ttl)
 
         monkeypatch.setattr(db.kernel.store, "renew", late)
-        db._heartbeat.renew()
-        assert db._heartbeat.lost == set()
+        db.caretaker.heartbeat.renew()
+        assert db.caretaker.heartbeat.lost == set()
     assert "was lost" not in caplog.text
 
 
 def test_a_lease_that_somebody_else_has_taken_was_lost(caplog: pytest.LogCaptureFixture) -> None:
     with perdure.open("memory://") as db:
         s = db.session("s")
-        assert s._lease is not None
-        db.kernel.store.release(s._lease)
-        db._heartbeat.renew()
-        assert db._heartbeat.lost == {s._lease.token}
+        assert s.journal.lease is not None
+        db.kernel.store.release(s.journal.lease)
+        db.caretaker.heartbeat.renew()
+        assert db.caretaker.heartbeat.lost == {s.journal.lease.token}
         s.release()
     assert "the lease of session 's' was lost" in caplog.text

@@ -105,7 +105,7 @@ def test_a_commit_that_lands_between_marking_and_deleting_counts(db: perdure.Dat
     """Even one whose blob was put before the collection began, and long ago: the references are read again."""
     session = db.session("s", ttl=None)
     session.vars["a"] = text(1)
-    item, _, blobs = session._seal("commit", session.document.collect(), {}, {}, None)
+    item, _, blobs = session.journal.seal("commit", session.document.collect(), {}, {}, None)
     for ref, data in blobs.items():
         db.kernel.keep(ref, data)
     clock.advance(2 * HOUR)

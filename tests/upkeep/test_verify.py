@@ -412,10 +412,21 @@ def test_a_live_witness_is_written_anew_when_it_has_grown(
     assert db.verify(witness=path).ok
 
 
+class Told:
+    """Passes what has landed on to a witness."""
+
+    def __init__(self, witness: LiveWitness) -> None:
+        self.landed = witness.note
+
+    def committed(self, journal: object) -> None: ...
+
+    def released(self, journal: object) -> None: ...
+
+
 def test_a_witness_that_cannot_be_written_does_not_fail_the_commit(db: perdure.Database, tmp_path: Path):
     witness = LiveWitness(db.kernel, tmp_path / "live")
     with db.session("s", ttl=None) as s:
-        s._on_point = witness.note
+        s.journal.caretaker = Told(witness)
         witness.close()
         s.vars["n"] = 1
         assert s.commit() is not None

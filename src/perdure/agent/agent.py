@@ -1,7 +1,5 @@
 """An agent: a model, tools and instructions, and the ways to run it. What it does is durable; this object is not."""
 
-# pyright: reportPrivateUsage=false
-# The loop is the session's inner part that asks models: it works with the journal itself.
 from __future__ import annotations
 
 import asyncio
@@ -101,13 +99,13 @@ class Agent:
         self.checkpoints = checkpoints
         self.notify = check_notify(notify)
         self.tools: dict[str, Tool] = {}
-        self._specs: dict[str, ToolSpec] = {}
+        self.specs: dict[str, ToolSpec] = {}
         for fn in tools:
             tool = as_tool(fn)
             if tool.name in self.tools:
                 raise InvalidInput(f"agent {name!r} has two tools called {tool.name!r}: give one another name=")
             self.tools[tool.name] = tool
-            self._specs[tool.name] = ToolSpec(tool)
+            self.specs[tool.name] = ToolSpec(tool)
 
     # -- running --------------------------------------------------------------------------------------------------
 
@@ -209,7 +207,7 @@ class Agent:
     def spec(self, name: str) -> ToolSpec:
         """How the arguments of a tool are checked."""
         self.tool(name)
-        return self._specs[name]
+        return self.specs[name]
 
     def made(self) -> dict[str, Any]:
         """All that a request is made of besides the conversation, as a session records it whenever it changes."""
@@ -220,7 +218,7 @@ class Agent:
             "model": self.model.name,
             "instructions": self.instructions,
             "params": self._params(),
-            "tools": [spec.as_json() for spec in self._specs.values()],
+            "tools": [spec.as_json() for spec in self.specs.values()],
             "versions": {name: tool.version for name, tool in self.tools.items()},
             "window": self.window.as_json(),
             "janitor": self.janitor.as_json() if self.janitor is not None else None,
@@ -248,7 +246,7 @@ class Agent:
 
     def fingerprint(self) -> str:
         """Names the tools as the model sees them."""
-        specs = [[t.version, self._specs[n].as_json()] for n, t in sorted(self.tools.items())]
+        specs = [[t.version, self.specs[n].as_json()] for n, t in sorted(self.tools.items())]
         return hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()[:16]
 
     def price(self, answer: Answer, notes: list[str] | None = None, *, asked: ChatModel | None = None) -> Spent:

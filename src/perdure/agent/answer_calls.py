@@ -1,7 +1,5 @@
 """The calls of an answer: checked, journalled with it, run side by side, and answered to the model in their order."""
 
-# pyright: reportPrivateUsage=false
-# The loop is the session's inner part that asks models: it works with the journal itself.
 from __future__ import annotations
 
 import asyncio
@@ -12,7 +10,6 @@ from perdure import telemetry
 from perdure.agent.call_slots import place_for
 from perdure.agent.children import Handoff
 from perdure.agent.context.large_results import shown
-from perdure.aio import drive
 from perdure.errors import InvalidInput
 from perdure.model import Status
 from perdure.session.parallel_calls import OPEN, Call
@@ -22,7 +19,7 @@ from perdure.state.document import plain
 if TYPE_CHECKING:
     from perdure.agent.loop import Loop
     from perdure.agent.models import Answer
-    from perdure.session.journal import SessionCore
+    from perdure.session.handle import SessionHandle
     from perdure.state.document import TrackedDict
 
 WITHDRAW, QUEUE = "withdraw", "queue"
@@ -49,7 +46,7 @@ class Calls:
         """Check the calls of an answer and put them into the journal; its commit makes them durable."""
         loop = self._loop
         s, turn = loop.s, loop.book["turn"]
-        s._retire(SLOTS)
+        s.effect_records.retire(SLOTS)
         self.started, self.unwritten = [], False
         listed: list[dict[str, Any]] = []
         calls: list[Call] = []
@@ -64,7 +61,7 @@ class Calls:
                 entry["error"] = str(e)
             listed.append(entry)
         loop.book["calls"] = listed
-        for record, call in zip(await drive(s.bridge, s._begin_calls(calls)), calls, strict=True):
+        for record, call in zip(await s.driver.drive(s.parallel_calls.begin(calls)), calls, strict=True):
             if record["status"] == "started":
                 self._fresh.add(call.slot)
                 self.started.append(record["id"])
@@ -75,7 +72,7 @@ class Calls:
         loop = self._loop
         self._answer_if_settled()
         places = [c["slot"] for c in loop.book["calls"] if "slot" in c]
-        effects = loop.s._book.get("effects", {})
+        effects = loop.s.book.get("effects", {})
         still = [slot for slot in places if slot in effects and effects[slot]["status"] in OPEN]
         if not still:
             return ""
@@ -86,16 +83,16 @@ class Calls:
         except ExceptionGroup as several:
             # Whoever runs the agent is told what is the matter, as if there had been one call.
             raise several.exceptions[0] from None
-        left = {loop.s._book["effects"][slot]["status"] for slot in still if slot in loop.s._book["effects"]}
+        left = {loop.s.book["effects"][slot]["status"] for slot in still if slot in loop.s.book["effects"]}
         if not left & set(OPEN):
             return ""
-        standing = loop.s._standing()
+        standing = loop.s.effect_records.session_status()
         free = (Status.RUNNING, Status.IDLE, Status.SLEEPING)
         return str(Status.WAITING_RESULT if standing in free else standing)
 
     def open_records(self) -> list[TrackedDict]:
         """The calls of the last answer that have no outcome."""
-        effects = self._loop.s._book.get("effects", {})
+        effects = self._loop.s.book.get("effects", {})
         found = [effects.get(c["slot"]) for c in self._loop.book["calls"] if "slot" in c]
         return [r for r in found if r is not None and r["status"] in OPEN]
 
@@ -104,11 +101,11 @@ class Calls:
         loop = self._loop
         if loop.agent.on_message != WITHDRAW or loop.deaf:
             return False
-        waiting = await drive(loop.s.bridge, loop.s._look_into())
+        waiting = await loop.s.driver.drive(loop.s.inbox.look())
         if not any(e.kind == "message" for e in waiting.ready):
             return False
         why = "the user has said something else meanwhile"
-        return any([await drive(loop.s.bridge, loop.s._withdraw(r, why)) for r in self.open_records()])
+        return any([await loop.s.driver.drive(loop.s.requests.withdraw(r, why)) for r in self.open_records()])
 
     def abandon(self, why: str) -> list[dict[str, Any]]:
         """Give up calls that were not made yet; what was started stays open, and is answered."""
@@ -118,25 +115,25 @@ class Calls:
             if record["status"] != "planned":
                 left.append(plain(record))
                 continue
-            request = s._book.get("approvals", {}).get(record.get("approval", ""))
+            request = s.book.get("approvals", {}).get(record.get("approval", ""))
             if request is not None and request["status"] == "pending":
                 request.update(status="withdrawn", reason=why, decided=s.kernel.clock.wall())
                 telemetry.decided(request, request["decided"])
-            s._settle_record(record, "failed", None, why)
+            s.effect_records.settle(record, "failed", None, why)
         return left
 
     async def _make(self, slot: str) -> None:
         s = self._loop.s
-        record: TrackedDict = s._book["effects"][slot]
+        record: TrackedDict = s.book["effects"][slot]
         fresh = slot in self._fresh
         self._fresh.discard(slot)
         tool: Tool = self._loop.tool(record["tool"])
         self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
         async with place_for(s, tool, record["id"]):
-            status = await drive(s.bridge, s._carry_on(tool, record, fresh=fresh))
+            status = await s.driver.drive(s.parallel_calls.carry_on(tool, record, fresh=fresh))
         shared = tool.read and tool.cache is not None and tool.cache_scope == "shared"
         if shared and status == "done" and "problem" not in record:
-            await drive(s.bridge, s._keep_shared(tool, record["digest"], plain(record["result"])))
+            await s.driver.drive(s.read_cache.keep_shared(tool, record["digest"], plain(record["result"])))
         self._loop.tell("outcome", tool=record["tool"], effect=record["id"], status=status)
 
     def may_wait(self, record: TrackedDict) -> bool:
@@ -156,7 +153,7 @@ class Calls:
         """An outcome is about to be written: when it is the last one, the model's messages go with it."""
         tool = self._loop.agent.tools.get(record["tool"])
         if tool is not None and tool.read and tool.cache is not None and record["status"] == "done":
-            self._loop.s._keep(record["digest"], plain(record["result"]), tool.cache)
+            self._loop.s.read_cache.keep(record["digest"], plain(record["result"]), tool.cache)
         self._answer_if_settled()
 
     def _answer_if_settled(self) -> None:
@@ -164,7 +161,7 @@ class Calls:
         listed = loop.book["calls"]
         if not listed:
             return
-        effects = loop.s._book.get("effects", {})
+        effects = loop.s.book.get("effects", {})
         records = [effects.get(c["slot"]) if "slot" in c else None for c in listed]
         if any(r is not None and r["status"] in OPEN for r in records):
             return
@@ -177,7 +174,7 @@ class Calls:
         loop.book["calls"] = []
 
 
-def said_of(s: SessionCore, record: dict[str, Any]) -> str:
+def said_of(s: SessionHandle, record: dict[str, Any]) -> str:
     """What the model is told of a call's outcome; a large result is kept in the state and told in short."""
     if record["status"] == "done":
         if "problem" in record:

@@ -4,8 +4,6 @@ A branch remembers its instructions, so that whoever runs it on later runs it wi
 the session's inbox alone, and by default changes nothing outside: see ``effects``.
 """
 
-# pyright: reportPrivateUsage=false
-# The loop is the session's inner part that asks models: it works with the journal itself.
 from __future__ import annotations
 
 import asyncio
@@ -13,11 +11,10 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent.loop import Loop, as_message
-from perdure.agent.replay.rerun import _start, _undo
+from perdure.agent.replay.rerun import start_at, undo_answer
 from perdure.agent.requests import AGENT
 from perdure.agent.run_limits import Limits
 from perdure.agent.stored_sessions import check_state
-from perdure.aio import drive
 from perdure.errors import InvalidInput, Misuse
 from perdure.history.hydrate import load_at, load_head, look
 from perdure.model import MAIN, Kind, Status
@@ -49,7 +46,9 @@ async def branch_off(
         raise InvalidInput(f"to branch before an answer, name its step, not {at!r:.80}")
     if state is not None:
         check_state(state, agent=bool((await db.look(session)).agent))
-    start = await asyncio.to_thread(_start, db.kernel, session, at, branch) if isinstance(at, int) and before else None
+    start = (
+        await asyncio.to_thread(start_at, db.kernel, session, at, branch) if isinstance(at, int) and before else None
+    )
     # Looked for first: what cannot be changed must not leave a branch behind.
     notes = await asyncio.to_thread(_notes, db, session, at, branch) if instructions is not None else {}
     view = await asyncio.to_thread(_as_stored, db, session, branch)
@@ -58,14 +57,14 @@ async def branch_off(
         await s.switch(name)
         if start is not None:
             if start.undo:
-                _undo(s)
+                undo_answer(s)
             for body in start.said:
                 s.messages.append(as_message(body))
         if instructions is not None:
             _instruct(s, instructions, notes)
         _change(s, said, state)
         note = f"before step {at} of {branch}" if before else f"from step {at} of {branch}"
-        return await drive(s.bridge, s._write(Kind.COMMIT, x={"note": note}, status=_resting(s)))
+        return await s.driver.drive(s.journal.write(Kind.COMMIT, x={"note": note}, status=_resting(s)))
 
 
 async def say_on(db: AsyncDatabase, session: str, branch: str, message: Any) -> Checkpoint:
@@ -81,16 +80,18 @@ async def say_on(db: AsyncDatabase, session: str, branch: str, message: Any) -> 
         raise InvalidInput("the role of a message must be text, such as user")
     view = await asyncio.to_thread(_as_stored, db, session, branch)
     async with view.session(session, branch=branch, create=False) as s:
-        notes: dict[str, Any] = plain(s._book.get(AGENT)) or {}
+        notes: dict[str, Any] = plain(s.book.get(AGENT)) or {}
         if notes.get("calls"):
             raise Misuse(f"a call on branch {branch!r:.80} of session {session!r:.80} is open: run it on, or settle it")
         s.messages.append(said)
-        return await drive(s.bridge, s._write(Kind.COMMIT, x={"note": f"said on {branch}"[:500]}, status=_resting(s)))
+        return await s.driver.drive(
+            s.journal.write(Kind.COMMIT, x={"note": f"said on {branch}"[:500]}, status=_resting(s))
+        )
 
 
 def _resting(s: AsyncSession) -> str:
     """Where a branch stands that nobody runs: not at running, whatever was going on where it parted."""
-    standing = s._standing()
+    standing = s.effect_records.session_status()
     return Status.IDLE if standing == Status.RUNNING else standing
 
 
@@ -115,7 +116,7 @@ def _notes(db: AsyncDatabase, session: str, at: int | str, branch: str) -> dict[
 
 def _instruct(s: AsyncSession, instructions: str, known: dict[str, Any]) -> None:
     """Note other instructions on the branch; before its first answer the session's own notes are not there yet."""
-    notes = s._book.setdefault(AGENT, {"turn": 0, "calls": [], "run": None})
+    notes = s.book.setdefault(AGENT, {"turn": 0, "calls": [], "run": None})
     notes["made"] = {**known["made"], "instructions": instructions}
     if "context" not in notes:
         notes["context"] = known.get("context")
@@ -147,7 +148,7 @@ async def run_on(
     """
     view = await asyncio.to_thread(_as_stored, db, session, branch)
     async with view.session(session, branch=branch, effects=effects, create=False) as s:
-        notes: dict[str, Any] = plain(s._book.get(AGENT)) or {}
+        notes: dict[str, Any] = plain(s.book.get(AGENT)) or {}
         made: dict[str, Any] = notes.get("made") or {}
         own = with_instructions(agent, made.get("instructions") if instructions is None else instructions)
         most = agent.max_turns if max_turns is None else max_turns

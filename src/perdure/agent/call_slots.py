@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from perdure.aio import Bridge
 from perdure.errors import StoreError
 from perdure.protocols import Boarded
+from perdure.system.flow_async import AsyncDriver
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     from perdure.aio import AsyncSession
     from perdure.protocols import Board
@@ -23,7 +23,7 @@ TTL = 15_000
 FIRST, LONGEST = 0.02, 0.5
 """Seconds between two looks for a place, at first and at most."""
 
-_HERE: WeakKeyDictionary[Bridge, dict[str, asyncio.Semaphore]] = WeakKeyDictionary()
+_HERE: WeakKeyDictionary[AsyncDriver, dict[str, asyncio.Semaphore]] = WeakKeyDictionary()
 
 
 @asynccontextmanager
@@ -38,47 +38,43 @@ async def place_for(s: AsyncSession, tool: Tool, effect: str) -> AsyncGenerator[
         if not isinstance(store, Boarded):
             yield
             return
-        pool = s.bridge.pool
-        board = await _blocking(pool, store.board)
-        await _wait(pool, board, tool, effect)
-        keeping = asyncio.create_task(_keep(pool, board, tool, effect))
+        driver = s.driver
+        board = await driver.call(store.board)
+        await _wait(driver, board, tool, effect)
+        keeping = asyncio.create_task(_keep(driver, board, tool, effect))
         try:
             yield
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-            await _give_back(pool, board, tool, effect)
+            await _give_back(driver, board, tool, effect)
 
 
 def _here(s: AsyncSession, tool: Tool) -> asyncio.Semaphore:
     assert tool.limit is not None
-    return _HERE.setdefault(s.bridge, {}).setdefault(tool.name, asyncio.Semaphore(tool.limit))
+    return _HERE.setdefault(s.driver, {}).setdefault(tool.name, asyncio.Semaphore(tool.limit))
 
 
-async def _wait(pool: Any, board: Board, tool: Tool, effect: str) -> None:
+async def _wait(driver: AsyncDriver, board: Board, tool: Tool, effect: str) -> None:
     wait = FIRST
-    while not await _blocking(pool, board.slot, tool.name, effect, tool.limit, TTL):
+    while not await driver.call(board.slot, tool.name, effect, tool.limit, TTL):
         await asyncio.sleep(wait)
         wait = min(LONGEST, wait * 1.5)
 
 
-async def _keep(pool: Any, board: Board, tool: Tool, effect: str) -> None:
+async def _keep(driver: AsyncDriver, board: Board, tool: Tool, effect: str) -> None:
     while True:
         await asyncio.sleep(TTL / 3000)
         try:
-            await _blocking(pool, board.slot, tool.name, effect, tool.limit, TTL)
+            await driver.call(board.slot, tool.name, effect, tool.limit, TTL)
         except StoreError:
             # The store cannot be reached: the place may go, and the call under way goes on.
             continue
 
 
-async def _give_back(pool: Any, board: Board, tool: Tool, effect: str) -> None:
+async def _give_back(driver: AsyncDriver, board: Board, tool: Tool, effect: str) -> None:
     try:
-        await _blocking(pool, board.unslot, tool.name, effect)
+        await driver.call(board.unslot, tool.name, effect)
     except StoreError:
         # It is free by itself after a while.
         return
-
-
-async def _blocking(pool: Any, fn: Callable[..., Any], *args: Any) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(pool, fn, *args)

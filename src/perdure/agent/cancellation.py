@@ -1,7 +1,5 @@
 """Watching a run from beside: it is stopped when somebody cancels it, or when its time is over, whatever it is at."""
 
-# pyright: reportPrivateUsage=false
-# The loop is the session's inner part that asks models: it works with the journal itself.
 from __future__ import annotations
 
 import asyncio
@@ -9,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent import run_result as ended
 from perdure.agent.children import HERE, cancel_children
-from perdure.aio import drive
 from perdure.model import Kind, Status
 from perdure.session.inbox import open_entry
 from perdure.state.document import plain
@@ -55,11 +52,11 @@ async def _stopped_before(loop: Loop) -> RunResult | None:
     if loop.deaf:
         return None
     s = loop.s
-    waiting = await drive(s.bridge, s._look_into())
-    if s._cancelled is not None:
+    waiting = await s.driver.drive(s.inbox.look())
+    if s.inbox.cancellation is not None:
         stopped = await cancelled(loop)
         # What was said after that is answered.
-        return None if (await drive(s.bridge, s._look_into())).ready else stopped
+        return None if (await s.driver.drive(s.inbox.look())).ready else stopped
     if s.status == Status.CANCELLED and not waiting.ready:
         return loop.result(ended.CANCELLED, "it was cancelled: give it a new message to go on")
     return None
@@ -70,32 +67,32 @@ async def _noticed(loop: Loop) -> tuple[str, str] | None:
     if loop.limits.late():
         return ended.DEADLINE, "the deadline has passed: run again to go on"
     if not loop.deaf:
-        await drive(loop.s.bridge, loop.s._look_into())
-    return (ended.CANCELLED, "") if loop.s._cancelled is not None else None
+        await loop.s.driver.drive(loop.s.inbox.look())
+    return (ended.CANCELLED, "") if loop.s.inbox.cancellation is not None else None
 
 
 async def cancelled(loop: Loop) -> RunResult:
     """Write down that the run was stopped; what waited for a person is withdrawn, what was started stays open."""
     s = loop.s
     await loop.afresh()
-    waiting = await drive(s.bridge, s._look_into(1_000_000))
-    s._cancelled = None
+    waiting = await s.driver.drive(s.inbox.look(1_000_000))
+    s.inbox.cancellation = None
     body: dict[str, Any] = {}
     for entry in waiting.cancels:
         message = open_entry(s.kernel, entry)
         body = body or message.body
-        s._taking.append(message)
+        s.journal.takes.append(message)
     last = max((e.seq for e in waiting.cancels), default=0)
     said = [open_entry(s.kernel, e) for e in waiting.ready if e.kind == "message" and e.seq < last]
     if said:
         # What it was asked before stays known, and is not answered by itself.
-        s._taking.extend(said)
+        s.journal.takes.extend(said)
         loop.book["unanswered"] = [*plain(loop.book.get("unanswered", [])), *(m.body for m in said)]
     reason = f"cancelled{' by ' + body['by'] if body.get('by') else ''}{': ' * bool(body.get('reason'))}"
     reason += body.get("reason", "")
     open_children = loop.calls.abandon(reason)
     loop.book["run"] = None
-    await drive(s.bridge, s._write(Kind.COMMIT, x={"note": reason[:500]}, status=Status.CANCELLED))
+    await s.driver.drive(s.journal.write(Kind.COMMIT, x={"note": reason[:500]}, status=Status.CANCELLED))
     await cancel_children(loop, open_children, body)
     loop.tell("ended", status=ended.CANCELLED, reason=reason)
     return loop.result(ended.CANCELLED, reason)

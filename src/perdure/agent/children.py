@@ -1,7 +1,5 @@
 """Agents that work for other agents: as a tool in a session of their own, or by taking a conversation over."""
 
-# pyright: reportPrivateUsage=false
-# The loop is the session's inner part that asks models: it works with the journal itself.
 from __future__ import annotations
 
 import asyncio
@@ -80,10 +78,10 @@ class AgentTool(Tool):
         db = loop.db
         assert db is not None
         # A process that died with the child in its hands holds it for a while.
-        for left in range(int(db._lease_ttl * 1.2 / 1000 / _AGAIN), -1, -1):
+        for left in range(int(db.lease_ttl * 1.2 / 1000 / _AGAIN), -1, -1):
             try:
                 # It lives as long as who waits for it, unless it was told otherwise.
-                options: dict[str, Any] = {"ttl": loop.s._settings.ttl, **self._options}
+                options: dict[str, Any] = {"ttl": loop.s.journal.settings.ttl, **self._options}
                 # A worker that must go does not wait for a child's whole work, only for its step.
                 options["stop"] = loop.stopping
                 return await self.agent.run(

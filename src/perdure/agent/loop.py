@@ -4,8 +4,6 @@ It keeps nothing in memory that matters: where it stands is read from the sessio
 is killed anywhere is followed by one that goes on from the last commit.
 """
 
-# pyright: reportPrivateUsage=false
-# The loop is the session's inner part that asks models: it works with the journal itself.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # Messages are any JSON: their types are looked at, not declared.
 from __future__ import annotations
@@ -30,7 +28,6 @@ from perdure.agent.run_limits import Limits
 from perdure.agent.run_result import Doubt, RunResult, Spent
 from perdure.agent.session_stream import Speaker
 from perdure.agent.upgrades import upgrade
-from perdure.aio import drive
 from perdure.errors import ContextTooLong, ModelError
 from perdure.model import Kind, Status
 from perdure.state.document import plain
@@ -72,7 +69,7 @@ class Loop:
     ) -> None:
         self.agent = agent
         self.s = session
-        session._settings.agent = agent.name
+        session.journal.settings.agent = agent.name
         self.limits = limits
         self.context = context
         self.db = db
@@ -96,14 +93,14 @@ class Loop:
             self.own[READER] = reader(session)
         self.cleaning = Cleaning(self)
         self.calls = Calls(self)
-        session._on_outcome, session._may_wait = self.calls.outcome, self.calls.may_wait
+        session.effect_records.observer = self.calls
 
     # -- the book -------------------------------------------------------------------------------------------------
 
     @property
     def book(self) -> Any:
         """The loop's notes: turn, run, calls of the last answer, context."""
-        return self.s._book.setdefault(AGENT, {"turn": 0, "calls": [], "run": None})
+        return self.s.book.setdefault(AGENT, {"turn": 0, "calls": [], "run": None})
 
     def tool(self, name: str) -> Tool:
         """The tool of that name, of the session or of the agent."""
@@ -141,7 +138,7 @@ class Loop:
     async def go(self) -> RunResult:
         """Work until nothing is left to do, or something must be waited for."""
         s, name = self.s, self.agent.name
-        head = s._point.envelope.id if s._point is not None else None
+        head = s.journal.point.envelope.id if s.journal.point is not None else None
         told = telemetry.invoke_agent(name, s.id, s.branch, head)
         with logs.about(session=s.id, agent=name, step=lambda: s.step), told as span:
             try:
@@ -150,7 +147,7 @@ class Loop:
                 telemetry.ended(name, telemetry.FAILED)
                 raise
             telemetry.ended(name, result.status)
-            span.ended(result, s._point.envelope.id if s._point is not None else None)
+            span.ended(result, s.journal.point.envelope.id if s.journal.point is not None else None)
         return result
 
     async def _go(self) -> RunResult:
@@ -167,7 +164,7 @@ class Loop:
             notify.tell(self.agent.notify, notify.body_of(self.agent.name, result))
         if self.book.get("parent") is not None:
             await tell_parent(self, result)
-        return result._replace(until=self.s._until, children=await children_of(self))
+        return result._replace(until=self.s.inbox.wakes_at, children=await children_of(self))
 
     def _handed_over(self) -> bool:
         """Whether the agent that has the conversation now has not said anything yet."""
@@ -183,7 +180,7 @@ class Loop:
             known = ", ".join(sorted(self.agents))
             return f"agent {name!r} has the conversation, and only {known} are known here: pass it in agents="
         self.agent = self.agents[name]
-        self.s._settings.agent = name
+        self.s.journal.settings.agent = name
         return ""
 
     async def round(self) -> RunResult | None:
@@ -196,7 +193,7 @@ class Loop:
         if reason := self._switch():
             return await self._put_down(ended.INCOMPATIBLE, reason)
         fresh = await self._take()
-        if self.s._cancelled is not None:
+        if self.s.inbox.cancellation is not None:
             return await cancelled(self)
         if not fresh and not self._has_more_to_say():
             return await self._idle()
@@ -317,7 +314,7 @@ class Loop:
         if self._unwritten:
             x["note"] = "; ".join(self._unwritten)[:500]
         faults.point("agent.before_commit")
-        await drive(s.bridge, s._write(Kind.COMMIT, x=x, status=s._standing()))
+        await s.driver.drive(s.journal.write(Kind.COMMIT, x=x, status=s.effect_records.session_status()))
         self._unwritten = []
         faults.point("agent.after_commit")
         self.tell("committed", step=s.step, attempt=self._attempt, text=text_of(answer.message))
@@ -328,7 +325,7 @@ class Loop:
         """Something must be waited for: the process may go."""
         s = self.s
         if s.status != waits or self.calls.unwritten:
-            await drive(s.bridge, s._write(Kind.COMMIT, status=waits))
+            await s.driver.drive(s.journal.write(Kind.COMMIT, status=waits))
         self.tell("waiting", status=waits)
         return self.result(waits)
 
@@ -341,15 +338,15 @@ class Loop:
     async def _idle(self) -> RunResult:
         """Nothing is left to do: the session rests, or sleeps until it is to be woken."""
         s, resting = self.s, (Status.IDLE, Status.SLEEPING)
-        standing = s._standing()
+        standing = s.effect_records.session_status()
         if s.status in resting and standing in resting and s.status != standing and s.head is not None:
-            await drive(s.bridge, s._write(Kind.COMMIT, status=standing))
-        asleep = s._until is not None and not self.limits.turns
+            await s.driver.drive(s.journal.write(Kind.COMMIT, status=standing))
+        asleep = s.inbox.wakes_at is not None and not self.limits.turns
         return self.result(ended.SLEEPING if asleep else ended.DONE)
 
     async def afresh(self) -> None:
         """Read the session anew, once it is known what became of a commit that was on its way."""
-        await drive(self.s.bridge, self.s._resend())
+        await self.s.driver.drive(self.s.journal.resend())
         await self.s.reload()
 
     async def stop(self, status: str, reason: str, error: str = "") -> RunResult:
@@ -357,7 +354,7 @@ class Loop:
         s = self.s
         await self.afresh()
         x = {"note": reason[:500], **({"error": error} if error else {})}
-        await drive(s.bridge, s._write(Kind.COMMIT, x=x, status=_STANDING[status]))
+        await s.driver.drive(s.journal.write(Kind.COMMIT, x=x, status=_STANDING[status]))
         self.tell("ended", status=status, reason=reason)
         return self.result(status, reason)
 

@@ -16,7 +16,7 @@ from perdure.state.document import BOOK, STATE, Document, plain
 from perdure.system.names import check_session
 
 if TYPE_CHECKING:
-    from perdure.database import DatabaseFlows
+    from perdure.database import DatabaseHandle
     from perdure.kernel import Kernel
     from perdure.record.commit import Loaded
 
@@ -58,7 +58,7 @@ def build(state: Any, book: Any) -> Request:
     return Request(made["model"], messages, tools, made["params"])
 
 
-def rebuild(db: DatabaseFlows, session: str, step: int | str, *, branch: str = MAIN) -> Request:
+def rebuild(db: DatabaseHandle, session: str, step: int | str, *, branch: str = MAIN) -> Request:
     """The exact request whose answer a checkpoint holds, as it was sent. Blocks while it reads.
 
     A step that holds no answer of a model is ``InvalidInput``.

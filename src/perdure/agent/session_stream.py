@@ -4,8 +4,6 @@ The pieces go through the store's own way beside the history, sealed like everyt
 their own: whatever is slow or broken there, no commit waits for it. What counts is what was committed.
 """
 
-# pyright: reportPrivateUsage=false
-# A reader looks at the books of the loop, which only the agent runtime knows.
 from __future__ import annotations
 
 import asyncio
@@ -24,7 +22,6 @@ from perdure.record import codec
 from perdure.record.codec import Body
 from perdure.state.document import plain
 from perdure.state.values import Wire
-from perdure.system.flow import Do
 from perdure.system.lease_holders import is_dead
 
 if TYPE_CHECKING:
@@ -236,18 +233,18 @@ class _Reader:
 
     async def _row(self) -> SessionRow | None:
         # Past the database's own look, which knows no session before its first checkpoint.
-        return await self._db.bridge.perform(Do(self._db.kernel.store.look, (self._session,)))
+        return await self._db.driver.call(self._db.kernel.store.look, self._session)
 
     async def _left(self) -> bool:
         """Whether there is something that nobody has answered yet."""
-        waiting = await self._db.bridge.perform(Do(self._db.kernel.store.inbox, (self._session, 100)))
+        waiting = await self._db.driver.call(self._db.kernel.store.inbox, self._session, 100)
         return any(e.kind == "message" for e in waiting)
 
     async def _hear(self) -> list[dict[str, Any]]:
         if self._live is None:
             return []
         try:
-            sealed, self._cursor = await self._db.bridge.perform(Do(self._live.hear, (self._session, self._cursor)))
+            sealed, self._cursor = await self._db.driver.call(self._live.hear, self._session, self._cursor)
         except (PerdureError, OSError):
             # The history says it all, a little later.
             return []

@@ -1,10 +1,7 @@
 """Sessions as they were stored, for tools of people: they have none of the program's migrations or state types."""
 
-# pyright: reportPrivateUsage=false
-# What waits for people is in the kernel's own books, which only readers of the library know.
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput
@@ -27,12 +24,7 @@ _WORDS: dict[type, str] = {
 async def open_as_stored(db: AsyncDatabase, session: str, branch: str, **options: Any) -> Opening:
     """Open a session for writing in the schema that it has, and leave it in that schema."""
     reading = await db.read(session, branch=branch, migrate=False)
-    view = copy.copy(db)
-    view.kernel = copy.copy(db.kernel)
-    view.kernel.schema = reading.checkpoint.schema
-    # What validates states is for programs that have the state's type.
-    view._state = None
-    return view.session(session, branch=branch, create=False, **options)
+    return db.in_schema(reading.checkpoint.schema).session(session, branch=branch, create=False, **options)
 
 
 def check_state(state: dict[str, Any], *, agent: bool = True) -> None:

@@ -4,8 +4,6 @@ Unchanged goes on; what harms no open call goes on with a note; open calls of a 
 migrations that are declared for it; whatever is left over is told, and nothing is touched.
 """
 
-# pyright: reportPrivateUsage=false
-# The loop is the session's inner part that asks models: it works with the journal itself.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # What a session records of an agent is any JSON: its types are looked at, not declared.
 from __future__ import annotations
@@ -14,7 +12,6 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.requests import note_made
-from perdure.aio import drive
 from perdure.errors import InvalidInput
 from perdure.model import Kind
 from perdure.session.parallel_calls import OPEN
@@ -105,7 +102,7 @@ async def upgrade(loop: Loop) -> str:
         return ""
     for record in loop.calls.open_records():
         # Turned down is turned down: that needs no tool.
-        await drive(loop.s.bridge, loop.s._refused(record))
+        await loop.s.driver.drive(loop.s.requests.settle_refusal(record))
     plan = compare(loop, old, new)
     if plan.problems:
         loop.notes.extend(plan.notes)
@@ -124,7 +121,7 @@ async def upgrade(loop: Loop) -> str:
 def compare(loop: Loop, old: dict[str, Any], new: dict[str, Any]) -> Plan:
     """What is different, and what that means for the calls of the last answer."""
     plan = Plan(_differences(old, new), [], [])
-    effects = loop.s._book.get("effects", {})
+    effects = loop.s.book.get("effects", {})
     for entry in plain(loop.book["calls"]):
         record = plain(effects.get(entry.get("slot", "")))
         if record is not None:
@@ -192,7 +189,7 @@ async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
     """Carry open calls over, as a checkpoint of its own, before any of them is made."""
     s = loop.s
     for moved in plan.moved:
-        record = s._book["effects"][moved.slot]
+        record = s.book["effects"][moved.slot]
         if moved.args is None:
             if record["status"] == "done":
                 record["result"] = moved.result
@@ -200,15 +197,15 @@ async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
         record["tool"] = moved.way.tool
         record["digest"] = call_digest(moved.way.tool, moved.way.version, moved.args)
         record["args"] = moved.args
-        request = s._book.get("approvals", {}).get(record.get("approval", ""))
+        request = s.book.get("approvals", {}).get(record.get("approval", ""))
         if request is not None and request["status"] in ("pending", "approved"):
-            await drive(s.bridge, s._outdated(request))
+            await s.driver.drive(s.requests.outdate(request))
             # Still names that somebody must agree, and no request that anybody could have agreed to.
             record["approval"] = ""
     note_made(loop.book, new)
     faults.point("agent.before_upgrade")
     x = {"note": "; ".join(plan.notes)[:500]}
-    await drive(s.bridge, s._write(Kind.MIGRATED, x=x, status=s._standing()))
+    await s.driver.drive(s.journal.write(Kind.MIGRATED, x=x, status=s.effect_records.session_status()))
     faults.point("agent.after_upgrade")
 
 

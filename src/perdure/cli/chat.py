@@ -1,7 +1,5 @@
 """A conversation in the terminal: what the agent says as it says it, and what people must decide, decided here."""
 
-# pyright: reportPrivateUsage=false
-# What waits in the inbox is shown before it is taken.
 from __future__ import annotations
 
 import asyncio

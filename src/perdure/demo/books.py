@@ -1,7 +1,5 @@
 """What a session's own book says beside its conversation: tokens that were paid for, and what waits for a person."""
 
-# pyright: reportPrivateUsage=false
-# The book of a run is the runtime's own: the demo only looks at it.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -3,7 +3,7 @@
 What is patched here is patched in a child process of ``perdure doctor APP`` only.
 """
 
-# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # It looks at what the library does, from within.
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import inspect
 import itertools
 import json
 import os
-import sys
 import sysconfig
 import threading
 import time
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from perdure.system.flow import Flow
 
 SAVE, TOOL, ANSWER = "save", "tool", "answer"
-MEMORY = "memory"
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NOT_THEIRS = (_OURS, *(os.path.abspath(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")), "<")
 
@@ -103,7 +101,7 @@ class Watch:
         """Whatever store the app names, it gets one in the scratch folder: nobody's real sessions are killed."""
         from perdure import opening
 
-        kernel: Any = opening._kernel
+        kernel: Any = opening.build_kernel
 
         def scratch(url: str | None, keys: Any, codec: str, schema: str, migrations: Any, blobs: Any, clock: Any,
                     options: dict[str, Any]) -> Any:  # fmt: skip
@@ -114,17 +112,17 @@ class Watch:
                 ours = self._places.setdefault(url or "", self._url if not number else f"{self._url}-{number}.db")
             return kernel(ours, keys, codec, schema, migrations, None, clock, {})
 
-        opening._kernel = scratch  # pyright: ignore[reportAttributeAccessIssue]
+        opening.build_kernel = scratch  # pyright: ignore[reportAttributeAccessIssue]
 
     # -- saves --------------------------------------------------------------------------------------------------
 
     def _watch_saves(self) -> None:
-        from perdure.database import DatabaseFlows
+        from perdure.database import DatabaseHandle
         from perdure.errors import Conflict
-        from perdure.session.journal import SessionCore
+        from perdure.session.journal import Journal
 
-        send, seal = SessionCore._send, SessionCore._seal
-        updating = DatabaseFlows._update_flow.__code__
+        send, seal = Journal.send, Journal.seal
+        updating = DatabaseHandle.update_flow.__code__
 
         def sealed(s: Any, kind: str, ops: list[Any], *rest: Any) -> Any:
             made = seal(s, kind, ops, *rest)
@@ -134,21 +132,21 @@ class Watch:
             self._sealed[id(s)] = told
             return made
 
-        def sent(s: Any) -> Flow[None]:
-            retried = _inside(sys._getframe(), updating)
+        def sent(s: Any, pending: Any) -> Flow[None]:
+            retried = _inside(inspect.currentframe(), updating)
             about = {
-                "session": s.id, "free": s._lease is None and not retried, "retried": retried, "who": _who(),
-                "where": theirs(sys._getframe()),
-                "memory": type(s.kernel.store).__module__.endswith(f".{MEMORY}"), **self._sealed.pop(id(s), {}),
+                "session": s.id, "free": s.lease is None and not retried, "retried": retried, "who": _who(),
+                "where": theirs(inspect.currentframe()),
+                "memory": s.kernel.store.url.startswith("memory:"), **self._sealed.pop(id(s), {}),
             }  # fmt: skip
             if getattr(self._mine, "rival", False):
-                yield from send(s)
+                yield from send(s, pending)
                 return
             if self._contend and about["free"] and id(s) not in self._rivalled:
                 self._rivalled[id(s)] = s
                 self._rival(s.id)
             try:
-                yield from send(s)
+                yield from send(s, pending)
             except Conflict:
                 self._tell(event=SAVE, lost=True, direct=[], **about)
                 raise
@@ -157,8 +155,8 @@ class Watch:
             self._tell(event=SAVE, lost=False, direct=direct, **about)
             self.passed(SAVE)
 
-        SessionCore._seal = sealed  # type: ignore[method-assign]
-        SessionCore._send = sent  # type: ignore[method-assign]
+        Journal.seal = sealed  # type: ignore[method-assign]
+        Journal.send = sent  # type: ignore[method-assign]
 
     def _rival(self, session: str) -> None:
         """Somebody else saves the session first."""
@@ -182,7 +180,7 @@ class Watch:
             @functools.wraps(change)
             def changed(node: Any, *args: Any) -> None:
                 change(node, *args)
-                caller = sys._getframe(1)
+                caller = _caller()
                 if is_theirs(caller.f_code.co_filename):
                     place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
                     self._edits.setdefault(id(node._doc), (node._doc, Counter()))[1][place] += 1
@@ -200,14 +198,14 @@ class Watch:
 
         def told(error: NotJson, path: Sequence[str | int], what: str, hint: str = "") -> None:
             made(error, path, what, hint)
-            self._tell(event="refused", words=str(error), where=theirs(sys._getframe()))
+            self._tell(event="refused", words=str(error), where=theirs(inspect.currentframe()))
 
         NotJson.__init__ = told  # type: ignore[method-assign]
 
     # -- calls --------------------------------------------------------------------------------------------------
 
     def _watch_tools(self) -> None:
-        from perdure.session import effects
+        from perdure.session import calls
         from perdure.session.tools import Tool, in_time
 
         call = Tool.__call__
@@ -236,13 +234,13 @@ class Watch:
             return blocking
 
         def direct(tool: Tool, *args: Any, **kwargs: Any) -> Any:
-            caller = sys._getframe(1)
+            caller = _caller()
             if is_theirs(caller.f_code.co_filename) and not tool.read:
                 with self._lock:
                     self._direct[f"{caller.f_code.co_filename}:{caller.f_lineno}"] += 1
             return call(tool, *args, **kwargs)
 
-        effects.in_time = watched
+        calls.in_time = watched
         Tool.__call__ = direct  # type: ignore[method-assign]
 
     def watch_model(self, kind: type[Any]) -> None:
@@ -284,6 +282,13 @@ def _answers(ops: list[Any]) -> int:
         if list(op[1]) == ["s", "messages"]:
             added += op[2] if op[0] == APPEND else op[4] if op[0] == SPLICE else []
     return sum(isinstance(m, dict) and m.get("role") == "assistant" for m in added)
+
+
+def _caller() -> FrameType:
+    """Who called the function that asks."""
+    here = inspect.currentframe()
+    assert here is not None and here.f_back is not None and here.f_back.f_back is not None
+    return here.f_back.f_back
 
 
 def _inside(frame: FrameType | None, code: Any) -> bool:

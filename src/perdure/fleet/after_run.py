@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from perdure.agent.agent import Agent
     from perdure.agent.run_result import RunResult
-    from perdure.database import DatabaseFlows
+    from perdure.database import DatabaseHandle
     from perdure.model import SessionRow
     from perdure.protocols import Work
 
@@ -63,7 +63,7 @@ def after_run(
             return rest._replace(due=result.until)
 
 
-def how_far(db: DatabaseFlows, row: SessionRow) -> int:
+def how_far(db: DatabaseHandle, row: SessionRow) -> int:
     """A number that grows whenever a session gets further: answers, and outcomes of the calls of the last one.
 
     Its steps do not tell: a call that is tried again and again and kills its worker writes one each time.

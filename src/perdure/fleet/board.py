@@ -8,11 +8,11 @@ from perdure.errors import InvalidInput
 from perdure.protocols import Boarded
 
 if TYPE_CHECKING:
-    from perdure.database import DatabaseFlows
+    from perdure.database import DatabaseHandle
     from perdure.protocols import Board
 
 
-def board_of(db: DatabaseFlows) -> Board:
+def board_of(db: DatabaseHandle) -> Board:
     """The board beside the sessions of a database; an error says where there is none. Blocks when first asked."""
     store = db.kernel.store
     if not isinstance(store, Boarded):

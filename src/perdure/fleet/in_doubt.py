@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.stored_sessions import book_of, open_as_stored
@@ -29,7 +28,7 @@ async def doubts_in(db: AsyncDatabase, row: SessionRow) -> list[Doubted]:
     seen: set[str] = set()
     for branch in row.branches:
         reading = await db.read(row.id, branch=branch, migrate=False)
-        book = await asyncio.get_running_loop().run_in_executor(db.bridge.pool, book_of, reading)
+        book = await db.driver.call(book_of, reading)
         for record in book.get("effects", {}).values():
             if record["status"] == "in_doubt" and record["id"] not in seen:
                 found.append(Doubted(branch, record))

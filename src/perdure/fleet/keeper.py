@@ -6,8 +6,6 @@ worker uses up processor time, the keeper renews the leases in its place. A work
 has died uses none, and its leases end: it must not hold what it cannot work on.
 """
 
-# pyright: reportPrivateUsage=false
-# Leases are kept by the database's own heartbeat, which tells of them here.
 from __future__ import annotations
 
 import json
@@ -45,7 +43,7 @@ class Keeper:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         # Through the pipe: a password has no place in a list of processes.
         self._say({"url": self._url, "ttl": self._ttl, "pid": os.getpid()})
-        self._db._heartbeat.listen(self._told)
+        self._db.caretaker.heartbeat.listen(self._told)
 
     def _told(self, what: str, lease: Lease | None) -> None:
         self._say([what, *lease] if lease is not None else [what])

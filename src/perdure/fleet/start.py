@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from perdure.fleet.board import board_of
 from perdure.fleet.worker import Settings, Worker
 from perdure.opening import open_async
-from perdure.system.flow import Do
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ async def start_worker(
     url = store or default_store()
     async with open_async(url, lease_ttl=lease, blobs=blobs, schema=schema) as db:
         # Before anybody is told that it serves: where there is no board it cannot.
-        await db.bridge.perform(Do(board_of, (db,)))
+        await db.driver.call(board_of, db)
         worker = Worker(db, agents, settings, url=url)
         engine = worker.engine = engine_for(url, worker, direct)
         if ready is not None:

@@ -16,7 +16,7 @@ from perdure.system.names import check_session
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.database import DatabaseFlows
+    from perdure.database import DatabaseHandle
     from perdure.protocols import Board, WorkerRow
 
 
@@ -56,7 +56,7 @@ class Fleet(NamedTuple):
         }
 
 
-def fleet_of(db: DatabaseFlows) -> Fleet:
+def fleet_of(db: DatabaseHandle) -> Fleet:
     """How a fleet stands. Blocks while it reads."""
     board = board_of(db)
     workers = board.workers()
@@ -73,7 +73,7 @@ def served_by(workers: Iterable[WorkerRow]) -> set[str]:
     return {name for w in workers if w.age < SILENT and not is_dead(w.id) for name in w.agents}
 
 
-def drain_workers(db: DatabaseFlows, which: str | None, *, wait: float, here: bool) -> tuple[int, int]:
+def drain_workers(db: DatabaseHandle, which: str | None, *, wait: float, here: bool) -> tuple[int, int]:
     """Tell workers to go; how many were told, and how many of them are still there after the wait."""
     board = board_of(db)
     meant = [w.id for w in board.workers() if _is_meant(w, which, here)]
@@ -96,7 +96,7 @@ def _left(board: Board, meant: Sequence[str]) -> int:
     return sum(w.id in meant for w in board.workers())
 
 
-def steer(db: DatabaseFlows, sessions: Iterable[str], do: str) -> int:
+def steer(db: DatabaseHandle, sessions: Iterable[str], do: str) -> int:
     """Pause, unpause or retry sessions by their names; how many were changed. Blocks."""
     rows = [look(db.kernel, check_session(session)) for session in dict.fromkeys(sessions)]
     return change(db, [Named(row.id, row.agent, row.owner) for row in rows], do)
@@ -110,7 +110,7 @@ class Named(NamedTuple):
     owner: str
 
 
-def change(db: DatabaseFlows, chosen: Sequence[Chosen], do: str) -> int:
+def change(db: DatabaseHandle, chosen: Sequence[Chosen], do: str) -> int:
     """Pause, unpause or retry sessions; to be tried again they are put on the board if they are not there."""
     if do not in DEEDS:
         raise InvalidInput(f"what is done to a session is one of {', '.join(DEEDS)}, not {do!r:.40}")

@@ -1,24 +1,20 @@
 """Giving work to a fleet: a session that names its agent, a message in its inbox, and its place on the board."""
 
-# pyright: reportPrivateUsage=false
-# Both ways to submit are the same flows of the database, one after the other.
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
 
-from perdure import aio
 from perdure.agent.models.parts import packed
 from perdure.errors import InvalidInput
 from perdure.fleet.board import board_of
 from perdure.protocols import NewWork
-from perdure.system import flow
-from perdure.system.flow import Do, Flow
+from perdure.system.flow import Do, Flow, drive
 from perdure.system.names import check_name, check_session
 
 if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
-    from perdure.database import Database, DatabaseFlows
+    from perdure.database import Database, DatabaseHandle
     from perdure.protocols import Board
 
 MOST = 1_000_000
@@ -42,7 +38,7 @@ def submit(
     ``agent`` is the name of the agent that has it; ``key`` makes this safe to repeat; larger ``priority`` goes first;
     with ``most`` queued already it is refused with ``LimitExceeded``: slow down. False when the key was there already.
     """
-    return flow.drive(db, _submission(db, session, message, agent, owner, key, priority, ttl, most))
+    return drive(db.kernel.store, _submission(db, session, message, agent, owner, key, priority, ttl, most))
 
 
 async def submit_async(
@@ -59,18 +55,18 @@ async def submit_async(
 ) -> bool:
     """The same as :func:`submit`, awaited."""
     work = _submission(db, session, message, agent, owner, key, priority, ttl, most)
-    return await aio.drive(db.bridge, work)
+    return await db.driver.drive(work)
 
 
 def _submission(
-    db: DatabaseFlows, session: str, message: Any, agent: str, owner: str, key: str | None, priority: int,
+    db: DatabaseHandle, session: str, message: Any, agent: str, owner: str, key: str | None, priority: int,
     ttl: Any, most: int | None,
 ) -> Flow[bool]:  # fmt: skip
     _check(session, agent, priority)
     board: Board = yield Do(board_of, (db,))
-    fresh = yield from db._create_flow(session, agent=agent, owner=owner, ttl=ttl)
+    fresh = yield from db.create_flow(session, agent=agent, owner=owner, ttl=ttl)
     if message is not None:
-        fresh = yield from db._post_flow(session, packed(message), key=key or os.urandom(12).hex())
+        fresh = yield from db.posting.post(session, packed(message), key=key or os.urandom(12).hex())
     # Last: whoever is killed before it leaves a session with something to do, which a worker finds by itself.
     yield Do(lambda: board.put([NewWork(session, agent, owner, priority)], most=most))
     return fresh

@@ -16,14 +16,13 @@ from perdure.history.hydrate import load_head
 from perdure.model import MAIN, Status
 from perdure.protocols import Boarded, Filter
 from perdure.state.document import BOOK, plain
-from perdure.system.flow import Do
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
 from perdure.system.wording import gap
 
 if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
-    from perdure.database import DatabaseFlows
+    from perdure.database import DatabaseHandle
     from perdure.model import InboxEntry, SessionRow
     from perdure.protocols import Board, Work
 
@@ -65,10 +64,10 @@ class Facts(NamedTuple):
 
 async def why_async(db: AsyncDatabase, session: str, *, branch: str = MAIN) -> Why:
     """The same as :func:`why`, awaited."""
-    return await db.bridge.perform(Do(lambda: why(db, session, branch=branch)))
+    return await db.driver.call(why, db, session, branch=branch)
 
 
-def why(db: DatabaseFlows, session: str, *, branch: str = MAIN) -> Why:
+def why(db: DatabaseHandle, session: str, *, branch: str = MAIN) -> Why:
     """Why a session is where it is, and what to do next. Takes no lease and changes nothing.
 
     It blocks while it reads; ``NotFound`` when there is no such session.
@@ -84,7 +83,7 @@ def why(db: DatabaseFlows, session: str, *, branch: str = MAIN) -> Why:
     return Why(f"Nothing has been committed to it yet.{waiting}", "Run its agent on it.", ACT, "run")
 
 
-def gather(db: DatabaseFlows, row: SessionRow, branch: str = MAIN) -> Facts:
+def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN) -> Facts:
     """Read what there is to know."""
     kernel = db.kernel
     loaded = load_head(kernel, row, branch)

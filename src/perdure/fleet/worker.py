@@ -4,8 +4,6 @@ The board says which sessions to look at; the lease of a session alone says who 
 leaves claims behind, which the others see by its silence (or at once, on the same machine) and take over.
 """
 
-# pyright: reportPrivateUsage=false
-# The worker is the outermost part of a run: it puts sessions down that cannot be run at all.
 from __future__ import annotations
 
 import asyncio
@@ -21,7 +19,6 @@ from perdure import telemetry
 from perdure.agent.children import registry
 from perdure.agent.run_result import DONE, INCOMPATIBLE
 from perdure.agent.upgrades import declared
-from perdure.aio import drive
 from perdure.errors import PerdureError, Poisoned, StoreError
 from perdure.fleet.after_run import after_error, after_run, how_far
 from perdure.fleet.board import board_of
@@ -130,7 +127,7 @@ class Worker:
         self._threads = ThreadPoolExecutor(self.settings.concurrency + 8, TOOLS)
         loop.set_default_executor(self._threads)
         board = await asyncio.to_thread(board_of, self.db)
-        ttl = self.db._lease_ttl
+        ttl = self.db.lease_ttl
         supervisor = Supervisor(Keeper(self.db, ttl, self._url), board, self._row, self._heard(loop), ttl)
         supervisor.sample = Sampler(self.db.kernel.store).sample_now_and_then
         await asyncio.to_thread(supervisor.start)
@@ -296,8 +293,7 @@ class Worker:
             await engine.tidy()
 
     async def _do(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.db.bridge.pool, lambda: fn(*args, **options))
+        return await self.db.driver.call(fn, *args, **options)
 
     # -- one session ----------------------------------------------------------------------------------------------
 
@@ -329,7 +325,7 @@ class Worker:
             if rest.park:
                 log.warning("session %r is parked: %s", work.session, rest.park)
         except Exception as e:
-            span = self.db._lease_ttl
+            span = self.db.lease_ttl
             rest = after_error(work, e, clock.wall(), most=most, span=span, version=self.version)
             if isinstance(e, PerdureError):
                 log.info("session %r was put down: %s", work.session, e)
@@ -374,7 +370,7 @@ class Worker:
         try:
             async with self.db.session(work.session) as s:
                 x = {"note": reason, "error": "Parked"}
-                await drive(self.db.bridge, s._write(Kind.COMMIT, x=x, status=Status.FAILED))
+                await self.db.driver.drive(s.journal.write(Kind.COMMIT, x=x, status=Status.FAILED))
         except PerdureError as e:
             log.warning("session %r could not be marked: %s", work.session, e)
         return Rest(work.session, work.step, failed=True, park=reason)

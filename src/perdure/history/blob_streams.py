@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.system.flow import Request
+    from perdure.system.handle_guard import HandleGuard
 
     Source = bytes | IO[bytes] | Iterable[bytes] | AsyncIterable[bytes]
 
@@ -27,22 +28,21 @@ CHUNK = 1 << 20
 """Bytes that are read from a file at once."""
 
 
-class BlobFlows:
-    """The flows of a database that carry large values."""
+class BlobStreams:
+    """Large values that go into a database, or come out of it, piece by piece."""
 
-    kernel: Kernel
+    def __init__(self, kernel: Kernel, guard: HandleGuard, new_reader: Callable[[Iterator[bytes]], Any]) -> None:
+        self._kernel = kernel
+        self._guard = guard
+        self._new_reader = new_reader
 
-    if TYPE_CHECKING:
-
-        def _usable(self) -> None: ...
-
-    def _put_blob_flow(self, source: Source) -> Flow[BlobRef]:
+    def put_blob(self, source: Source) -> Flow[BlobRef]:
         """Store bytes from a binary file or an iterable, not held in memory; answers what stands for them in a state.
 
         They are durable when this returns. Put the answer anywhere into a state and commit: it reads as bytes there.
         What no commit names is collected after the grace period.
         """
-        self._usable()
+        self._guard.check()
         if hasattr(source, "__aiter__"):
             return (yield from self._put_awaited(source))
         return (yield Do(self._put_pieces, (_pieces(source),)))
@@ -69,22 +69,24 @@ class BlobFlows:
                     raise LimitExceeded(f"one value may have {MAX_VALUE} bytes: split it, or keep it elsewhere")
                 yield piece
 
-        ref = self.kernel.blobs.put_stream(counted())
-        return BlobRef(BYTES, ref, size, self.kernel.resolve, self.kernel.clock.monotonic())
+        ref = self._kernel.blobs.put_stream(counted())
+        return BlobRef(BYTES, ref, size, self._kernel.resolve, self._kernel.clock.monotonic())
 
-    def _open_blob_flow(self, blob: BlobRef | bytes) -> Flow[Any]:
+    def open_blob(self, blob: BlobRef | bytes) -> Flow[Any]:
         """Read a large value as a stream: what ``put_blob`` answered, or what stands in a state (``s.blob(...)``).
 
         The content is verified: whoever reads to the end has read exactly what was put, or gets ``Corrupted``.
         """
-        self._usable()
-        pieces = _content(self.kernel, blob)
+        self._guard.check()
+        pieces = _content(self._kernel, blob)
         # The first piece is read here, so that a missing blob shows when it is opened.
         first: bytes = yield Do(_next, (pieces,))
         return self._new_reader(itertools.chain([first], pieces))
 
-    def _new_reader(self, pieces: Iterator[bytes]) -> Any:
-        return io.BufferedReader(_Pieces(pieces))
+
+def as_file(pieces: Iterator[bytes]) -> io.BufferedReader:
+    """Pieces as a file that is read in this thread."""
+    return io.BufferedReader(_Pieces(pieces))
 
 
 def _content(kernel: Kernel, blob: Any) -> Iterator[bytes]:
@@ -157,7 +159,7 @@ class AsyncBlobReader:
     """A large value being read, awaited: ``await reader.read(n)``, or ``async for piece in reader``."""
 
     def __init__(self, pieces: Iterator[bytes], perform: Callable[[Request], Awaitable[Any]]) -> None:
-        self._file = io.BufferedReader(_Pieces(pieces))
+        self._file = as_file(pieces)
         self._perform = perform
 
     async def read(self, size: int = -1) -> bytes:

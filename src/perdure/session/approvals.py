@@ -1,7 +1,5 @@
 """Approvals as records: bound to one effect, its exact arguments and the facts they rest on; used once."""
 
-# pyright: reportPrivateUsage=false
-# The handle is one thing in several rooms: they share its inner parts.
 from __future__ import annotations
 
 import os
@@ -10,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure import telemetry
 from perdure.errors import ApprovalNeeded, InvalidInput
 from perdure.model import Kind, Status
-from perdure.session.effects import Effects
 from perdure.session.inbox import open_entry
 from perdure.session.tools import call_digest
 from perdure.state.document import plain
@@ -19,6 +16,9 @@ from perdure.system.flow import Do, Flow, Invoke
 
 if TYPE_CHECKING:
     from perdure.model import InboxEntry
+    from perdure.session.effects import Effects
+    from perdure.session.inbox import Inbox
+    from perdure.session.journal import Journal
     from perdure.session.tools import Asking, Tool
     from perdure.state.document import TrackedDict
 
@@ -56,28 +56,39 @@ def decision(approved: bool, by: str, reason: str, at: int, **more: Any) -> dict
     return {"approved": approved, "by": by, "reason": reason, "at": at, "id": os.urandom(8).hex(), **more}
 
 
-class Approvals(Effects):
-    """The flows of a handle that wait for people."""
+class Approvals:
+    """The requests of a session for people's agreement, and what they decided."""
 
-    def approvals(self, status: str | None = "pending") -> list[Approval]:
+    def __init__(self, journal: Journal, inbox: Inbox, effects: Effects) -> None:
+        self._journal = journal
+        self._inbox = inbox
+        self._effects = effects
+
+    def of_call(self, record: TrackedDict) -> TrackedDict | None:
+        """The request that a call waits for, or was agreed to with."""
+        return self._journal.book.get("approvals", {}).get(record.get("approval", ""))
+
+    def all(self, status: str | None = "pending") -> list[Approval]:
         """The requests of this branch with that status (None: all)."""
-        records = (plain(r) for r in self._book.get("approvals", {}).values())
+        records = (plain(r) for r in self._journal.book.get("approvals", {}).values())
         return [Approval(**r) for r in records if status is None or r["status"] == status]
 
-    def _gate_call(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
+    def gate(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
         """Let a call pass when nobody has to agree, or somebody has, to exactly this."""
         if "question" in record:
             return (yield from self._answered(record))
         if record["attempt"] or not ("approval" in record or tool.needs_approval(bound)):
             return True
         facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
-        request: TrackedDict | None = self._book.get("approvals", {}).get(record.get("approval", ""))
+        request: TrackedDict | None = self.of_call(record)
         if request is None:
             yield from self._ask(tool, bound, record, facts)
             return False
         decided = yield from self._decision(request)
         if request["status"] != "approved":
-            yield from self._finish(record, "failed", None, f"approval {request['status']}: {request['reason']}")
+            yield from self._effects.finish(
+                record, "failed", None, f"approval {request['status']}: {request['reason']}"
+            )
             return False
         if decided.get("args") is not None:
             try:
@@ -92,87 +103,93 @@ class Approvals(Effects):
             yield from self._ask(tool, bound, record, facts, "what the agreement rested on has changed")
         return True
 
-    def _mark_started(self, record: TrackedDict) -> None:
-        super()._mark_started(record)
-        request = self._book.get("approvals", {}).get(record.get("approval", ""))
+    def use(self, record: TrackedDict) -> None:
+        """A call is about to be made: what was agreed to is used up by it."""
+        request = self.of_call(record)
         if request is not None and request["status"] == "approved":
             request["status"] = "used"
 
-    def _unmark_started(self, record: TrackedDict) -> None:
-        super()._unmark_started(record)
-        request = self._book.get("approvals", {}).get(record.get("approval", ""))
+    def unuse(self, record: TrackedDict) -> None:
+        """A call was not made after all, and this process knows: the agreement stands."""
+        request = self.of_call(record)
         if request is not None and request["status"] == "used" and not record["attempt"]:
             request["status"] = "approved"
 
     def _decision(self, request: TrackedDict) -> Flow[dict[str, Any]]:
         """Take the decision on a request if there is one; ``ApprovalNeeded`` while it is open."""
-        message = yield from self._take_special("decision", f"decision:{request['id']}")
+        message = yield from self._inbox.take_by_key("decision", f"decision:{request['id']}")
         decided: dict[str, Any] = {}
         was = request["status"]
         if message is not None and request["status"] == "pending":
             decided = message.body
             request.update(by=decided["by"], reason=decided["reason"], decided=decided["at"])
             request["status"] = "approved" if decided["approved"] else "rejected"
-        if request["status"] in ("pending", "approved") and self.kernel.clock.wall() >= request["expires"]:
+        if request["status"] in ("pending", "approved") and self._journal.kernel.clock.wall() >= request["expires"]:
             request["status"] = "expired"
         if request["status"] == "pending":
             raise ApprovalNeeded(_words(request), Approval(**plain(request)))
         if was == "pending":
-            telemetry.decided(request, self.kernel.clock.wall())
+            telemetry.decided(request, self._journal.kernel.clock.wall())
         return decided
 
-    def _withdraw(self, record: TrackedDict, why: str) -> Flow[bool]:
+    def withdraw(self, record: TrackedDict, why: str) -> Flow[bool]:
         """Take the request of a call back, unless somebody has decided meanwhile; the call then did not happen."""
-        request: TrackedDict | None = self._book.get("approvals", {}).get(record.get("approval", ""))
+        request: TrackedDict | None = self.of_call(record)
         if record["status"] != "planned" or request is None or request["status"] != "pending":
             return False
-        decided: list[Any] = yield Do(self.kernel.store.inbox, (self.id, 1, f"decision:{request['id']}"))
+        decided: list[Any] = yield Do(
+            self._journal.kernel.store.inbox, (self._journal.id, 1, f"decision:{request['id']}")
+        )
         if decided:
             return False
-        request.update(status="withdrawn", reason=why, decided=self.kernel.clock.wall())
+        request.update(status="withdrawn", reason=why, decided=self._journal.kernel.clock.wall())
         telemetry.decided(request, request["decided"])
         record.pop("question", None)
-        yield from self._finish(record, "failed", None, f"the request for approval was withdrawn: {why}")
+        yield from self._effects.finish(record, "failed", None, f"the request for approval was withdrawn: {why}")
         return True
 
-    def _refused(self, record: TrackedDict) -> Flow[bool]:
+    def settle_refusal(self, record: TrackedDict) -> Flow[bool]:
         """Settle a call that a person has turned down, whatever has become of its tool; whether there was such a no."""
-        request: TrackedDict | None = self._book.get("approvals", {}).get(record.get("approval", ""))
+        request: TrackedDict | None = self.of_call(record)
         if record["status"] != "planned" or request is None or request["status"] != "pending":
             return False
-        decided: list[InboxEntry] = yield Do(self.kernel.store.inbox, (self.id, 1, f"decision:{request['id']}"))
-        if not decided or open_entry(self.kernel, decided[0]).body["approved"]:
+        decided: list[InboxEntry] = yield Do(
+            self._journal.kernel.store.inbox, (self._journal.id, 1, f"decision:{request['id']}")
+        )
+        if not decided or open_entry(self._journal.kernel, decided[0]).body["approved"]:
             return False
         yield from self._decision(request)
-        yield from self._finish(record, "failed", None, f"approval {request['status']}: {request['reason']}")
+        yield from self._effects.finish(record, "failed", None, f"approval {request['status']}: {request['reason']}")
         return True
 
-    def _outdated(self, request: TrackedDict) -> Flow[None]:
+    def outdate(self, request: TrackedDict) -> Flow[None]:
         """What was to be agreed to has changed: a request is void, with the decision that was taken on it."""
-        message = yield from self._take_special("decision", f"decision:{request['id']}")
+        message = yield from self._inbox.take_by_key("decision", f"decision:{request['id']}")
         if message is not None:
             request.update(by=message.body["by"], reason=message.body["reason"], decided=message.body["at"])
         request["status"] = "stale"
 
     def _answered(self, record: TrackedDict) -> Flow[bool]:
         """Whether the question a tool has put was answered: it is then run again and finds the answer."""
-        request = self._book["approvals"][record["question"]]
+        request = self._journal.book["approvals"][record["question"]]
         decided = yield from self._decision(request)
         del record["question"]
         if request["status"] != "approved":
-            yield from self._finish(record, "failed", None, f"question {request['status']}: {request['reason']}")
+            yield from self._effects.finish(
+                record, "failed", None, f"question {request['status']}: {request['reason']}"
+            )
             return False
         request["status"] = "used"
         record["answers"] = [*record.get("answers", ()), decided.get("answer")]
         return True
 
-    def _ask_person(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, asking: Asking) -> Flow[None]:
+    def ask_person(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, asking: Asking) -> Flow[None]:
         """Nothing was done yet: put the question, and the call aside."""
-        approval = self._request(tool, bound, record, None, question=asking.question, schema=asking.schema)
+        approval = self.request(tool, bound, record, None, question=asking.question, schema=asking.schema)
         record["status"] = "planned"
         record["question"] = approval.id
         x = {"effect": record["id"], "tool": tool.name, "approval": approval.id}
-        yield from self._write(Kind.APPROVAL, x=x, status=Status.WAITING_APPROVAL)
+        yield from self._journal.write(Kind.APPROVAL, x=x, status=Status.WAITING_APPROVAL)
         raise ApprovalNeeded(_words(approval._asdict()), approval)
 
     def _edit_call(self, tool: Tool, record: TrackedDict, request: TrackedDict, args: dict[str, Any]) -> dict[str, Any]:
@@ -186,24 +203,24 @@ class Approvals(Effects):
         return bound
 
     def _ask(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, facts: Any, because: str = "") -> Flow[None]:
-        approval = self._request(tool, bound, record, facts, because)
+        approval = self.request(tool, bound, record, facts, because)
         x = {"effect": record["id"], "tool": tool.name, "approval": approval.id}
-        yield from self._write(Kind.APPROVAL, x=x, status=Status.WAITING_APPROVAL)
+        yield from self._journal.write(Kind.APPROVAL, x=x, status=Status.WAITING_APPROVAL)
         raise ApprovalNeeded(_words(approval._asdict()), approval)
 
-    def _request(
+    def request(
         self, tool: Tool, bound: dict[str, Any], record: TrackedDict, facts: Any, because: str = "",
         *, question: str = "", schema: dict[str, Any] | None = None,
     ) -> Approval:  # fmt: skip
         """Put a request into the journal; the next commit makes it durable."""
-        now = self.kernel.clock.wall()
+        now = self._journal.kernel.clock.wall()
         id = "ap_" + os.urandom(12).hex()
         ttl = tool.approval_valid_for if tool.approval_valid_for is not None else APPROVAL_TTL
         approval = Approval(
             id, record["id"], tool.name, bound, facts, now, now + int(ttl * 1000), "pending",
             because=because, question=question, schema=schema,
         )  # fmt: skip
-        self._book.setdefault("approvals", {})[id] = approval._asdict()
+        self._journal.book.setdefault("approvals", {})[id] = approval._asdict()
         record["approval"] = id
         telemetry.asked(tool.name)
         return approval

@@ -3,8 +3,6 @@
 Recorded commits are skipped and recorded calls return their outcome, until the record ends.
 """
 
-# pyright: reportPrivateUsage=false
-# The handle is one thing in several rooms: they share its inner parts.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.model import Envelope
-    from perdure.session.journal import SessionCore
+    from perdure.session.journal import Journal
 
 _CALLS = frozenset({Kind.STARTED, Kind.PLANNED, Kind.APPROVAL})
 
@@ -63,12 +61,14 @@ def read_record(kernel: Kernel, session: str, base: tuple[int, int], head: Point
     return out
 
 
-class Replay:
+class CatchUp:
     """A run being caught up with."""
 
     def __init__(
-        self, run: str, record: list[Recorded], book: dict[str, Any], upgrade: Callable[[Loaded], Loaded] | None
-    ) -> None:
+        self, journal: Journal, run: str, record: list[Recorded], book: dict[str, Any],
+        upgrade: Callable[[Loaded], Loaded] | None,
+    ) -> None:  # fmt: skip
+        self._journal = journal
         self._run = run
         self._record = record
         self._book = book
@@ -94,47 +94,47 @@ class Replay:
                 return [Message(*e) for e in entry.extra.get("took", ())]
         return None
 
-    def commit(self, core: SessionCore) -> Flow[bool]:
+    def commit(self) -> Flow[bool]:
         """Skip a recorded commit; False when there is none left and this one is new."""
         i = self._find(lambda e: e.kind == Kind.COMMIT)
         if i is None:
-            yield from self._finish(core)
+            yield from self._finish()
             return False
-        yield from self._advance(core, i)
+        yield from self._advance(i)
         return True
 
-    def call(self, core: SessionCore, slot: str, tool: str, digest: str) -> Flow[None]:
+    def call(self, slot: str, tool: str, digest: str) -> Flow[None]:
         """Check a call against the record; nothing happens here but catching up to it."""
         recorded = self._book.get("effects", {}).get(slot)
         if recorded is None:
-            yield from self._finish(core)
+            yield from self._finish()
             return
         if recorded["digest"] != digest:
             msg = (
-                f"run {self._run!r} of session {core.id!r}: call {slot.rpartition(':')[2]} was {recorded['tool']} with "
+                f"run {self._run!r} of session {self._journal.id!r}: call {slot.rpartition(':')[2]} was {recorded['tool']} with "
                 f"other arguments than this call of {tool}. A resumed run must make the same calls in the same order"
             )
             raise Diverged(msg)
         self._called.update(_ids(recorded))
         i = self._find(lambda e: e.kind in _CALLS and e.x.get("effect") == recorded["id"])
         if i is not None:
-            yield from self._advance(core, i)
+            yield from self._advance(i)
         if recorded["status"] not in ("done", "failed", "unknown"):
             # It must be settled before anything else, and settling it is written on top of all that is recorded.
             self._called.update(id for r in self._book["effects"].values() for id in _ids(r))
-            yield from self._finish(core)
+            yield from self._finish()
             return
         # The outcome may stand further on in the record; the caller needs it now.
-        root = core.document.root
+        root = self._journal.document.root
         if "effects" not in root[BOOK]:
             apply([[SET, [BOOK, "effects"], {}]], root)
         apply([[SET, [BOOK, "effects", slot], recorded]], root)
 
-    def end(self, core: SessionCore) -> Flow[None]:
+    def end(self) -> Flow[None]:
         """The function returned: everything recorded must have been repeated by then."""
-        yield from self._finish(core)
+        yield from self._finish()
 
-    def _finish(self, core: SessionCore) -> Flow[None]:
+    def _finish(self) -> Flow[None]:
         """Leave the record behind: from here on things happen."""
         left = [r.point.envelope for r in self._record[self._at :]]
         missed = [
@@ -144,33 +144,33 @@ class Replay:
         ]
         if missed:
             msg = (
-                f"run {self._run!r} of session {core.id!r}: the recorded run had done {len(missed)} more commits or "
+                f"run {self._run!r} of session {self._journal.id!r}: the recorded run had done {len(missed)} more commits or "
                 f"calls (the next at step {missed[0].step}). A resumed run must make the same calls in the same order"
             )
             raise Diverged(msg)
         for entry in self._record[self._at :]:
-            apply([op for op in entry.ops if op[1][0] == BOOK], core.document.root)
-            core._point = entry.point
+            apply([op for op in entry.ops if op[1][0] == BOOK], self._journal.document.root)
+            self._journal.point = entry.point
         self._at = len(self._record)
-        core._replay = None
+        self._journal.catching_up = None
         yield from ()
 
-    def _advance(self, core: SessionCore, i: int) -> Flow[None]:
+    def _advance(self, i: int) -> Flow[None]:
         """Move to the recorded row ``i``; what the function edited gives way to what was recorded."""
         rows = self._record[self._at : i + 1]
-        mine = [plain(op) for op in core.document.collect() if op[1][0] == STATE]
+        mine = [plain(op) for op in self._journal.document.collect() if op[1][0] == STATE]
         theirs = [plain(op) for r in rows for op in r.ops if op[1][0] == STATE]
         if self._upgrade is not None or not same(mine, theirs):
             env = rows[-1].point.envelope
-            loaded: Loaded = yield Do(load, (core.kernel, core.id, env.line, env.step))
+            loaded: Loaded = yield Do(load, (self._journal.kernel, self._journal.id, env.line, env.step))
             if self._upgrade is not None:
                 loaded = self._upgrade(loaded)
-            apply(diff(core.state, loaded.doc[STATE], (STATE,)), core.document.root)
+            apply(diff(self._journal.document.root[STATE], loaded.doc[STATE], (STATE,)), self._journal.document.root)
         for r in rows:
-            apply([op for op in r.ops if op[1][0] == BOOK], core.document.root)
-        core.document.settle()
-        core._taking = []
-        core._point = rows[-1].point
+            apply([op for op in r.ops if op[1][0] == BOOK], self._journal.document.root)
+        self._journal.document.settle()
+        self._journal.takes = []
+        self._journal.point = rows[-1].point
         self._at = i + 1
 
 

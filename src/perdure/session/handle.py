@@ -1,14 +1,27 @@
-"""The session handle: everything a session can do, as blocking methods."""
+"""The session handle: one object that holds its parts, and the blocking methods that people call.
 
-# pyright: reportPrivateUsage=false
-# The handle is one thing in several rooms: they share its inner parts.
+Its parts: the journal writes, the inbox gives out what was posted, calls make calls with effects, approvals and the
+read cache, branches fork and merge, runs go on where they stopped. :class:`SessionHandle` puts them together;
+:class:`Session` blocks, :class:`perdure.AsyncSession` awaits the same flows.
+"""
+
 from __future__ import annotations
 
 import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.errors import Misuse
+from perdure.history.checkpoint import StateView
+from perdure.history.expiry import Origin
 from perdure.model import Kind, Status
+from perdure.session.approvals import Approval, Approvals
+from perdure.session.branches import Branches
+from perdure.session.calls import Calls
+from perdure.session.effects import Effects
+from perdure.session.inbox import Inbox
+from perdure.session.journal import Journal
+from perdure.session.parallel_calls import ParallelCalls
+from perdure.session.read_cache import ReadCache
 from perdure.session.runs import Runs
 from perdure.system.flow import Do, Flow, drive, sync
 
@@ -16,41 +29,128 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.history.checkpoint import Checkpoint
+    from perdure.kernel import Kernel
 
 
 class UncommittedEdits(UserWarning):
     """A handle was closed with edits that no commit had taken."""
 
 
-class SessionFlows(Runs):
-    """All flows of a handle. :class:`Session` and :class:`perdure.aio.AsyncSession` are made from these."""
+class SessionHandle(StateView):
+    """A session being written, whoever waits for its flows: the parts, and what is read from them."""
 
-    def _close_flow(self, note: str = "") -> Flow[Checkpoint | None]:
+    def __init__(self, journal: Journal, carrier: Callable[[], Callable[[Flow[Any]], Any]]) -> None:
+        self.journal = journal
+        self.document = journal.document
+        self.inbox = Inbox(journal)
+        self.effect_records = Effects(journal, self.inbox)
+        self.requests = Approvals(journal, self.inbox, self.effect_records)
+        self.read_cache = ReadCache(journal)
+        self.calls = Calls(journal, self.inbox, self.effect_records, self.requests, self.read_cache, carrier)
+        self.parallel_calls = ParallelCalls(journal, self.calls, self.requests, self.read_cache)
+        self.branches = Branches(journal)
+        self.runs = Runs(journal, self.calls, self)
+        self.origin = Origin("created")
+        """How the handle came to its state, and why an earlier session of this id is gone."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """The database it belongs to, as its parts see it."""
+        return self.journal.kernel
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self.journal.id
+
+    @property
+    def branch(self) -> str:
+        """The branch that is written."""
+        return self.journal.branch
+
+    @property
+    def opened(self) -> str:
+        """How the handle came to its state: "created", "resumed" or "restarted"."""
+        return self.origin.kind
+
+    @property
+    def because(self) -> str:
+        """Why it was restarted: "expired", or what a tombstone says."""
+        return self.origin.reason
+
+    @property
+    def owner(self) -> str:
+        """Who the session belongs to."""
+        return self.journal.settings.owner
+
+    @property
+    def step(self) -> int:
+        """The newest step; 0 before the first commit."""
+        return self.journal.step
+
+    @property
+    def status(self) -> str:
+        """The status the newest checkpoint records."""
+        return self.journal.status
+
+    @property
+    def head(self) -> Checkpoint | None:
+        """The newest checkpoint."""
+        return self.journal.head
+
+    @property
+    def fence(self) -> int | None:
+        """The fencing token of this handle's lease; None for an optimistic writer."""
+        return self.journal.fence
+
+    @property
+    def changed(self) -> bool:
+        """Whether there are edits that no commit has taken yet."""
+        return self.journal.changed
+
+    def set_summary(self, text: str) -> None:
+        """Replace the summary."""
+        self.state["summary"] = text
+
+    def remember(self, name: str, value: Any, source: str = "") -> None:
+        """Put a fact down with its time (ms) and source."""
+        self.facts[name] = {"value": value, "time": self.kernel.clock.wall(), "source": source}
+
+    def effects(self) -> list[dict[str, Any]]:
+        """The effects this branch still holds records of, oldest first."""
+        return self.effect_records.all()
+
+    def approvals(self, status: str | None = "pending") -> list[Approval]:
+        """The requests of this branch with that status (None: all)."""
+        return self.requests.all(status)
+
+    def close_flow(self, note: str = "") -> Flow[Checkpoint | None]:
         """End the session: it can still be read, but no longer written. Uncommitted edits go into the last commit."""
-        self._usable()
-        if self._run is not None:
+        self.journal.guard.check()
+        if self.journal.run is not None:
             msg = "a session is not closed inside a run: return from it first"
             raise Misuse(msg)
         if self.status == Status.CLOSED:
             return self.head
-        return (yield from self._write(Kind.CLOSED, x={"note": note} if note else {}, status=Status.CLOSED))
+        return (yield from self.journal.write(Kind.CLOSED, x={"note": note} if note else {}, status=Status.CLOSED))
 
-    def _release_flow(self) -> Flow[None]:
+    def release_flow(self) -> Flow[None]:
         """Give the lease back; the handle cannot be used afterwards. Leaving the ``with`` block does this."""
-        if self._closed:
+        journal = self.journal
+        if journal.guard.closed:
             return
-        self._closed = True
-        if self._on_release is not None:
-            self._on_release(self)
-        lease, self._lease = self._lease, None
+        journal.guard.closed = True
+        if journal.caretaker is not None:
+            journal.caretaker.released(journal)
+        lease, journal.lease = journal.lease, None
         if lease is not None:
             yield Do(self.kernel.store.release, (lease,))
 
-    _on_release: Any = None
-
-    def _warn_uncommitted(self) -> None:
-        unsent = self._pending is not None and not self._is_line_pending()
-        if not self._closed and self._stale is None and (self.changed or unsent):
+    def warn_uncommitted(self) -> None:
+        """Say so when edits are about to be lost with the handle."""
+        journal = self.journal
+        unsent = journal.pending is not None and journal.pending.settle is None
+        if not journal.guard.closed and journal.stale is None and (self.changed or unsent):
             msg = f"session {self.id!r}: edits after step {self.step} were never committed and are gone"
             warnings.warn(msg, UncommittedEdits, stacklevel=3)
 
@@ -58,7 +158,7 @@ class SessionFlows(Runs):
         return f"<{type(self).__name__} {self.id!r} on {self.branch} at step {self.step}, {self.status}>"
 
 
-class Session(SessionFlows):
+class Session(SessionHandle):
     """A session being written: the one handle for state, commits, calls, runs and branches.
 
     Get one from :meth:`perdure.Database.session`.
@@ -71,27 +171,28 @@ class Session(SessionFlows):
     1
     """
 
-    commit = sync(SessionFlows._commit_flow)
-    call = sync(SessionFlows._call_flow)
-    run = sync(SessionFlows._run_flow)
-    resolve = sync(SessionFlows._resolve_flow)
-    take = sync(SessionFlows._take_flow)
-    fork = sync(SessionFlows._fork_flow)
-    rewind = sync(SessionFlows._rewind_flow)
-    switch = sync(SessionFlows._switch_flow)
-    merge = sync(SessionFlows._merge_flow)
-    tag = sync(SessionFlows._tag_flow)
-    reload = sync(SessionFlows._reload_flow)
-    close = sync(SessionFlows._close_flow)
-    release = sync(SessionFlows._release_flow)
+    def __init__(self, journal: Journal) -> None:
+        store = journal.kernel.store
+        super().__init__(journal, lambda: lambda flow: drive(store, flow))
 
-    def _courier(self) -> Callable[[Flow[Any]], Any]:
-        return lambda flow: drive(self, flow)
+    commit = sync(Journal.commit, "journal")
+    reload = sync(Journal.reload, "journal")
+    call = sync(Calls.call, "calls")
+    resolve = sync(Effects.resolve, "effect_records")
+    take = sync(Inbox.take, "inbox")
+    fork = sync(Branches.fork, "branches")
+    rewind = sync(Branches.rewind, "branches")
+    switch = sync(Branches.switch, "branches")
+    merge = sync(Branches.merge, "branches")
+    tag = sync(Branches.tag, "branches")
+    run = sync(Runs.run, "runs")
+    close = sync(SessionHandle.close_flow)
+    release = sync(SessionHandle.release_flow)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None:
-            self._warn_uncommitted()
+            self.warn_uncommitted()
         self.release()

@@ -1,11 +1,8 @@
 """The inbox: inputs posted by anyone, sealed, and taken by the writer in the very commit that answers them."""
 
-# pyright: reportPrivateUsage=false
-# The handle is one thing in several rooms: they share its inner parts.
 from __future__ import annotations
 
 import hmac
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Corrupted, InvalidInput, LimitExceeded, PerdureError
@@ -14,17 +11,14 @@ from perdure.model import InboxEntry
 from perdure.record import codec
 from perdure.record.codec import Body
 from perdure.session.cron import due_at, words_of
-from perdure.session.journal import SessionCore
 from perdure.state.values import Wire
 from perdure.system import faults
 from perdure.system.flow import Do, Flow
-from perdure.system.names import check_name, check_session
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from perdure.kernel import Kernel
     from perdure.model import InboxEntry
+    from perdure.session.journal import Journal
 
 MAX_MESSAGE = 1024 * 1024
 """The most bytes one posted input may have."""
@@ -123,160 +117,102 @@ def _digest(kernel: Kernel, name: str, session: str, key: str, kind: str, body: 
     return codec.digest(kernel.keys, name, b"inbox\0", (about, body.data), f"inbox of session {session!r}")
 
 
-class Inbox(SessionCore):
-    """The flows of a handle that read its inbox."""
+def posted(kernel: Kernel, entry: InboxEntry) -> Flow[bool]:
+    """Post one input; False when its key was there already."""
+    answers: list[bool | PerdureError] = yield Do(kernel.store.post, ([entry],))
+    if isinstance(answers[0], PerdureError):
+        raise answers[0]
+    return answers[0]
 
-    _until: int | None = None
-    """When the session is to be woken next, as far as the inbox told when it was last looked at."""
-    _cancelled: Message | None = None
-    """What stops the session, once it was seen in the inbox."""
 
-    def _take_flow(self, limit: int = 100) -> Flow[list[Message]]:
+class Inbox:
+    """The inbox of a session as its writer sees it: inputs are given out here, and taken by the next commit."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.wakes_at: int | None = None
+        """When the session is to be woken next, as far as the inbox told when it was last looked at."""
+        self.cancellation: Message | None = None
+        """What stops the session, once it was seen in the inbox."""
+
+    def take(self, limit: int = 100) -> Flow[list[Message]]:
         """Waiting messages, oldest first; the next commit takes them, together with what you made of them.
 
         Until that commit nothing is taken: after a crash they are all there again. Calling this twice before a
         commit gives only those not given yet. What is to be given later is given once its time has come.
         """
-        self._usable()
-        if self._replay is not None:
-            recorded = self._replay.took()
+        self._journal.guard.check()
+        if self._journal.catching_up is not None:
+            recorded = self._journal.catching_up.took()
             if recorded is not None:
                 return recorded
         # What a commit on its way takes still lies there, and would be given twice.
-        yield from self._resend()
-        waiting = yield from self._look_into(limit)
+        yield from self._journal.resend()
+        waiting = yield from self.look(limit)
         new: list[Message] = []
         for entry in waiting.ready[:limit]:
-            message = open_entry(self.kernel, entry)
+            message = open_entry(self._journal.kernel, entry)
             if entry.kind in (WAKE, CRON):
                 message = yield from self._woken(entry, message)
             new.append(message)
-        self._taking.extend(new)
+        self._journal.takes.extend(new)
         # What was taken back goes with them, and is told to nobody.
-        self._taking.extend(open_entry(self.kernel, e) for e in waiting.void)
+        self._journal.takes.extend(open_entry(self._journal.kernel, e) for e in waiting.void)
         return new
 
-    def _look_into(self, limit: int = 1) -> Flow[Waiting]:
+    def look(self, limit: int = 1) -> Flow[Waiting]:
         """What waits in the inbox by now; enough of it to find so many messages."""
         # A cancellation may stand behind what was posted before it.
-        size = max(limit, LOOK) + len(self._taking)
+        size = max(limit, LOOK) + len(self._journal.takes)
         while True:
-            entries: list[InboxEntry] = yield Do(self.kernel.store.inbox, (self.id, size))
-            found = sort_out(entries, {e.key for e in self._taking}, self.kernel.clock.wall())
+            entries: list[InboxEntry] = yield Do(self._journal.kernel.store.inbox, (self._journal.id, size))
+            found = sort_out(entries, {e.key for e in self._journal.takes}, self._journal.kernel.clock.wall())
             enough = len(found.ready) >= limit and not any(e.kind == CRON for e in found.ready)
             if enough or len(entries) < size:
                 break
             size *= 4
-        self._until = min((e.at for e in found.ahead), default=None)
-        if found.cancels and self._cancelled is None:
-            self._cancelled = open_entry(self.kernel, found.cancels[0])
+        self.wakes_at = min((e.at for e in found.ahead), default=None)
+        if found.cancels and self.cancellation is None:
+            self.cancellation = open_entry(self._journal.kernel, found.cancels[0])
         return found
 
     def _woken(self, entry: InboxEntry, message: Message) -> Flow[Message]:
         """What is told at that time; where it repeats, the next time is posted before this one can be taken."""
         body = message.body
         if body["due"] != entry.at:
-            raise Corrupted(f"session {self.id!r}, inbox entry {entry.key!r:.60}", "it is not due when it says")
+            raise Corrupted(
+                f"session {self._journal.id!r}, inbox entry {entry.key!r:.60}", "it is not due when it says"
+            )
         name = entry.key.split(":", 2)[2]
         if "cron" in body:
             # Posted again after a kill it is the same one, until its own time has come.
             asked = {"cron": body["cron"], "zone": body["zone"], "message": body["message"]}
-            again = wake_entry(self.kernel, self.id, name, **asked, again=True)
-            answers: list[Any] = yield Do(self.kernel.store.post, ([again],))
-            if isinstance(answers[0], PerdureError):
-                raise answers[0]
-            self._until = again.at if self._until is None else min(self._until, again.at)
+            again = wake_entry(self._journal.kernel, self._journal.id, name, **asked, again=True)
+            yield from posted(self._journal.kernel, again)
+            self.wakes_at = again.at if self.wakes_at is None else min(self.wakes_at, again.at)
         faults.point("wake.after_repost")
         said = body["message"]
         return Message(message.key, message.kind, f"It is time: {words_of(body['due'])}." if said is None else said)
 
-    def _wake_later(self, name: str, **when: Any) -> Flow[bool]:
+    def wake_later(self, name: str, **when: Any) -> Flow[bool]:
         """Have this session woken; the same name stands for the same wake."""
-        entry = wake_entry(self.kernel, self.id, name, **when)
-        answers: list[Any] = yield Do(self.kernel.store.post, ([entry],))
-        if isinstance(answers[0], InvalidInput) and when.get("at") is None:
+        entry = wake_entry(self._journal.kernel, self._journal.id, name, **when)
+        try:
+            new = yield from posted(self._journal.kernel, entry)
+        except InvalidInput:
+            if when.get("at") is not None:
+                raise
             # Counted from now, the time differs at every attempt: the first one stands.
             return False
-        if isinstance(answers[0], PerdureError):
-            raise answers[0]
-        self._until = entry.at if self._until is None else min(self._until, entry.at)
-        return answers[0]
+        self.wakes_at = entry.at if self.wakes_at is None else min(self.wakes_at, entry.at)
+        return new
 
-    def _take_special(self, kind: str, key: str) -> Flow[Message | None]:
+    def take_by_key(self, kind: str, key: str) -> Flow[Message | None]:
         """The waiting decision or outcome of that key, to be taken by the next commit."""
-        yield from self._resend()
-        entries: list[InboxEntry] = yield Do(self.kernel.store.inbox, (self.id, 1, key))
-        if not entries or entries[0].kind != kind or any(e.key == key for e in self._taking):
+        yield from self._journal.resend()
+        entries: list[InboxEntry] = yield Do(self._journal.kernel.store.inbox, (self._journal.id, 1, key))
+        if not entries or entries[0].kind != kind or any(e.key == key for e in self._journal.takes):
             return None
-        message = open_entry(self.kernel, entries[0])
-        self._taking.append(message)
+        message = open_entry(self._journal.kernel, entries[0])
+        self._journal.takes.append(message)
         return message
-
-
-class WakeFlows:
-    """The flows of a database that wake sessions, and stop them."""
-
-    kernel: Kernel
-
-    if TYPE_CHECKING:
-
-        def _usable(self) -> None: ...
-
-    def _wake_flow(
-        self,
-        session: str,
-        at: datetime | int | None = None,
-        *,
-        delay: str | float | None = None,
-        cron: str | None = None,
-        zone: str = "UTC",
-        message: Any = None,
-        key: str | None = None,
-    ) -> Flow[bool]:
-        """Put a message into a session's inbox that is given to it when its time has come, durably.
-
-        ``at`` is a datetime with a time zone or ms since 1970, ``delay`` is such as "2h", ``cron`` such as
-        "0 9 * * *" on the clocks of ``zone``, again and again; missed times are made up for once. With ``key`` it is
-        put there only once, and can be cancelled; False when it was there already.
-        """
-        self._usable()
-        name = check_name(key, "wake key", 100) if key is not None else os.urandom(8).hex()
-        entry = wake_entry(
-            self.kernel, check_session(session), name, at=at, delay=delay, cron=cron, zone=zone, message=message
-        )
-        return (yield from post_wake(self.kernel, entry, exact=delay is None and cron is None))
-
-    def _cancel_wake_flow(self, session: str, key: str) -> Flow[None]:
-        """Take back what ``wake`` put there under this key, so far as it has not happened yet."""
-        self._usable()
-        name = check_name(key, "wake key", 100)
-        entry = seal_entry(self.kernel, check_session(session), f"unwake:{os.urandom(8).hex()}:{name}", "unwake", None)
-        yield from _posted(self.kernel, entry)
-
-    def _cancel_flow(self, session: str, *, by: str = "", reason: str = "") -> Flow[None]:
-        """Stop an agent: it ends as soon as it notices, and goes on only with a new message.
-
-        A call that was started stays open and is settled as its tool declares; what waited for approval is withdrawn.
-        """
-        self._usable()
-        body = {"by": check_name(by, "name", empty=True), "reason": reason[:500], "at": self.kernel.clock.wall()}
-        entry = seal_entry(self.kernel, check_session(session), f"cancel:{os.urandom(8).hex()}", "cancel", body)
-        yield from _posted(self.kernel, entry)
-
-
-def post_wake(kernel: Kernel, entry: InboxEntry, *, exact: bool) -> Flow[bool]:
-    """Post a wake; one whose time was counted from now is the same one when it was there already."""
-    try:
-        return (yield from _posted(kernel, entry))
-    except InvalidInput:
-        if not exact:
-            return False
-        name = entry.key.split(":", 2)[2]
-        raise InvalidInput(f"there is a wake {name!r:.60} at another time: cancel it, or use another key") from None
-
-
-def _posted(kernel: Kernel, entry: InboxEntry) -> Flow[bool]:
-    answers: list[bool | PerdureError] = yield Do(kernel.store.post, ([entry],))
-    if isinstance(answers[0], PerdureError):
-        raise answers[0]
-    return answers[0]

@@ -4,9 +4,8 @@ They are real ``dict`` and ``list`` objects: they print, compare and serialise a
 copied in; nested containers are wrapped the first time you look at them.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportPrivateUsage=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Values are any JSON here: their types are looked at, not declared.
-# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Never, SupportsIndex, cast, overload
@@ -175,6 +174,12 @@ class TrackedDict(_Node, dict[str, Any]):
             for child in self._touched.values():
                 if dict.get(self, child._at) is child and child._born != self._doc.age:
                     child.collect((*path, child._at), out)
+
+    def refill(self, raw: dict[str, Any]) -> None:
+        """Hold another content, as stored."""
+        dict.clear(self)
+        dict.update(self, raw)
+        self._born = self._doc.age
 
     def settle(self) -> None:
         """Forget the changes here and below."""
@@ -543,10 +548,9 @@ class Document:
 
     def replace(self, raw: dict[str, Any]) -> None:
         """Put another tree in place of this one, as stored; handles on the root stay valid."""
-        dict.clear(self.root)
-        dict.update(self.root, raw)
         # Containers taken out before this belong to a tree that is gone: editing them is refused.
-        self.root._born = self.since = self.age
+        self.since = self.age
+        self.root.refill(raw)
         self.settle()
 
 

@@ -1,7 +1,7 @@
 """One flow, two drivers: session logic is written once as generators that yield what must be waited for.
 
 A flow yields requests and is sent their answers. The driver below carries them out where it stands;
-the asynchronous one lives in ``bridge``. This module's only job is the waiting, not the logic.
+the asynchronous one lives in ``flow_async``. This module's only job is the waiting, not the logic.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from perdure.errors import Misuse
 
@@ -52,13 +52,6 @@ Request = Do | Write | Invoke | Enter
 Flow = Generator[Request, Any, R]
 
 
-class Driven(Protocol):
-    """What a driver needs of the object whose flows it drives."""
-
-    @property
-    def kernel(self) -> Any: ...
-
-
 def _perform(request: Do | Enter | Invoke) -> Any:
     if isinstance(request, Do):
         return request.fn(*request.args)
@@ -73,9 +66,8 @@ def _perform(request: Do | Enter | Invoke) -> Any:
     return answer
 
 
-def drive(me: Driven, flow: Flow[R]) -> R:
+def drive(store: Store, flow: Flow[R]) -> R:
     """Carry a flow out in this thread."""
-    store: Store = me.kernel.store
     try:
         request = next(flow)
         while True:
@@ -89,12 +81,13 @@ def drive(me: Driven, flow: Flow[R]) -> R:
         return stop.value
 
 
-def sync(flow: Callable[Concatenate[Any, P], Flow[R]]) -> Callable[Concatenate[Any, P], R]:
-    """The blocking method for a flow."""
+def sync(flow: Callable[Concatenate[Any, P], Flow[R]], part: str = "") -> Callable[Concatenate[Any, P], R]:
+    """The blocking method of a handle for a flow of its own, or of one of its parts."""
 
     @functools.wraps(flow)
     def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
-        return drive(self, flow(self, *args, **kwargs))
+        owner = getattr(self, part) if part else self
+        return drive(self.kernel.store, flow(owner, *args, **kwargs))
 
     return named(method)
 
@@ -102,6 +95,5 @@ def sync(flow: Callable[Concatenate[Any, P], Flow[R]]) -> Callable[Concatenate[A
 def named(method: R) -> R:
     """Give a method made from a flow the name people call it by."""
     m: Any = method
-    m.__name__ = m.__name__.removeprefix("_").removesuffix("_flow")
-    m.__qualname__ = m.__name__
+    m.__name__ = m.__qualname__ = m.__name__.removesuffix("_flow")
     return method

@@ -4,8 +4,6 @@ Flows only: the work itself is done in ``compaction``, ``retention``, ``collecti
 ``backup`` and ``copying``, which are imported when first needed.
 """
 
-# pyright: reportPrivateUsage=false
-# The handle is one thing in several rooms: they share its inner parts.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,9 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from perdure.kernel import Kernel
-    from perdure.upkeep.background import Heartbeat
+    from perdure.system.handle_guard import HandleGuard
     from perdure.upkeep.backup import Backed, Restored
     from perdure.upkeep.blob_gc import Collected
+    from perdure.upkeep.caretaker import Caretaker
     from perdure.upkeep.copy import Copied
     from perdure.upkeep.retention import Pruned, Swept
     from perdure.upkeep.verify import Report
@@ -48,27 +47,26 @@ class Migrated(NamedTuple):
 
 
 class Upkeep:
-    """The flows of a database that change nothing of what it says."""
+    """What a database does for its order; nothing of it changes what a session says."""
 
-    kernel: Kernel
-    _heartbeat: Heartbeat
-    _lease_ttl: int
+    def __init__(
+        self, kernel: Kernel, guard: HandleGuard, caretaker: Caretaker, open_session: Callable[..., Flow[Any]]
+    ) -> None:
+        self.kernel = kernel
+        self.guard = guard
+        self._caretaker = caretaker
+        self._open = open_session
 
-    if TYPE_CHECKING:
-
-        def _usable(self) -> None: ...
-        def _open(self, session: str, *, branch: str = ...) -> Flow[Any]: ...
-
-    def _compact_flow(self, session: str) -> Flow[int]:
+    def compact(self, session: str) -> Flow[int]:
         """Pack the rows of a session now; returns how many were packed."""
-        self._usable()
+        self.guard.check()
         row: SessionRow = yield Do(look, (self.kernel, check_session(session)))
         packed = 0
         for line in range(row.lines):
             packed += yield Do(compact, (self.kernel, session, line, PACK_MIN))
         return packed
 
-    def _prune_flow(
+    def prune(
         self, session: str, *, keep_last: int | None = None, keep_every: int | None = None, keep_tagged: bool = True
     ) -> Flow[Pruned]:
         """Drop old checkpoints of a session and free their space; takes the lease, or raises ``Busy``.
@@ -80,32 +78,32 @@ class Upkeep:
         from perdure.upkeep.retention import prune
         from perdure.upkeep.retention_rules import Keep
 
-        self._usable()
+        self.guard.check()
         keep = Keep(keep_last, keep_every, keep_tagged)
         keep.check()
         # A lease makes a row for a session that never was: look first.
         yield Do(look, (self.kernel, check_session(session)))
-        lease: Lease = yield Do(self.kernel.store.acquire, (session, new_holder(), self._lease_ttl))
-        self._heartbeat.add(lease)
+        lease: Lease = yield Do(self.kernel.store.acquire, (session, new_holder(), self._caretaker.lease_ttl))
+        self._caretaker.hold(lease)
         try:
             return (yield Do(prune, (self.kernel, session, lease.token, keep)))
         finally:
-            self._heartbeat.remove(lease)
+            self._caretaker.drop(lease)
             yield Do(self.kernel.store.release, (lease,))
 
-    def _sweep_flow(self, progress: Progress | None = None) -> Flow[Swept]:
+    def sweep(self, progress: Progress | None = None) -> Flow[Swept]:
         """Remove every session whose TTL has run out, except those that are being written."""
         from perdure.upkeep.retention import sweep
 
-        self._usable()
-        return (yield Do(sweep, (self.kernel, new_holder(), self._lease_ttl, progress)))
+        self.guard.check()
+        return (yield Do(sweep, (self.kernel, new_holder(), self._caretaker.lease_ttl, progress)))
 
-    def _migrate_flow(self, progress: Progress | None = None) -> Flow[Migrated]:
+    def migrate(self, progress: Progress | None = None) -> Flow[Migrated]:
         """Bring every session to this program's schema now, instead of when it is next opened.
 
         May be interrupted and run again: what is migrated already is passed over. The originals stay in the history.
         """
-        self._usable()
+        self.guard.check()
         counts = {"migrated": 0, "current": 0}
         skipped: list[tuple[str, str]] = []
         failed: list[tuple[str, str]] = []
@@ -144,17 +142,17 @@ class Upkeep:
         if row.expires is not None and self.kernel.clock.wall() >= row.expires:
             return "its time has run out"
         s: Any = yield from self._open(row.id, branch=branch)
-        yield from s._release_flow()
+        yield from s.release_flow()
         return "migrated"
 
-    def _collect_flow(self, grace: float = 3600.0) -> Flow[Collected]:
+    def collect(self, grace: float = 3600.0) -> Flow[Collected]:
         """Delete blobs that nothing refers to and that nobody has put for ``grace`` seconds."""
         from perdure.upkeep.blob_gc import collect
 
-        self._usable()
+        self.guard.check()
         return (yield Do(collect, (self.kernel, grace)))
 
-    def _verify_flow(
+    def verify(
         self,
         session: str | None = None,
         witness: Path | None = None,
@@ -169,55 +167,55 @@ class Upkeep:
         from perdure.upkeep.verify import verify
         from perdure.upkeep.witness import read_witness
 
-        self._usable()
+        self.guard.check()
         seen = None if witness is None else (yield Do(read_witness, (self.kernel, witness)))
         id = None if session is None else check_session(session)
         return (yield Do(verify, (self.kernel, id, seen, progress, copied)))
 
-    def _witness_flow(self, path: Path) -> Flow[int]:
+    def witness(self, path: Path) -> Flow[int]:
         """Write down the newest checkpoint of every branch in a file outside the store; returns how many."""
         from perdure.upkeep.witness import write_witness
 
-        self._usable()
+        self.guard.check()
         return (yield Do(write_witness, (self.kernel, path)))
 
-    def _backup_flow(self, path: Path, progress: Progress | None = None) -> Flow[Backed]:
+    def backup(self, path: Path, progress: Progress | None = None) -> Flow[Backed]:
         """Write everything, blobs included, into one file while the database is in use."""
         from perdure.upkeep.backup import backup
 
-        self._usable()
+        self.guard.check()
         return (yield Do(backup, (self.kernel, path, progress)))
 
-    def _restore_flow(self, path: Path, progress: Progress | None = None) -> Flow[Restored]:
+    def restore(self, path: Path, progress: Progress | None = None) -> Flow[Restored]:
         """Bring everything of a backup into this store; a damaged file is refused before anything is written."""
         from perdure.upkeep.backup import restore
 
-        self._usable()
+        self.guard.check()
         return (yield Do(restore, (self.kernel, path, progress)))
 
-    def _export_session_flow(self, session: str, path: Path, progress: Progress | None = None) -> Flow[Backed]:
+    def export_session(self, session: str, path: Path, progress: Progress | None = None) -> Flow[Backed]:
         """Write one session into a file: its branches and checkpoints, its inbox and its blobs, sealed as they are."""
         from perdure.upkeep.backup import backup
 
-        self._usable()
+        self.guard.check()
         yield Do(look, (self.kernel, check_session(session)))
         return (yield Do(lambda: backup(self.kernel, path, progress, only=(session,))))
 
-    def _import_sessions_flow(self, path: Path, progress: Progress | None = None) -> Flow[Restored]:
+    def import_sessions(self, path: Path, progress: Progress | None = None) -> Flow[Restored]:
         """Bring the sessions of a file into this store. What is here, its leases and its cursors stay as they are."""
         from perdure.upkeep.backup import restore
 
-        self._usable()
+        self.guard.check()
         return (yield Do(lambda: restore(self.kernel, path, progress, whole=False)))
 
-    def _usage_flow(self) -> Flow[Usage]:
+    def usage(self) -> Flow[Usage]:
         """How many sessions and checkpoints the store holds, and how many bytes."""
-        self._usable()
+        self.guard.check()
         return (yield Do(self.kernel.store.usage))
 
-    def _copy_to_flow(
+    def copy_to(
         self,
-        other: Upkeep,
+        other: Any,
         *,
         sessions: Iterable[str] | None = None,
         owner: str | None = None,
@@ -234,10 +232,8 @@ class Upkeep:
         """
         from perdure.upkeep.copy import Options, copy
 
-        self._usable()
-        other._usable()
+        self.guard.check()
+        other.guard.check()
         named = None if sessions is None else [check_session(id) for id in sessions]
         how = Options(verify, dry_run, revive)
-        return (
-            yield Do(copy, (self.kernel, other.kernel, new_holder(), other._lease_ttl, named, owner, how, progress))
-        )
+        return (yield Do(copy, (self.kernel, other.kernel, new_holder(), other.lease_ttl, named, owner, how, progress)))

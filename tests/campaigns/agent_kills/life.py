@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent import run_result as ended
 from perdure.opening import open_async
-from perdure.session.effects import Effects
+from perdure.session.calls import Calls
+from perdure.session.journal import Journal
 from perdure.stores.postgres import store
 from perdure.stores.sqlite import store as sqlite_store
 from perdure.system import faults
@@ -113,8 +114,9 @@ def _begun(history: list[Any]) -> Iterator[str]:
 
 def _sabotage(how: str | None) -> None:
     """Break the journal on purpose: whoever judges must see it."""
-    journal: Any = Effects
-    write = journal._write
+    calls: Any = Calls
+    journal: Any = Journal
+    write = journal.write
 
     def made_again(*_: Any) -> Iterator[Any]:
         """Whatever was started and has no outcome is simply made again."""
@@ -128,9 +130,9 @@ def _sabotage(how: str | None) -> None:
         return (yield from write(self, *args, **more))
 
     if how == "doubts":
-        journal._unsure = made_again
+        calls._unsure = made_again
     elif how == "siblings":
-        journal._write = edited_before
+        journal.write = edited_before
 
 
 def _child(job: dict[str, Any], ready: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.session.effects import Effects
+from perdure.session.calls import Calls
 from tests.campaigns.crash.watched import Watched
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def _hasty() -> None:
 def _forgetful() -> None:
     """Whatever was started and has no outcome is simply tried again."""
 
-    def unsure(self: Effects, *about: Any) -> Flow[bool]:
+    def unsure(self: Calls, *about: Any) -> Flow[bool]:
         yield from ()
         return True
 
-    Effects._unsure = unsure  # type: ignore[method-assign]
+    Calls._unsure = unsure  # type: ignore[method-assign]

@@ -236,7 +236,7 @@ def _gather(w: Worker, p: Plan, again: bool) -> None:
 
 async def _gather_all(w: Worker, p: Plan, again: bool) -> None:
     async with open_async(w.url, schema=NEW, maintain=False, **w.options) as db:
-        db.bridge.writer._store = w.watch(db)
+        db.driver.writer.store = w.watch(db)
 
         async def one(i: int) -> None:
             async with db.session(f"many-{i}") as s:

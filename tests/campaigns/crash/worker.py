@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator
 
-    from perdure.database import DatabaseFlows
+    from perdure.database import DatabaseHandle
     from perdure.kernel import Kernel
     from perdure.protocols import Blobs, Clock
     from perdure.session.handle import Session
@@ -111,7 +111,7 @@ class Worker:
         """What every handle of the store is opened with."""
         return self._options if self._blobs is None else {**self._options, "blobs": self._blobs()}
 
-    def watch(self, db: DatabaseFlows) -> Any:
+    def watch(self, db: DatabaseHandle) -> Any:
         """Have the journal told of everything that a database asks of its store; gives the store."""
         store: Any = Watched(db.kernel.store, self.journal)
         db.kernel.store = store

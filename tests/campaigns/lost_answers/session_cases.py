@@ -102,7 +102,7 @@ def _open(x: Scene) -> Play:
 @case("renew a lease")
 def _renew(x: Scene) -> Play:
     s = x.begun()
-    yield x.db._heartbeat.renew
+    yield x.db.caretaker.heartbeat.renew
     s.messages.append("one")
     s.commit()
     s.release()

@@ -175,7 +175,7 @@ class Histories(Comparing):
         s, hand = self.held(writer)
         self.touched = hand.session
         # Taking settles a commit whose fate is open first; here that is left to the commit below.
-        if take and s._pending is None:
+        if take and s.journal.pending is None:
             given = [(m.key, m.body) for m in s.take()]
             assert exact(given) == exact(self.model.take(hand))
         before = exact(hand.state)

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import perdure
-from perdure.aio import drive
 from perdure.fleet.board import board_of
 from perdure.model import Kind
 from perdure.protocols import NewWork, Rest, WorkerRow
@@ -62,7 +61,7 @@ async def hostile(db: AsyncDatabase) -> None:
         s.messages.append({"role": "assistant", "content": "x" * 300_000})
         s.messages.append({"role": HOSTILE, "content": [{"type": "text", "text": HOSTILE}, {HOSTILE: HOSTILE}]})
         s.vars[HOSTILE] = {HOSTILE: [HOSTILE, 1, None]}
-        await drive(s.bridge, s._write(Kind.COMMIT, x={"note": HOSTILE, "error": HOSTILE[:60]}))
+        await s.driver.drive(s.journal.write(Kind.COMMIT, x={"note": HOSTILE, "error": HOSTILE[:60]}))
 
 
 async def long(db: AsyncDatabase, steps: int = 5000) -> None:
@@ -90,10 +89,10 @@ async def many(db: AsyncDatabase, count: int = 10_000) -> None:
     async def one(i: int) -> None:
         async with gate:
             s = await db.session(f"customer-{i:05}", owner=f"owner-{i % 97}", lease=False)
-            s._settings.agent = ("support", "sales", "travel")[i % 3]
+            s.journal.settings.agent = ("support", "sales", "travel")[i % 3]
             status = statuses[i * 37 % 100]
             x = {"error": errors[i % 12], "note": "it went wrong"} if status == "failed" else {}
-            await drive(s.bridge, s._write(Kind.COMMIT, x=x, status=status))
+            await s.driver.drive(s.journal.write(Kind.COMMIT, x=x, status=status))
             await s.release()
 
     await asyncio.gather(*(one(i) for i in range(count)))

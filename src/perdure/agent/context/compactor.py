@@ -4,8 +4,6 @@ Each summary is one request and one checkpoint. A process that dies in between i
 as it was and does the same again, which harms nobody.
 """
 
-# pyright: reportPrivateUsage=false
-# The loop is the session's inner part that asks models: it works with the journal itself.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # Messages are any JSON: their types are looked at, not declared.
 from __future__ import annotations
@@ -18,7 +16,6 @@ from perdure.agent.context.tokens import MARGIN, corrected, count_request
 from perdure.agent.context.window import Cut, Room, cut, sendable
 from perdure.agent.models import Request, text_of
 from perdure.agent.requests import note_made
-from perdure.aio import drive
 from perdure.errors import ContextTooLong, InvalidInput, ModelError
 from perdure.model import Kind
 from perdure.state.document import plain
@@ -144,7 +141,7 @@ class Cleaning:
         What was taken from the inbox goes back there: it is taken by the commit that answers it.
         """
         loop, sent = self._loop, self._counted()
-        self._waiting = len(loop.s._taking)
+        self._waiting = len(loop.s.journal.takes)
         await loop.afresh()
         limit = self._limit()
         self._ceiling = None
@@ -197,7 +194,7 @@ class Cleaning:
         x["window"] = {"why": why, "from": start, "told": told, "waiting": self._waiting, **more}
         x["note"] = f"messages before {told} are summarised, those from {start} on are shown"
         faults.point("agent.before_clean")
-        await drive(s.bridge, s._write(Kind.COMMIT, x=x, status=s._standing()))
+        await s.driver.drive(s.journal.write(Kind.COMMIT, x=x, status=s.effect_records.session_status()))
         faults.point("agent.after_clean")
         loop.tell("window", why=why, begins=start, told=told)
 

@@ -3,8 +3,6 @@
 What a result is to a model is text: text as it is, anything else as JSON. It is kept under the id of its effect.
 """
 
-# pyright: reportPrivateUsage=false
-# The loop is the session's inner part that asks models: it works with the journal itself.
 from __future__ import annotations
 
 import base64
@@ -18,7 +16,7 @@ from perdure.session.tools import Tool
 
 if TYPE_CHECKING:
     from perdure.agent.tool_schema import ToolSpec
-    from perdure.session.journal import SessionCore
+    from perdure.session.handle import SessionHandle
 
 LARGE_OVER = 16 * 1024
 """Characters of a result from which on a model is shown a digest of it."""
@@ -61,7 +59,7 @@ def kind_of(result: Any) -> str:
     return "binary data" if isinstance(result, bytes) else "text"
 
 
-def shown(s: SessionCore, effect: str, result: Any, over: int = LARGE_OVER) -> str:
+def shown(s: SessionHandle, effect: str, result: Any, over: int = LARGE_OVER) -> str:
     """What the model is told of a result; a large one goes into the state as a whole, to be read on from there."""
     text = as_text(result)
     if len(text) <= over:
@@ -79,7 +77,7 @@ def shown(s: SessionCore, effect: str, result: Any, over: int = LARGE_OVER) -> s
     return json.dumps(digest, ensure_ascii=False)
 
 
-def reader(s: SessionCore) -> ToolSpec:
+def reader(s: SessionHandle) -> ToolSpec:
     """The tool that reads on, bound to a session."""
 
     def read_result(ref: str, offset: int = 0, limit: int = PIECE, search: str = "") -> dict[str, Any]:

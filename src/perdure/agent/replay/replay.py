@@ -4,8 +4,6 @@ The loop itself runs, on a scratch copy in memory; the model says what it said, 
 Asking the real model instead, on a branch, is ``rerun``'s.
 """
 
-# pyright: reportPrivateUsage=false
-# The loop is the session's inner part that asks models: it works with the journal itself.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # Messages are any JSON: their types are looked at, not declared.
 from __future__ import annotations
@@ -137,11 +135,13 @@ class _Calls(Calls):
     async def settle(self) -> str:
         loop = self._loop
         self._answer_if_settled()
-        effects = loop.s._book.get("effects", {})
+        effects = loop.s.book.get("effects", {})
         for entry in plain(loop.book["calls"]):
             record = effects.get(entry.get("slot", ""))
             if record is not None and record["status"] in OPEN:
-                loop.s._settle_record(record, "done", self.outcomes.get(entry["id"], "(no outcome is recorded)"), None)
+                loop.s.effect_records.settle(
+                    record, "done", self.outcomes.get(entry["id"], "(no outcome is recorded)"), None
+                )
         return ""
 
 
@@ -254,7 +254,7 @@ class _Replay:
         self._compare_window(cleaned[-1].window)
 
     async def _edit(self, edited: Edited) -> None:
-        if edited.settled and "agent" in self._s._book:
+        if edited.settled and "agent" in self._s.book:
             await self._settle(next(e for e in self._recording.events if isinstance(e, Turn)))
         try:
             edit(edited.ops, self._s.state)
@@ -273,7 +273,7 @@ class _Replay:
     # -- comparing ------------------------------------------------------------------------------------------------
 
     def _compare_window(self, was: dict[str, Any]) -> None:
-        now = plain(self._s._book["agent"].get("window") or {})
+        now = plain(self._s.book["agent"].get("window") or {})
         if was != now:
             raise _Differs(f"the window was {_window(was)} and is {_window(now)}")
 
@@ -300,7 +300,7 @@ class _Replay:
             loop.book["reads"] = True
         calls = _Calls(loop)
         calls.outcomes = self._outcomes
-        loop.calls, self._s._on_outcome = calls, calls.outcome
+        loop.calls = self._s.effect_records.observer = calls
         return loop
 
     def _model(self, event: Turn | Cleaned) -> str:
@@ -356,7 +356,7 @@ def _recorded_agent(made: dict[str, Any], tape: _Tape, turn: Turn | None) -> Age
     for described in made["tools"]:
         tool = _harmless(Tool(_refuse, name=described["name"], version=made["versions"].get(described["name"], "1")))
         agent.tools[tool.name] = tool
-        agent._specs[tool.name] = _RecordedSpec(described, tool)
+        agent.specs[tool.name] = _RecordedSpec(described, tool)
     return agent
 
 

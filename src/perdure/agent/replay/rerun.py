@@ -1,7 +1,5 @@
 """A recorded session run on from one of its steps with the real model, on a branch of its own."""
 
-# pyright: reportPrivateUsage=false
-# The loop is the session's inner part that asks models: it works with the journal itself.
 from __future__ import annotations
 
 import asyncio
@@ -52,13 +50,13 @@ async def rerun(
     made already return what they returned (``effects="reuse"``), are not made (``"dry"``), or are made once somebody
     has agreed (``"live"``). The inbox is left alone: what waits there is meant for the branch that was recorded.
     """
-    start = await asyncio.to_thread(_start, db.kernel, session, at, branch)
+    start = await asyncio.to_thread(start_at, db.kernel, session, at, branch)
     new = name or await _free_name(db, session, at)
     async with db.session(session, branch=branch, effects=effects, create=False) as s:
         await s.fork(new, at=start.step)
         await s.switch(new)
         if start.undo:
-            _undo(s)
+            undo_answer(s)
         for body in start.said:
             s.messages.append(as_message(body))
         if start.undo or start.said:
@@ -69,7 +67,7 @@ async def rerun(
         return Rerun(new, await loop.go())
 
 
-def _start(kernel: Kernel, session: str, at: int, branch: str) -> _Start:
+def start_at(kernel: Kernel, session: str, at: int, branch: str) -> _Start:
     loaded = load_at(kernel, look(kernel, session), at, branch)
     assert loaded.point is not None
     env = loaded.point.envelope
@@ -85,7 +83,7 @@ def before_answer(kernel: Kernel, session: str, at: int, branch: str = MAIN) -> 
 
     Of a step that holds no answer it is that step itself. Blocks while it reads.
     """
-    start = _start(kernel, session, at, branch)
+    start = start_at(kernel, session, at, branch)
     return start.step, [as_message(body) for body in start.said]
 
 
@@ -105,11 +103,11 @@ def _extra(kernel: Kernel, loaded: Loaded) -> dict[str, Any]:
     return extra
 
 
-def _undo(s: AsyncSession) -> None:
+def undo_answer(s: AsyncSession) -> None:
     """Go back to before the first checkpoint: the branch begins with an empty state."""
     empty = genesis()
     edit(diff(s.state.plain(), empty[STATE]), s.state)
-    edit(diff(plain(s._book), empty[BOOK]), s._book)
+    edit(diff(plain(s.book), empty[BOOK]), s.book)
 
 
 async def _free_name(db: AsyncDatabase, session: str, at: int) -> str:

@@ -1,0 +1,137 @@
+"""Posting to a session from anywhere, durably and without its lease: messages, outcomes, decisions, wakes, a stop."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import ApprovalError, InvalidInput
+from perdure.history.hydrate import load_head, look
+from perdure.session.answer_schema import misfit
+from perdure.session.approvals import decision
+from perdure.session.inbox import posted, seal_entry, wake_entry
+from perdure.state.document import BOOK, plain
+from perdure.system.flow import Do, Flow
+from perdure.system.names import check_name, check_session
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from perdure.kernel import Kernel
+    from perdure.model import SessionRow
+    from perdure.system.handle_guard import HandleGuard
+
+
+class Posting:
+    """What a database puts into inboxes."""
+
+    def __init__(self, kernel: Kernel, guard: HandleGuard) -> None:
+        self._kernel = kernel
+        self._guard = guard
+
+    def post(self, session: str, body: Any, *, key: str | None = None) -> Flow[bool]:
+        """Put a message into a session's inbox, durably and without its lease; False when the key was there already."""
+        name = check_name(key, "message key") if key is not None else os.urandom(12).hex()
+        return (yield from self._post(session, name, "message", body))
+
+    def _post(self, session: str, key: str, kind: str, body: Any) -> Flow[bool]:
+        self._guard.check()
+        return (yield from posted(self._kernel, seal_entry(self._kernel, check_session(session), key, kind, body)))
+
+    def post_outcome(self, session: str, effect: str, result: Any = None, *, failed: str | None = None) -> Flow[bool]:
+        """Report the outcome of an effect from anywhere: of one that said "later", or whose worker lost its lease.
+
+        ``failed`` says that it certainly did not happen, and why.
+        """
+        if failed is not None:
+            return (yield from self._post(session, f"outcome:{effect}", "failure", failed))
+        return (yield from self._post(session, f"outcome:{effect}", "outcome", result))
+
+    def approve(
+        self, session: str, approval: str, *, by: str, reason: str = "", args: dict[str, Any] | None = None
+    ) -> Flow[None]:
+        """Agree to a call, once, exactly as it was asked; with ``args`` to the same call with these arguments."""
+        yield from self._decide(session, approval, True, by, reason, **({"args": args} if args is not None else {}))
+
+    def answer(self, session: str, approval: str, value: Any, *, by: str, reason: str = "") -> Flow[None]:
+        """Answer a question that a tool has put with ``ctx.ask``."""
+        yield from self._decide(session, approval, True, by, reason, answer=value)
+
+    def reject(self, session: str, approval: str, *, by: str, reason: str = "") -> Flow[None]:
+        """Refuse a call."""
+        yield from self._decide(session, approval, False, by, reason)
+
+    def _decide(self, session: str, approval: str, approved: bool, by: str, reason: str, **more: Any) -> Flow[None]:
+        self._guard.check()
+        row: SessionRow = yield Do(look, (self._kernel, check_session(session)))
+        now = self._kernel.clock.wall()
+        request = yield Do(self._find_approval, (row, approval))
+        if request["status"] != "pending":
+            raise ApprovalError(f"approval {approval} was decided already: {request['status']}")
+        if now >= request["expires"]:
+            raise ApprovalError(f"approval {approval} has expired: the next call asks again")
+        if approved and bool(request.get("question")) != ("answer" in more):
+            how = "answer it with db.answer(...)" if request.get("question") else "decide with db.approve or db.reject"
+            raise ApprovalError(f"approval {approval} is {'a question' if request.get('question') else 'none'}: {how}")
+        if "answer" in more and (wrong := misfit(more["answer"], request.get("schema"))):
+            raise ApprovalError(f"that does not answer {approval}: {wrong}")
+        body = decision(approved, by, reason, now, **more)
+        try:
+            # Answered with "not new" it is this very one, whose first answer was lost: every other one differs.
+            yield from self._post(session, f"decision:{approval}", "decision", body)
+        except InvalidInput:
+            raise ApprovalError(f"approval {approval} was decided already") from None
+
+    def _find_approval(self, row: SessionRow, approval: str) -> dict[str, Any]:
+        # A branch has the requests of the line it parted from; whose they are is asked first.
+        for branch in row.branches:
+            book = load_head(self._kernel, row, branch).doc[BOOK]
+            if approval in book.get("approvals", {}):
+                return plain(book["approvals"][approval])
+        raise ApprovalError(f"session {row.id!r} has no approval {approval!r:.60}")
+
+    def wake(
+        self,
+        session: str,
+        at: datetime | int | None = None,
+        *,
+        delay: str | float | None = None,
+        cron: str | None = None,
+        zone: str = "UTC",
+        message: Any = None,
+        key: str | None = None,
+    ) -> Flow[bool]:
+        """Put a message into a session's inbox that is given to it when its time has come, durably.
+
+        ``at`` is a datetime with a time zone or ms since 1970, ``delay`` is such as "2h", ``cron`` such as
+        "0 9 * * *" on the clocks of ``zone``, again and again; missed times are made up for once. With ``key`` it is
+        put there only once, and can be cancelled; False when it was there already.
+        """
+        self._guard.check()
+        name = check_name(key, "wake key", 100) if key is not None else os.urandom(8).hex()
+        entry = wake_entry(
+            self._kernel, check_session(session), name, at=at, delay=delay, cron=cron, zone=zone, message=message
+        )
+        try:
+            return (yield from posted(self._kernel, entry))
+        except InvalidInput:
+            if delay is not None or cron is not None:
+                # Counted from now, the time differs at every attempt: the first one stands.
+                return False
+            taken = f"there is a wake {name!r:.60} at another time: cancel it, or use another key"
+            raise InvalidInput(taken) from None
+
+    def cancel_wake(self, session: str, key: str) -> Flow[None]:
+        """Take back what ``wake`` put there under this key, so far as it has not happened yet."""
+        self._guard.check()
+        name = check_name(key, "wake key", 100)
+        yield from self._post(session, f"unwake:{os.urandom(8).hex()}:{name}", "unwake", None)
+
+    def cancel(self, session: str, *, by: str = "", reason: str = "") -> Flow[None]:
+        """Stop an agent: it ends as soon as it notices, and goes on only with a new message.
+
+        A call that was started stays open and is settled as its tool declares; what waited for approval is withdrawn.
+        """
+        self._guard.check()
+        body = {"by": check_name(by, "name", empty=True), "reason": reason[:500], "at": self._kernel.clock.wall()}
+        yield from self._post(session, f"cancel:{os.urandom(8).hex()}", "cancel", body)

@@ -1,0 +1,165 @@
+"""The awaiting driver of flows. One writer thread per store commits whatever waits as one batch: group commit.
+
+A cancelled task's commit still lands when it was already on its way; the handle finds that out at its next commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from perdure.errors import HandleClosed, PerdureError, Unavailable
+from perdure.system.flow import Do, Enter, Flow, Request, Write, named
+
+if TYPE_CHECKING:
+    from perdure.model import Append, Landed
+    from perdure.protocols import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+MAX_BATCH = 256
+MAX_WAITING = 100_000
+
+_Waiting = tuple["Append", asyncio.AbstractEventLoop, "asyncio.Future[Landed | PerdureError]"]
+
+
+class GroupCommit:
+    """Group commit: a thread that takes every commit that is waiting and appends them as one batch."""
+
+    def __init__(self, store: Store, max_batch: int = MAX_BATCH) -> None:
+        self.store = store
+        self._max = max_batch
+        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="perdure-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, item: Append) -> asyncio.Future[Landed | PerdureError]:
+        """Append one commit with whatever else is waiting."""
+        if self._closed:
+            msg = "this database was closed: open it again"
+            raise HandleClosed(msg)
+        if self._queue.qsize() >= MAX_WAITING:
+            msg = f"{MAX_WAITING} commits are waiting already: the store cannot keep up, slow down"
+            raise Unavailable(msg)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Landed | PerdureError] = loop.create_future()
+        self._queue.put((item, loop, future))
+        return future
+
+    def _work(self) -> None:
+        while (first := self._queue.get()) is not None:
+            batch = [first]
+            stop = False
+            while len(batch) < self._max and not self._queue.empty():
+                more = self._queue.get()
+                if more is None:
+                    stop = True
+                    break
+                batch.append(more)
+            self._write(batch)
+            if stop:
+                return
+
+    def _write(self, batch: list[_Waiting]) -> None:
+        try:
+            answers: list[Any] = list(self.store.append([item for item, _, _ in batch]))
+        except PerdureError as e:
+            answers = [e] * len(batch)
+        except BaseException as e:
+            answers = [PerdureError(f"the store failed with {type(e).__name__}: {e}")] * len(batch)
+        if len(batch) == 1:
+            _, loop, future = batch[0]
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_answer, [(future, answers[0])])
+            return
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+        for (_, loop, future), answer in zip(batch, answers, strict=True):
+            by_loop.setdefault(loop, []).append((future, answer))
+        for loop, answered in by_loop.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_answer, answered)
+
+    def close(self) -> None:
+        """Finish what is waiting, then stop."""
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+
+
+def _answer(answered: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, answer in answered:
+        if not future.done():
+            future.set_result(answer)
+
+
+class AsyncDriver:
+    """Carries flows out for awaited handles: a writer thread, and a small pool for everything else that blocks."""
+
+    def __init__(self, store: Store, max_batch: int = MAX_BATCH) -> None:
+        self.writer = GroupCommit(store, max_batch)
+        self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-io")
+
+    async def perform(self, request: Request) -> Any:
+        """Carry one request of a flow out."""
+        if isinstance(request, Write):
+            return await self.writer.submit(request.item)
+        if isinstance(request, Enter):
+            return await request.gate.acquire()
+        loop = asyncio.get_running_loop()
+        if isinstance(request, Do):
+            return await loop.run_in_executor(self._pool, functools.partial(request.fn, *request.args))
+        if inspect.iscoroutinefunction(request.fn):
+            return await request.fn(*request.args, **request.kwargs)
+        call = functools.partial(contextvars.copy_context().run, request.fn, *request.args, **request.kwargs)
+        # The user's function may block for long: it does not get one of our own few threads.
+        answer = await loop.run_in_executor(None, call)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    async def call(self, fn: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        """Call something of ours that blocks, in a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, functools.partial(fn, *args, **kwargs))
+
+    async def drive(self, flow: Flow[R]) -> R:
+        """Carry a flow out, awaiting what it waits for."""
+        submit = self.writer.submit
+        try:
+            request = next(flow)
+            while True:
+                try:
+                    if type(request) is Write:
+                        answer = await submit(request.item)
+                    else:
+                        answer = await self.perform(request)
+                except BaseException as e:
+                    request = flow.throw(e)
+                else:
+                    request = flow.send(answer)
+        except StopIteration as stop:
+            return stop.value
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self.writer.close()
+        self._pool.shutdown(wait=True)
+
+
+def awaited(
+    flow: Callable[Concatenate[Any, P], Flow[R]], part: str = ""
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """The awaited method of a handle for a flow of its own, or of one of its parts."""
+
+    @functools.wraps(flow)
+    async def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        owner = getattr(self, part) if part else self
+        return await self.driver.drive(flow(owner, *args, **kwargs))
+
+    return named(method)
