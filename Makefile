@@ -108,7 +108,7 @@ model: $(STAMP) ## long run: random histories against the model
 tamper: $(STAMP) ## long run: change stored bytes
 	$(BIN)/python -m tests.campaigns.tamper.campaign
 
-.PHONY: effects messages resume client janitor
+.PHONY: effects messages resume client compactor
 effects: $(STAMP) ## long run: kill agents at every boundary of their loop
 	$(BIN)/python -m tests.campaigns.agent_kills.campaign --report
 
@@ -121,7 +121,7 @@ resume: $(STAMP) ## long run: resume against restart
 client: $(STAMP) ## long run: a model server that breaks, kills, readers elsewhere
 	$(BIN)/python -m tests.campaigns.model_server.campaign --report
 
-janitor: $(STAMP) ## long run: a session of a thousand answers
+compactor: $(STAMP) ## long run: a session of a thousand answers
 	$(BIN)/python -m tests.campaigns.long_conversation.campaign --report
 
 .PHONY: scale throughput chaos fleet-proofs

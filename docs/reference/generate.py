@@ -17,7 +17,7 @@ GROUPS = {
     "Sessions": ["Session", "AsyncSession", "BlobRef", "Origin", "UncommittedEdits"],
     "Looking": ["why", "why_async", "Why", "Reading", "Checkpoint", "Status", "Kind", "Difference", "Clash", "Message"],
     "Tools": ["tool", "Tool", "Context", "Done", "NotDone", "Unknown", "Approval"],
-    "Agents": ["Agent", "RunResult", "Event", "follow", "handoff", "wake_me", "Window", "Janitor", "tool_migration"],
+    "Agents": ["Agent", "RunResult", "Event", "follow", "handoff", "wake_me", "Window", "Compactor", "tool_migration"],
     "Branches of agents": ["branch_off", "run_on"],
     "Fleets": ["submit", "submit_async", "start_worker"],
     "Models": ["ChatModel", "OpenAIModel", "ScriptedModel", "RecordedModel", "Retry", "Price"],

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from perdure.agent.branching_off import branch_off as branch_off
     from perdure.agent.branching_off import run_on as run_on
     from perdure.agent.children import handoff as handoff
-    from perdure.agent.context.compactor import Janitor as Janitor
+    from perdure.agent.context.compactor import Compactor as Compactor
     from perdure.agent.context.window import Window as Window
     from perdure.agent.models import ChatModel as ChatModel
     from perdure.agent.models.openai import OpenAIModel as OpenAIModel
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "agent.agent": ("Agent",),
     "agent.children": ("handoff",),
-    "agent.context.compactor": ("Janitor",),
+    "agent.context.compactor": ("Compactor",),
     "agent.session_stream": ("follow",),
     "agent.models": ("ChatModel",),
     "agent.models.openai": ("OpenAIModel",),

@@ -9,7 +9,7 @@ import pytest
 
 from perdure import tool
 from perdure.agent.agent import Agent
-from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.agent.replay.replay import replay
@@ -145,7 +145,7 @@ def test_reads_beside_a_call_that_waits_are_written_when_the_process_may_go(tmp_
 
 def test_a_long_session_is_cut_and_replayed_all_the_same(tmp_path: Path):
     model = CheckingModel(script)
-    agent = worker(model, window=Window(2500, low_water=800), janitor=Janitor(max_tokens=100), checkpoints="answer")
+    agent = worker(model, window=Window(2500, low_water=800), compactor=Compactor(max_tokens=100), checkpoints="answer")
 
     async def work() -> None:
         async with opened(tmp_path) as db:

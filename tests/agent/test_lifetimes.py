@@ -8,7 +8,7 @@ import pytest
 
 from perdure.agent.agent import Agent
 from perdure.agent.children import child_id, handoff
-from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.compactor import Compactor
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import InvalidInput
 from tests.agent.working import by_turn, opened, play
@@ -79,7 +79,7 @@ class Counting(ScriptedModel):
 def test_connections_of_everyone_who_may_get_at_the_conversation_are_released():
     own, notes, billing, worker, guest = (Counting(lambda _: "hello") for _ in range(5))
     back = Agent("billing", model=billing, tools=[handoff("front"), Agent("worker", model=worker).as_tool()])
-    front = Agent("front", model=own, janitor=Janitor(model=notes), tools=[handoff(back)])
+    front = Agent("front", model=own, compactor=Compactor(model=notes), tools=[handoff(back)])
     other = Agent("guest", model=guest)
 
     play(front.close())

@@ -16,7 +16,7 @@ import pytest
 import perdure
 from perdure import tool
 from perdure.agent.agent import Agent
-from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.models import Request
 from perdure.agent.models.digests import request_digest
@@ -55,7 +55,7 @@ def test_every_request_of_a_long_session_comes_back_byte_for_byte():
                 agent = Agent(
                     "shop", model=model, tools=tools,
                     instructions=f"Rules of day {i // 4}", params={"temperature": 0.1 * (i // 5), "seed": i // 5},
-                    window=Window(4000, low_water=1500), janitor=Janitor(max_tokens=150), max_turns=1000,
+                    window=Window(4000, low_water=1500), compactor=Compactor(max_tokens=150), max_turns=1000,
                 )  # fmt: skip
                 context = {"day": i // 2, "who": "Ünï"} if i % 3 else None
                 result = await agent.run(db, session="s", message=f"task {i}", context=context)
@@ -78,7 +78,7 @@ def test_every_request_of_a_long_session_comes_back_byte_for_byte():
             for step, seen in zip(steps, model.seen, strict=True):
                 again = await asyncio.to_thread(rebuild, db, "s", step)
                 assert as_bytes(again) == as_bytes(seen), step
-            # Those of the janitor, too.
+            # Those of the compactor, too.
             cleaned = [
                 c.step for c in reversed(await db.history("s", limit=10_000)) if c.more.get("model", {}).get("use")
             ]

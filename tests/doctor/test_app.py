@@ -45,7 +45,7 @@ def failed(found: dict[str, tuple[str, str, str]]) -> list[str]:
         ("two_writers", "writers", "saves without a lease came second"),
         ("forgetful", "resume", "must be in the session, not in the process"),
         ("undated", "serialisation", "the result of when is a datetime"),
-        ("endless", "history", "janitor=False"),
+        ("endless", "history", "compactor=False"),
     ],
 )
 def test_each_planted_fault_is_found_and_nothing_else(command: Command, app: str, fault: str, words: str):

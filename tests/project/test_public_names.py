@@ -8,7 +8,7 @@ NAMES = [
     "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BlobRef", "Busy",
     "CallError", "ChatModel", "Checkpoint", "Clash", "Conflict", "Context", "ContextTooLong", "Corrupted",
     "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed", "Event", "Gone",
-    "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "Janitor", "KeyMismatch", "Keys", "Kind", "Later",
+    "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "Compactor", "KeyMismatch", "Keys", "Kind", "Later",
     "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse", "ModelError",
     "ModelUnavailable", "NotDone", "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError",
     "Poisoned", "Price", "ReadOnly", "Reading", "RecordedModel", "RequestDiffers", "Retry", "RunResult",

@@ -13,7 +13,7 @@ import msgspec
 
 from perdure.agent.answer_calls import ANSWER, QUEUE, STEP, WITHDRAW
 from perdure.agent.children import release
-from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.loop import Loop
 from perdure.agent.models import Answer, Request, text_of
@@ -50,7 +50,7 @@ class Agent:
     the model; ``output`` is a type its last answer must fit, or it is asked again (its JSON schema is sent as
     ``response_format``, unless ``params`` has another one or None); ``until`` a marker or predicate without which it
     goes on.
-    ``window`` says how much of a long conversation is sent, ``janitor`` who summarises the rest (False: nobody).
+    ``window`` says how much of a long conversation is sent, ``compactor`` who summarises the rest (False: nobody).
     ``checkpoints`` says when its work becomes durable: every "step", or reads only with the next "answer".
     ``on_message`` says what becomes of an open request for approval when the user says something meanwhile: "queue",
     the message is answered afterwards, or "withdraw", the request is taken back. ``notify``, a URL or a function, is
@@ -73,7 +73,7 @@ class Agent:
         nudge: str = NUDGE,
         max_turns: int = 50,
         window: Window | None = None,
-        janitor: Janitor | bool = True,
+        compactor: Compactor | bool = True,
         checkpoints: str = STEP,
         on_message: str = QUEUE,
         notify: Notify | None = None,
@@ -90,7 +90,7 @@ class Agent:
         self.nudge = nudge
         self.max_turns = max_turns
         self.window = window or Window()
-        self.janitor = janitor if isinstance(janitor, Janitor) else Janitor() if janitor else None
+        self.compactor = compactor if isinstance(compactor, Compactor) else Compactor() if compactor else None
         if on_message not in (QUEUE, WITHDRAW):
             raise InvalidInput(f"on_message is one of {QUEUE}, {WITHDRAW}, not {on_message!r:.40}")
         self.on_message = on_message
@@ -209,7 +209,7 @@ class Agent:
         self.tool(name)
         return self.specs[name]
 
-    def made(self) -> dict[str, Any]:
+    def setup(self) -> dict[str, Any]:
         """All that a request is made of besides the conversation, as a session records it whenever it changes."""
         return {
             "form": FORM,
@@ -221,7 +221,7 @@ class Agent:
             "tools": [spec.as_json() for spec in self.specs.values()],
             "versions": {name: tool.version for name, tool in self.tools.items()},
             "window": self.window.as_json(),
-            "janitor": self.janitor.as_json() if self.janitor is not None else None,
+            "compactor": self.compactor.as_json() if self.compactor is not None else None,
         }
 
     def _params(self) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class Calls:
     async def withdraw(self) -> bool:
         """Take requests for approval back because the user has said something else; whether there was one."""
         loop = self._loop
-        if loop.agent.on_message != WITHDRAW or loop.deaf:
+        if loop.agent.on_message != WITHDRAW or loop.ignores_inbox:
             return False
         waiting = await loop.s.driver.drive(loop.s.inbox.look())
         if not any(e.kind == "message" for e in waiting.ready):
@@ -170,7 +170,7 @@ class Calls:
             loop.s.messages.append({"role": "tool", "tool_call_id": entry["id"], "content": said})
             tool = loop.agent.tools.get(entry["name"])
             if isinstance(tool, Handoff) and record is not None and record["status"] == "done":
-                loop.book["who"] = tool.to
+                loop.book["active_agent"] = tool.to
         loop.book["calls"] = []
 
 

@@ -109,7 +109,7 @@ def _notes(db: AsyncDatabase, session: str, at: int | str, branch: str) -> dict[
     """What the agent of a session has noted of itself up to a place."""
     loaded = load_at(db.kernel, look(db.kernel, session), at, branch)
     known: dict[str, Any] = plain(loaded.doc[BOOK]).get(AGENT) or {}
-    if "made" not in known:
+    if "setup" not in known:
         raise InvalidInput(f"no agent has worked on session {session!r} up to {at}: it has no instructions to change")
     return known
 
@@ -117,7 +117,7 @@ def _notes(db: AsyncDatabase, session: str, at: int | str, branch: str) -> dict[
 def _instruct(s: AsyncSession, instructions: str, known: dict[str, Any]) -> None:
     """Note other instructions on the branch; before its first answer the session's own notes are not there yet."""
     notes = s.book.setdefault(AGENT, {"turn": 0, "calls": [], "run": None})
-    notes["made"] = {**known["made"], "instructions": instructions}
+    notes["setup"] = {**known["setup"], "instructions": instructions}
     if "context" not in notes:
         notes["context"] = known.get("context")
 
@@ -149,8 +149,8 @@ async def run_on(
     view = await asyncio.to_thread(_as_stored, db, session, branch)
     async with view.session(session, branch=branch, effects=effects, create=False) as s:
         notes: dict[str, Any] = plain(s.book.get(AGENT)) or {}
-        made: dict[str, Any] = notes.get("made") or {}
-        own = with_instructions(agent, made.get("instructions") if instructions is None else instructions)
+        setup: dict[str, Any] = notes.get("setup") or {}
+        own = with_instructions(agent, setup.get("instructions") if instructions is None else instructions)
         most = agent.max_turns if max_turns is None else max_turns
         loop = Loop(
             own,
@@ -164,7 +164,7 @@ async def run_on(
             live=live,
         )
         # What waits in the inbox is meant for the main branch.
-        loop.deaf = branch != MAIN
+        loop.ignores_inbox = branch != MAIN
         return await loop.go()
 
 

@@ -49,7 +49,7 @@ async def _rounds(loop: Loop) -> RunResult:
 
 async def _stopped_before(loop: Loop) -> RunResult | None:
     """A cancelled session stays so until there is something new to answer."""
-    if loop.deaf:
+    if loop.ignores_inbox:
         return None
     s = loop.s
     waiting = await s.driver.drive(s.inbox.look())
@@ -66,7 +66,7 @@ async def _noticed(loop: Loop) -> tuple[str, str] | None:
     """Why what is under way must stop, if it must."""
     if loop.limits.late():
         return ended.DEADLINE, "the deadline has passed: run again to go on"
-    if not loop.deaf:
+    if not loop.ignores_inbox:
         await loop.s.driver.drive(loop.s.inbox.look())
     return (ended.CANCELLED, "") if loop.s.inbox.cancellation is not None else None
 

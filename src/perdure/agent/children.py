@@ -176,8 +176,8 @@ async def release(*agents: Agent) -> None:
         todo += _handed_to(one)
         todo += [t.agent for t in one.tools.values() if isinstance(t, AgentTool)]
         await one.model.close()
-        if one.janitor is not None and one.janitor.model is not None:
-            await one.janitor.model.close()
+        if one.compactor is not None and one.compactor.model is not None:
+            await one.compactor.model.close()
 
 
 def open_children(loop: Loop) -> list[tuple[dict[str, Any], str]]:

@@ -80,7 +80,7 @@ class Loop:
         self.stopping = stop
         """Set when the process is to end."""
         self.notes: list[str] = []
-        self.deaf = False
+        self.ignores_inbox = False
         """Whether the inbox is left alone: what is posted there is meant for another line."""
         self._tell = tell
         self._speaker = Speaker(db, session) if live and db is not None else None
@@ -110,11 +110,11 @@ class Loop:
         """How the arguments of a tool are checked."""
         return self.own[name] if name in self.own else self.agent.spec(name)
 
-    def made(self) -> dict[str, Any]:
+    def setup(self) -> dict[str, Any]:
         """All that requests are made of besides the conversation."""
         search = [self.own[RECALL].as_json()] if self.agent.window.recall and RECALL in self.own else []
         reading = [self.own[READER].as_json()] if READER in self.own else []
-        return {**self.agent.made(), "search": search, "reading": reading}
+        return {**self.agent.setup(), "search": search, "reading": reading}
 
     def note(self, text: str) -> None:
         """Say something with the result of the run and with its next answer."""
@@ -168,12 +168,16 @@ class Loop:
 
     def _handed_over(self) -> bool:
         """Whether the agent that has the conversation now has not said anything yet."""
-        made = self.book.get("made")
-        return made is not None and self.book.get("who") is not None and made["agent"] != self.book["who"]
+        setup = self.book.get("setup")
+        return (
+            setup is not None
+            and self.book.get("active_agent") is not None
+            and setup["agent"] != self.book["active_agent"]
+        )
 
     def _switch(self) -> str:
         """Let the agent go on that has the conversation; what is wrong when there is none of its name."""
-        name = self.book.get("who") or self.agent.name
+        name = self.book.get("active_agent") or self.agent.name
         if name == self.agent.name:
             return ""
         if name not in self.agents:
@@ -201,7 +205,7 @@ class Loop:
             return await self.stop(*over)
         if self.s.state.get(RESULTS) and not self.book.get("reads"):
             self.book["reads"] = True
-        note(self.book, self.made(), self.context, len(self.s.messages))
+        note(self.book, self.setup(), self.context, len(self.s.messages))
         request = build(self.s.state, self.book)
         if why := self.cleaning.due(request):
             await self.cleaning.clean(why)
@@ -217,7 +221,7 @@ class Loop:
 
     async def _take(self) -> bool:
         """Put waiting messages into the conversation; the commit of the answer takes them."""
-        messages = [] if self.deaf else await self.s.take()
+        messages = [] if self.ignores_inbox else await self.s.take()
         if messages:
             for body in plain(self.book.pop("unanswered", [])):
                 self.s.messages.append(as_message(body))
@@ -367,7 +371,7 @@ class Loop:
             status, s.id, text, self._output(text) if status == ended.DONE else None, s.step,
             run["turns"] if run is not None else self.limits.turns, spent,
             tuple(s.approvals()), tuple(self._doubts()), reason, s.origin, tuple(self.notes),
-            Spent(*self.book.get("total", ())), agent=self.book.get("who") or self.agent.name,
+            Spent(*self.book.get("total", ())), agent=self.book.get("active_agent") or self.agent.name,
         )  # fmt: skip
 
     def _output(self, text: str) -> Any:

@@ -26,36 +26,36 @@ FORM = 1
 """How requests are put together: another way to do it gets another number, and old requests stay as they were."""
 
 
-def note(book: Any, made: dict[str, Any], context: dict[str, Any] | None, sent: int) -> None:
+def note(book: Any, setup: dict[str, Any], context: dict[str, Any] | None, sent: int) -> None:
     """Write down what the next request is made of; what has not changed costs nothing."""
-    note_made(book, made)
+    note_setup(book, setup)
     if plain(book.get("context")) != context:
         book["context"] = context
     book["sent"] = sent
 
 
-def note_made(book: Any, made: dict[str, Any]) -> None:
+def note_setup(book: Any, setup: dict[str, Any]) -> None:
     """Write down how the agent is made, if that has changed."""
-    if plain(book.get("made")) != made:
-        book["made"] = made
+    if plain(book.get("setup")) != setup:
+        book["setup"] = setup
 
 
 def build(state: Any, book: Any) -> Request:
     """The request that the notes of the loop describe, from the messages of the state."""
-    made = plain(book["made"])
-    if made["form"] != FORM:
-        raise InvalidInput(f"this request was put together in a newer way ({made['form']}): use a newer perdure")
+    setup = plain(book["setup"])
+    if setup["form"] != FORM:
+        raise InvalidInput(f"this request was put together in a newer way ({setup['form']}): use a newer perdure")
     window = book.get("window") or {}
     start = window.get("from", 0)
     held = state["messages"]
     messages = [sendable(plain(held[i])) for i in window.get("kept", ())]
     messages += [sendable(plain(m)) for m in held[start : book["sent"]]]
-    recall = start > 0 and bool(made["search"])
-    text = system_text(made["instructions"], plain(book.get("context")), plain(state["summary"]), start, recall)
+    recall = start > 0 and bool(setup["search"])
+    text = system_text(setup["instructions"], plain(book.get("context")), plain(state["summary"]), start, recall)
     if text:
         messages.insert(0, {"role": "system", "content": text})
-    tools = made["tools"] + (made["search"] if recall else []) + (made["reading"] if book.get("reads") else [])
-    return Request(made["model"], messages, tools, made["params"])
+    tools = setup["tools"] + (setup["search"] if recall else []) + (setup["reading"] if book.get("reads") else [])
+    return Request(setup["model"], messages, tools, setup["params"])
 
 
 def rebuild(db: DatabaseHandle, session: str, step: int | str, *, branch: str = MAIN) -> Request:
@@ -72,26 +72,26 @@ def rebuild(db: DatabaseHandle, session: str, step: int | str, *, branch: str = 
 
 
 def is_answer(x: dict[str, Any]) -> bool:
-    """Whether what a checkpoint says of itself tells of a turn of an agent: the commits of the janitor do not."""
+    """Whether what a checkpoint says of itself tells of a turn of an agent: the commits of the compactor do not."""
     return "model" in x and "window" not in x
 
 
 def request_of(loaded: Loaded, kernel: Kernel) -> Request | None:
-    """The request that a loaded checkpoint answers, of a turn or of the janitor; None when it answers none."""
+    """The request that a loaded checkpoint answers, of a turn or of the compactor; None when it answers none."""
     assert loaded.point is not None
     env = loaded.point.envelope
     root = Document(loaded.doc, kernel.resolve, readonly=True).root
     book = root[BOOK].get(AGENT)
-    if "model" not in env.x or not book or "made" not in book:
+    if "model" not in env.x or not book or "setup" not in book:
         return None
     if is_answer(env.x):
         return build(root[STATE], book)
-    # The janitor's has the notes in it that it replaced.
+    # The compactor's has the notes in it that it replaced.
     before = load(kernel, env.session, env.line, env.step - 1).doc[STATE]["summary"] if env.step > 1 else ""
-    return janitors_request(env.x, plain(book["made"]), plain(before), Plain(root[STATE]["messages"]))
+    return compactors_request(env.x, plain(book["setup"]), plain(before), Plain(root[STATE]["messages"]))
 
 
-def janitors_request(x: dict[str, Any], made: dict[str, Any], before: str, messages: Plain) -> Request:
-    """The request for the summary that a checkpoint of the janitor holds."""
+def compactors_request(x: dict[str, Any], setup: dict[str, Any], before: str, messages: Plain) -> Request:
+    """The request for the summary that a checkpoint of the compactor holds."""
     part = (x["window"]["since"], x["window"]["told"], x["window"]["piece"])
-    return summary_request(made["janitor"], x["model"]["name"], before, messages, part)
+    return summary_request(setup["compactor"], x["model"]["name"], before, messages, part)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.agent.requests import note_made
+from perdure.agent.requests import note_setup
 from perdure.errors import InvalidInput
 from perdure.model import Kind
 from perdure.session.parallel_calls import OPEN
@@ -94,10 +94,10 @@ class Plan(NamedTuple):
 
 async def upgrade(loop: Loop) -> str:
     """Bring a session to the agent that runs it now; the reasons when that cannot be, and then nothing is done."""
-    old = plain(loop.book.get("made"))
+    old = plain(loop.book.get("setup"))
     if old is None:
         return ""
-    new = loop.made()
+    new = loop.setup()
     if old == new:
         return ""
     for record in loop.calls.open_records():
@@ -202,7 +202,7 @@ async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
             await s.driver.drive(s.requests.outdate(request))
             # Still names that somebody must agree, and no request that anybody could have agreed to.
             record["approval"] = ""
-    note_made(loop.book, new)
+    note_setup(loop.book, new)
     faults.point("agent.before_upgrade")
     x = {"note": "; ".join(plan.notes)[:500]}
     await s.driver.drive(s.journal.write(Kind.MIGRATED, x=x, status=s.effect_records.session_status()))
@@ -222,7 +222,7 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     )
     if params:
         notes.append(f"the model's parameters have changed: {', '.join(params)}")
-    before, now = ({t["name"]: t for t in made["tools"]} for made in (old, new))
+    before, now = ({t["name"]: t for t in setup["tools"]} for setup in (old, new))
     notes += [f"the tool {name} is new" for name in now if name not in before]
     notes += [f"the tool {name} is gone" for name in before if name not in now]
     for name in before:

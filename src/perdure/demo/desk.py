@@ -77,7 +77,7 @@ def desk(shop: Shop, *, factor: float = 1.0, name: str = "support") -> Agent:
         return _asked(shop.exchange, order, sku, ctx.effect_id)
 
     tools = [order_status, stock, refund, exchange]
-    return Agent(name, model=DeskModel(factor), tools=tools, instructions=INSTRUCTIONS, janitor=False)
+    return Agent(name, model=DeskModel(factor), tools=tools, instructions=INSTRUCTIONS, compactor=False)
 
 
 def _is_much(args: dict[str, Any]) -> bool:

@@ -342,12 +342,12 @@ def judge_window(about: dict[str, Any]) -> Finding:
     window = about["window"]
     if window is not None and window <= UNBOUNDED:
         return Finding("history", OK, f"what the model is sent is cut at {window} tokens")
-    if about["janitor"] and window is None:
+    if about["compactor"] and window is None:
         return Finding("history", OK, "what the model is sent is cut when it no longer fits, and the rest summarised")
-    why = "janitor=False and a window without a limit" if window is None else f"no model takes {window} tokens"
+    why = "compactor=False and a window without a limit" if window is None else f"no model takes {window} tokens"
     return Finding(
         "history", FAIL, f"what agent {about['name']} sends only grows: {why}; "
-        "pass window=Window(max_tokens=...), or leave the janitor on",
+        "pass window=Window(max_tokens=...), or leave the compactor on",
     )  # fmt: skip
 
 

@@ -183,7 +183,7 @@ def _about(agent: Agent) -> dict[str, Any]:
         "model": agent.model.name,
         "offline": isinstance(agent.model, (ScriptedModel, RecordedModel)),
         "window": agent.window.max_tokens,
-        "janitor": agent.janitor is not None,
+        "compactor": agent.compactor is not None,
     }
 
 

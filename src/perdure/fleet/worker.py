@@ -320,7 +320,7 @@ class Worker:
                 await self._do(board.put, [NewWork(work.session, result.agent, work.owner, work.priority)])
                 return
             rest = after_run(able.values(), work, result, clock.wall(), most=most, version=self.version, going=going)
-            if result.status == DONE and not result.turns and await self._is_astray(work):
+            if result.status == DONE and not result.turns and await self._has_no_agent_here(work):
                 rest = rest._replace(due=clock.wall() + ASTRAY)
             if rest.park:
                 log.warning("session %r is parked: %s", work.session, rest.park)
@@ -345,7 +345,7 @@ class Worker:
                 self._rests.append(rest)
             self._stir.set()
 
-    async def _is_astray(self, work: Work) -> bool:
+    async def _has_no_agent_here(self, work: Work) -> bool:
         """Whether a session stands at running although there is nothing to do for its agent: other code has a run open.
 
         It would be adopted at once, again and again.

@@ -83,5 +83,5 @@ class CheckingModel:
 
 
 def is_summary(request: Request) -> bool:
-    """Whether it is the janitor who asks."""
+    """Whether it is the compactor who asks."""
     return request.messages[0]["content"].startswith("You keep the notes")

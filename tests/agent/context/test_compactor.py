@@ -11,7 +11,7 @@ import pytest
 
 import perdure
 from perdure.agent.agent import Agent
-from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.models import Answer, Request, Usage
 from perdure.errors import InvalidInput, ModelError
@@ -35,7 +35,7 @@ async def work(agent: Agent, db: Any, rounds: int, session: str = "s") -> Any:
 
 def test_a_thousand_steps_stay_in_the_budget_and_nothing_is_lost():
     model = CheckingModel(lambda n, r: script(n, r) if n % 10 or n % 50 == 0 else [("look", {"n": n})])
-    agent = worker(model, window=Window(BUDGET, low_water=1200), janitor=Janitor(max_tokens=200))
+    agent = worker(model, window=Window(BUDGET, low_water=1200), compactor=Compactor(max_tokens=200))
 
     async def main() -> None:
         async with perdure.open_async("memory://") as db:
@@ -111,7 +111,7 @@ def test_a_provider_that_counts_little_of_calls_gets_no_summary_request_over_the
 
     async def main() -> None:
         async with opened() as db:
-            await work(worker(model, window=Window(1000, low_water=300), janitor=Janitor(max_tokens=100)), db, 25)
+            await work(worker(model, window=Window(1000, low_water=300), compactor=Compactor(max_tokens=100)), db, 25)
             assert len(model.summaries) > 1
             assert max(map(counted, model.summaries)) <= 1000
 
@@ -123,7 +123,7 @@ def test_another_model_may_write_the_notes():
 
     async def main() -> None:
         async with opened() as db:
-            await work(worker(own, janitor=Janitor(model=cheap)), db, 3)
+            await work(worker(own, compactor=Compactor(model=cheap)), db, 3)
             assert own.summaries == []
             assert {r.model for r in cheap.summaries} == {"cheap"}
             assert cheap.seen == []
@@ -134,9 +134,9 @@ def test_another_model_may_write_the_notes():
     asyncio.run(main())
 
 
-def test_the_janitor_comes_every_so_many_turns_though_there_is_room():
+def test_the_compactor_comes_every_so_many_turns_though_there_is_room():
     model = CheckingModel(script)
-    agent = worker(model, window=Window(keep_recent=4), janitor=Janitor(every=5))
+    agent = worker(model, window=Window(keep_recent=4), compactor=Compactor(every=5))
 
     async def main() -> None:
         async with opened() as db:
@@ -149,12 +149,12 @@ def test_the_janitor_comes_every_so_many_turns_though_there_is_room():
     asyncio.run(main())
 
 
-def test_without_a_janitor_the_window_is_cut_and_nobody_is_asked():
+def test_without_a_compactor_the_window_is_cut_and_nobody_is_asked():
     model = CheckingModel(script)
 
     async def main() -> None:
         async with opened() as db:
-            await work(worker(model, janitor=False), db, 5)
+            await work(worker(model, compactor=False), db, 5)
             assert model.summaries == []
             assert model.problems == []
             assert max(map(tokens, model.seen)) <= BUDGET
@@ -200,7 +200,7 @@ def test_a_message_that_can_never_fit_fails_after_a_few_tries_and_the_session_go
     asyncio.run(main())
 
 
-def test_a_janitor_that_fails_does_not_stop_the_work():
+def test_a_compactor_that_fails_does_not_stop_the_work():
     class Broken:
         name = "broken"
 
@@ -214,7 +214,7 @@ def test_a_janitor_that_fails_does_not_stop_the_work():
 
     async def main() -> None:
         async with opened() as db:
-            result = await work(worker(model, janitor=Janitor(model=Broken())), db, 3)
+            result = await work(worker(model, compactor=Compactor(model=Broken())), db, 3)
             assert max(map(tokens, model.seen)) <= BUDGET
             assert model.problems == []
             assert "no summary could be written: out of order" in result.notes
@@ -324,9 +324,9 @@ def test_a_process_that_ends_while_cleaning_is_followed_by_one_that_asks_the_sam
 
 
 @pytest.mark.parametrize("options", [{"every": 0}, {"max_tokens": 0}])
-def test_a_janitor_that_makes_no_sense_is_refused(options: dict[str, Any]):
+def test_a_compactor_that_makes_no_sense_is_refused(options: dict[str, Any]):
     with pytest.raises(InvalidInput):
-        Janitor(**options)
+        Compactor(**options)
 
 
 def test_an_agents_own_recall_is_left_alone():
@@ -338,13 +338,13 @@ def test_an_agents_own_recall_is_left_alone():
         return what
 
     agent = Agent("own", model=CheckingModel(script), tools=[recall, look])
-    assert [t["name"] for t in agent.made()["tools"]] == ["recall", "look"]
+    assert [t["name"] for t in agent.setup()["tools"]] == ["recall", "look"]
 
     async def main() -> None:
         async with opened() as db:
             model = CheckingModel(lambda n, r: "hello")
             agent.model, agent.window = model, Window(keep_recent=1)
-            agent.janitor = Janitor(every=1)
+            agent.compactor = Compactor(every=1)
             await work(agent, db, 3)
             assert [t["name"] for t in model.seen[-1].tools] == ["recall", "look"]
             assert "search them" not in model.seen[-1].messages[0]["content"]

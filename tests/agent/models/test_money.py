@@ -8,7 +8,7 @@ import pytest
 
 import perdure
 from perdure.agent.agent import Agent
-from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.models import Usage
 from perdure.agent.models.presets import PRESETS
@@ -57,22 +57,22 @@ def test_a_budget_in_money_ends_a_run():
     assert (done.status, done.turns) == ("budget", 3)
 
 
-def test_a_janitor_with_a_model_of_its_own_is_priced_as_that_model():
-    with canned(FINE) as server, perdure.open("memory://janitors") as db:
+def test_a_compactor_with_a_model_of_its_own_is_priced_as_that_model():
+    with canned(FINE) as server, perdure.open("memory://compactors") as db:
         own, cheap = (client(server.url)[0] for _ in range(2))
         cheap.name = "cheap"
         prices = {**MINE, "cheap": Price(1.0, 10.0, 0.1)}
         agent = Agent("guide", model=own, prices=prices, window=Window(keep_recent=1))
-        agent.janitor = Janitor(model=cheap, every=1)
-        agent.run_sync("memory://janitors", session="s", message="hi")
-        two = agent.run_sync("memory://janitors", session="s", message="and?")
+        agent.compactor = Compactor(model=cheap, every=1)
+        agent.run_sync("memory://compactors", session="s", message="hi")
+        two = agent.run_sync("memory://compactors", session="s", message="and?")
         costs = [(c.more["model"]["name"], c.more["usage"]["cost"]) for c in db.history("s") if "usage" in c.more]
         assert sorted({name for name, _ in costs}) == ["cheap", "m"]
         assert [cost for name, cost in costs if name == "cheap"] == [pytest.approx(COST / 10)]
         assert two.spent.cost == pytest.approx(COST * 1.1)
         assert two.total.cost == pytest.approx(COST * 2.1)
         agent.prices = None
-        three = agent.run_sync("memory://janitors", session="s", message="well?")
+        three = agent.run_sync("memory://compactors", session="s", message="well?")
         assert {note.split(" is not")[0] for note in three.notes} == {"the price of m", "the price of cheap"}
 
 

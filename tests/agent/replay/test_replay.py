@@ -9,7 +9,7 @@ import pytest
 
 from perdure import tool
 from perdure.agent.agent import Agent
-from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.models import Request
 from perdure.agent.models.scripted import ScriptedModel, calls
@@ -153,7 +153,7 @@ def test_a_conversation_that_was_changed_behind_our_back_is_found():
 def test_a_long_session_with_cuts_and_refusals_is_identical(limit: int | None):
     model = CheckingModel(script, limit=limit)
     window = Window() if limit else Window(4000, low_water=1200)
-    agent = worker(model, window=window, janitor=Janitor(max_tokens=200))
+    agent = worker(model, window=window, compactor=Compactor(max_tokens=200))
 
     async def main() -> None:
         async with opened() as db:
@@ -165,7 +165,7 @@ def test_a_long_session_with_cuts_and_refusals_is_identical(limit: int | None):
             assert (await replay(db, "s")).identical
             assert (await replay(db, "s", agent=agent)).identical
             assert len(model.seen) == asked
-            smaller = worker(model, window=Window(1800, low_water=900), janitor=Janitor(max_tokens=200))
+            smaller = worker(model, window=Window(1800, low_water=900), compactor=Compactor(max_tokens=200))
             found = await replay(db, "s", agent=smaller)
             assert not found.identical
 

@@ -9,14 +9,14 @@ import sys
 import time
 from pathlib import Path
 
-from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.compactor import Compactor
 from tests.campaigns.crash.kills import scratch_folder
 from tests.campaigns.long_conversation.long_talk import REFUSED, talk
 from tests.campaigns.reporting import conclude
 from tests.servers.llmock import start_llmock
 from tests.servers.process import stop
 
-REPORT = Path(__file__).parents[3] / "docs" / "reports" / "janitor.md"
+REPORT = Path(__file__).parents[3] / "docs" / "reports" / "compactor.md"
 JANITORS = {"when the window is full": None, "every 25 turns": 25}
 
 
@@ -33,8 +33,8 @@ def main() -> int:
     server = start_llmock("--context-window", str(REFUSED))
     try:
         for how, every in JANITORS.items():
-            janitor = Janitor(every=every, max_tokens=200)
-            talked = asyncio.run(talk(server, folder, args.steps, f"janitor {how}", janitor))
+            compactor = Compactor(every=every, max_tokens=200)
+            talked = asyncio.run(talk(server, folder, args.steps, f"compactor {how}", compactor))
             lines += [*talked.lines(), ""]
             print("\n".join(talked.lines()), "\n", flush=True)
             for problem in talked.orphans:

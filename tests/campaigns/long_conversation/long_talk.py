@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.models import Request
 from perdure.agent.models.openai import OpenAIModel
@@ -65,7 +65,7 @@ class Talked(NamedTuple):
     def lines(self) -> list[str]:
         """For people."""
         rows = {
-            "summaries by the janitor": self.summaries,
+            "summaries by the compactor": self.summaries,
             "largest request, in tokens of the server": f"{self.largest} of {BUDGET}",
             "requests refused as too long": self.refused,
             "results without a call, calls without a result": len(self.orphans),
@@ -79,7 +79,7 @@ class Talked(NamedTuple):
 
 
 def said_by_server(steps: int) -> Iterator[dict[str, Any]]:
-    """What the server answers: notes to the janitor, and to the agent calls, calls and calls, and at times a word."""
+    """What the server answers: notes to the compactor, and to the agent calls, calls and calls, and at times a word."""
     turn = {"tools": True}
     yield reply("The notes: everything goes well.", match={"tools": False}, times=None)
     for n in range(1, steps - 1):
@@ -90,14 +90,14 @@ def said_by_server(steps: int) -> Iterator[dict[str, Any]]:
     yield reply("It was that one.", match=turn)
 
 
-async def talk(server: Running, folder: Path, steps: int, how: str, janitor: Janitor) -> Talked:
+async def talk(server: Running, folder: Path, steps: int, how: str, compactor: Compactor) -> Talked:
     """Have a session of so many answers."""
     forget(server)
     plan(server, *said_by_server(steps))
     with Proxy(server.port) as proxy:
         model = OpenAIModel("m", provider="openai", base_url=proxy.base_url, api_key=KEY)
-        agent = worker(model, window=Window(BUDGET, low_water=LOW), janitor=janitor)
-        async with open_async(f"sqlite:///{folder}/{janitor.every}.db") as db:
+        agent = worker(model, window=Window(BUDGET, low_water=LOW), compactor=compactor)
+        async with open_async(f"sqlite:///{folder}/{compactor.every}.db") as db:
             rounds = -(-(steps - 2) // TASK)
             for i in range(rounds):
                 result = await agent.run(db, session="s", message=f"task {i}")

@@ -1,11 +1,11 @@
-"""A long session against a server that is not ours: the short form of ``make janitor``."""
+"""A long session against a server that is not ours: the short form of ``make compactor``."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from perdure.agent.context.compactor import Janitor
+from perdure.agent.context.compactor import Compactor
 from tests.campaigns.long_conversation.long_talk import BUDGET, REFUSED, talk
 from tests.servers.llmock import start_llmock
 from tests.servers.process import stop
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def test_a_long_session_is_what_the_server_was_promised(tmp_path: Path):
     server = start_llmock("--context-window", str(REFUSED))
     try:
-        talked = asyncio.run(talk(server, tmp_path, 80, "janitor", Janitor(every=25, max_tokens=200)))
+        talked = asyncio.run(talk(server, tmp_path, 80, "compactor", Compactor(every=25, max_tokens=200)))
     finally:
         stop(server)
     assert talked.ok, talked

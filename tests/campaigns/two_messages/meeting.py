@@ -81,7 +81,7 @@ def _speak(url: str, speaker: int, rounds: int) -> Said:
 
 async def _talk(url: str, speaker: int, rounds: int) -> Said:
     """Say one thing per round, and see that somebody answers it: this process, or the one that is at work already."""
-    agent = Agent("echo", model=ScriptedModel(answer), janitor=False)
+    agent = Agent("echo", model=ScriptedModel(answer), compactor=False)
     busy = 0
     async with perdure.open_async(url, maintain=False) as db:
         for n in range(rounds):

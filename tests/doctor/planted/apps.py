@@ -140,7 +140,7 @@ def _script(*wanted: Any) -> ScriptedModel:
 
 forgetful = Agent("forgetful", model=_script(("add", {"item": "milk"}), ("add", {"item": "tea"})), tools=[add])
 undated = Agent("undated", model=_script(("when", {})), tools=[when])
-endless = Agent("endless", model=_script(), window=Window(), janitor=False)
+endless = Agent("endless", model=_script(), window=Window(), compactor=False)
 payer = Agent("payer", model=_script(("pay", {"amount": 3})), tools=[pay])
 costly = Agent("costly", model="some-model", provider="ollama")
 nothing = 7

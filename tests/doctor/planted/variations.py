@@ -127,7 +127,7 @@ def grows_although_cut(db: Any) -> None:
 grows_by_pins = Agent(
     "pins", model=ScriptedModel(lambda _: "yes"), window=Window(max_tokens=4000, pinned=lambda _: True)
 )
-grows_to_the_sky = Agent("sky", model=ScriptedModel(lambda _: "yes"), window=Window(max_tokens=10**9), janitor=False)
+grows_to_the_sky = Agent("sky", model=ScriptedModel(lambda _: "yes"), window=Window(max_tokens=10**9), compactor=False)
 
 
 # -- a resume that depends on the process ----------------------------------------------------------------------------

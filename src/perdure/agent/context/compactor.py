@@ -1,4 +1,4 @@
-"""The janitor: cuts a full window, and tells in a summary what is no longer shown. Raw messages stay in the session.
+"""The compactor: cuts a full window, and tells in a summary what is no longer shown. Raw messages stay in the session.
 
 Each summary is one request and one checkpoint. A process that dies in between is followed by one that finds the window
 as it was and does the same again, which harms nobody.
@@ -15,7 +15,7 @@ from perdure.agent.context.summary_request import Plain, piece_of, shortened, su
 from perdure.agent.context.tokens import MARGIN, corrected, count_request
 from perdure.agent.context.window import Cut, Room, cut, sendable
 from perdure.agent.models import Request, text_of
-from perdure.agent.requests import note_made
+from perdure.agent.requests import note_setup
 from perdure.errors import ContextTooLong, InvalidInput, ModelError
 from perdure.model import Kind
 from perdure.state.document import plain
@@ -41,7 +41,7 @@ INSTRUCTIONS = (
 )
 
 
-class Janitor:
+class Compactor:
     """Who writes the summary of what a window no longer shows.
 
     ``model`` is who writes it (None: the agent's own); ``every`` cleans up after so many turns even when there is
@@ -57,7 +57,7 @@ class Janitor:
         instructions: str = INSTRUCTIONS,
     ) -> None:
         if every is not None and every < 1:
-            raise InvalidInput(f"the janitor comes every so many turns, at least 1, not {every}")
+            raise InvalidInput(f"the compactor comes every so many turns, at least 1, not {every}")
         if max_tokens < 1:
             raise InvalidInput(f"a summary has at least one token, not {max_tokens}")
         self.model = model
@@ -97,8 +97,8 @@ class Cleaning:
         return self._loop.agent.window
 
     @property
-    def _janitor(self) -> Janitor | None:
-        return self._loop.agent.janitor
+    def _compactor(self) -> Compactor | None:
+        return self._loop.agent.compactor
 
     # -- what the loop asks ---------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Cleaning:
         limit = self._limit()
         if limit is not None and self._counted() * self._rate() > limit:
             return FULL
-        every = self._janitor.every if self._janitor is not None else None
+        every = self._compactor.every if self._compactor is not None else None
         held = book.get("window") or {}
         shown = len(self._loop.s.messages) - held.get("from", 0)
         if every is not None and book["turn"] - held.get("turn", 0) >= every and shown > self._window.keep_recent:
@@ -155,14 +155,14 @@ class Cleaning:
         if wanted == now:
             self._stuck = loop.book["turn"]
             return False
-        told = self._janitor is None or await self._summarise(self._janitor, wanted, why, limit)
+        told = self._compactor is None or await self._summarise(self._compactor, wanted, why, limit)
         if not told and why == EVERY:
             # There is room: better to show too much than to hide what no summary tells.
             self._stuck = loop.book["turn"]
             return False
         if not told:
             loop.notes.append(f"messages before {wanted.start} left the window without a summary")
-        if not told or self._janitor is None or self._held().get("from", 0) != wanted.start:
+        if not told or self._compactor is None or self._held().get("from", 0) != wanted.start:
             self._move(wanted)
             await self._commit({}, why, told=self._held().get("told", 0))
         return True
@@ -173,7 +173,7 @@ class Cleaning:
         shown = (*now.kept, *range(now.start, len(messages)))
         # All that the request has besides messages that can be cut, and a summary as long as one may get.
         fixed = max(sent - sum(self._window.count(sendable(messages[i])) for i in shown), 0)
-        fixed += self._janitor.max_tokens if self._janitor is not None else 0
+        fixed += self._compactor.max_tokens if self._compactor is not None else 0
         rate = self._rate()
         if limit is None:
             limit = int(sent * rate) + 1
@@ -189,7 +189,7 @@ class Cleaning:
     async def _commit(self, x: dict[str, Any], why: str, *, told: int, **more: Any) -> None:
         """A checkpoint of its own for a summary, a new beginning of the window, or both."""
         loop, s = self._loop, self._loop.s
-        note_made(loop.book, loop.made())
+        note_setup(loop.book, loop.setup())
         start = self._held().get("from", 0)
         x["window"] = {"why": why, "from": start, "told": told, "waiting": self._waiting, **more}
         x["note"] = f"messages before {told} are summarised, those from {start} on are shown"
@@ -200,20 +200,20 @@ class Cleaning:
 
     # -- summarising ----------------------------------------------------------------------------------------------
 
-    async def _summarise(self, janitor: Janitor, wanted: Cut, why: str, limit: int | None) -> bool:
+    async def _summarise(self, compactor: Compactor, wanted: Cut, why: str, limit: int | None) -> bool:
         """Tell what goes out of the window in the summary, a piece per request; False when no model would do it.
 
         The last piece's checkpoint moves the window, too.
         """
         loop = self._loop
-        model = janitor.model or loop.agent.model
+        model = compactor.model or loop.agent.model
         # Notes are plain text: a provider that counts little of calls and results may count all of that.
         rate = max(self._rate(), MARGIN)
         piece = PIECE if limit is None else max(LEAST_PIECE, min(PIECE, int(limit * 0.4 / rate)))
         while (told := self._held().get("told", 0)) < wanted.start:
             messages = Plain(loop.s.messages)
             upto = piece_of(messages, told, wanted.start, piece)
-            request = summary_request(janitor.as_json(), model.name, loop.s.summary, messages, (told, upto, piece))
+            request = summary_request(compactor.as_json(), model.name, loop.s.summary, messages, (told, upto, piece))
             try:
                 with telemetry.chat(loop.agent.name, loop.s.id, request) as span:
                     answer = await model.answer(request)
@@ -227,7 +227,7 @@ class Cleaning:
                 continue
             except ModelError as e:
                 return self._gave_up(e)
-            loop.s.set_summary(shortened(text, janitor.max_tokens))
+            loop.s.set_summary(shortened(text, compactor.max_tokens))
             self._held()["told"] = upto
             if upto == wanted.start:
                 self._move(wanted)

@@ -1,4 +1,4 @@
-"""What a janitor asks a model: a pure function of the old summary and some messages."""
+"""What a compactor asks a model: a pure function of the old summary and some messages."""
 
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # Messages are any JSON: their types are looked at, not declared.
@@ -40,20 +40,20 @@ def piece_of(messages: Sequence[dict[str, Any]], start: int, end: int, piece: in
 
 
 def summary_request(
-    janitor: dict[str, Any], model: str, summary: str, messages: Sequence[dict[str, Any]], part: tuple[int, int, int]
+    compactor: dict[str, Any], model: str, summary: str, messages: Sequence[dict[str, Any]], part: tuple[int, int, int]
 ) -> Request:
     """The request for new notes from the old ones and some messages: a pure function, as that of a turn."""
     start, upto, piece = part
     said = "\n\n".join(rendered(i, messages[i], piece) for i in range(start, upto))
-    words = max(20, janitor["max_tokens"] * 2 // 3)
-    system = f"{janitor['instructions']}\n\nAt most {words} words."
+    words = max(20, compactor["max_tokens"] * 2 // 3)
+    system = f"{compactor['instructions']}\n\nAt most {words} words."
     user = f"The old notes:\n{summary or '(none)'}\n\nThe messages:\n\n{said}"
     asked = [{"role": "system", "content": system}, {"role": "user", "content": user}]
     return Request(model, asked, [], {})
 
 
 def rendered(i: int, message: dict[str, Any], piece: int) -> str:
-    """A message as the janitor reads it; a long one without its middle."""
+    """A message as the compactor reads it; a long one without its middle."""
     text = with_calls(message, "-> ")
     most = piece * BYTES_PER_TOKEN // 2
     if len(text) > most:

@@ -10,7 +10,7 @@ from perdure.agent.context.large_results import RESULTS
 from perdure.agent.context.summary_request import Plain
 from perdure.agent.models import Answer, Request
 from perdure.agent.models.recorded import answer_of
-from perdure.agent.requests import AGENT, build, is_answer, janitors_request
+from perdure.agent.requests import AGENT, build, compactors_request, is_answer
 from perdure.errors import InvalidInput
 from perdure.history.hydrate import ancestry, head_of, look, open_row, payload_of
 from perdure.kernel import Kernel
@@ -36,7 +36,7 @@ class Turn(NamedTuple):
     """An answer of the model, and all that it rests on."""
 
     step: int
-    made: dict[str, Any]
+    setup: dict[str, Any]
     context: dict[str, Any] | None
     request: Request
     answer: Answer
@@ -55,10 +55,10 @@ class Turn(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """One checkpoint of the janitor."""
+    """One checkpoint of the compactor."""
 
     step: int
-    made: dict[str, Any]
+    setup: dict[str, Any]
     about: dict[str, Any]
     """Why, from where on the window shows messages, which ones were summarised."""
     request: Request | None
@@ -100,7 +100,7 @@ def read_recording(kernel: Kernel, session: str, branch: str) -> Recording:
         apply(ops, doc)
         root = Document(doc, kernel.resolve, readonly=True).root
         book = root[BOOK].get(AGENT)
-        if is_answer(env.x) and book and "made" in book:
+        if is_answer(env.x) and book and "setup" in book:
             _tell_outcomes(last, root[STATE]["messages"], book["sent"])
             last = _turn(env, root, book, extra, unanswered if "unanswered" not in book else [])
             events.append(last)
@@ -136,7 +136,7 @@ def _turn(env: Envelope, root: Any, book: Any, extra: dict[str, Any], unanswered
     after = plain(messages[sent + 1]) if len(messages) > sent + 1 else {}
     return Turn(
         env.step,
-        plain(book["made"]),
+        plain(book["setup"]),
         plain(book.get("context")),
         build(root[STATE], book),
         answer_of(env.x, message),
@@ -152,12 +152,12 @@ def _turn(env: Envelope, root: Any, book: Any, extra: dict[str, Any], unanswered
 
 
 def _cleaned(env: Envelope, root: Any, book: Any, before: str) -> Cleaned:
-    made, window = plain(book["made"]), plain(book["window"])
+    setup, window = plain(book["setup"]), plain(book["window"])
     if "model" not in env.x:
-        return Cleaned(env.step, made, env.x["window"], None, None, window)
-    request = janitors_request(env.x, made, before, Plain(root[STATE]["messages"]))
+        return Cleaned(env.step, setup, env.x["window"], None, None, window)
+    request = compactors_request(env.x, setup, before, Plain(root[STATE]["messages"]))
     said = {"role": "assistant", "content": plain(root[STATE]["summary"])}
-    return Cleaned(env.step, made, env.x["window"], request, answer_of(env.x, said), window)
+    return Cleaned(env.step, setup, env.x["window"], request, answer_of(env.x, said), window)
 
 
 def _tell_outcomes(turn: Turn | None, messages: Any, end: int) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.agent.agent import Agent
 from perdure.agent.answer_calls import Calls
 from perdure.agent.children import registry
-from perdure.agent.context.compactor import REFUSED, Janitor
+from perdure.agent.context.compactor import REFUSED, Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.loop import Loop
 from perdure.agent.models import Answer, Request
@@ -111,8 +111,8 @@ class _Tape:
         """Nothing to release."""
 
 
-class _Janitors:
-    """The tape, as the janitor asks it."""
+class _Compactors:
+    """The tape, as the compactor asks it."""
 
     def __init__(self, tape: _Tape, name: str) -> None:
         self.name = name
@@ -151,8 +151,8 @@ class _Loop(Loop):
     recorded: dict[str, Any] | None = None
     """How the agent was made, when the recorded agent runs."""
 
-    def made(self) -> dict[str, Any]:
-        return self.recorded if self.recorded is not None else super().made()
+    def setup(self) -> dict[str, Any]:
+        return self.recorded if self.recorded is not None else super().setup()
 
 
 class _RecordedSpec(ToolSpec):
@@ -196,7 +196,7 @@ class _Replay:
         return Replayed(*where, self._turns)
 
     def _groups(self) -> Iterator[list[Event]]:
-        """Events that one round of the loop made: the janitor may need several checkpoints for one cut."""
+        """Events that one round of the loop made: the compactor may need several checkpoints for one cut."""
         group: list[Event] = []
         for event in self._recording.events:
             if group and (not isinstance(event, Cleaned) or event.about["why"] != _why(group[0])):
@@ -295,7 +295,7 @@ class _Replay:
         turn = event if isinstance(event, Turn) else turn
         limits = Limits(self._scratch.kernel.clock, max_turns=NEVER)
         loop = _Loop(self._double(event, tape, turn), self._s, limits, context=turn.context if turn else None)
-        loop.recorded = event.made if self._agent is None else None
+        loop.recorded = event.setup if self._agent is None else None
         if turn is not None and turn.reads:
             loop.book["reads"] = True
         calls = _Calls(loop)
@@ -306,21 +306,21 @@ class _Replay:
     def _model(self, event: Turn | Cleaned) -> str:
         """The name of the model that would be asked."""
         if self._agent is None:
-            return event.made["model"]
-        return registry(self._agent).get(event.made["agent"], self._agent).model.name
+            return event.setup["model"]
+        return registry(self._agent).get(event.setup["agent"], self._agent).model.name
 
     def _double(self, event: Turn | Cleaned, tape: _Tape, turn: Turn | None) -> Agent:
         """An agent that would send what the real one sends, and can neither ask nor do anything."""
         if self._agent is None:
-            return _recorded_agent(event.made, tape, turn)
+            return _recorded_agent(event.setup, tape, turn)
         # Another agent may have had the conversation by then.
-        double = copy.copy(registry(self._agent).get(event.made["agent"], self._agent))
+        double = copy.copy(registry(self._agent).get(event.setup["agent"], self._agent))
         double.model = tape
         double.tools = {name: _harmless(tool) for name, tool in double.tools.items()}
-        if double.janitor is not None:
-            name = double.janitor.model.name if double.janitor.model is not None else tape.name
-            double.janitor = copy.copy(double.janitor)
-            double.janitor.model = _Janitors(tape, name)
+        if double.compactor is not None:
+            name = double.compactor.model.name if double.compactor.model is not None else tape.name
+            double.compactor = copy.copy(double.compactor)
+            double.compactor.model = _Compactors(tape, name)
         return double
 
 
@@ -334,27 +334,27 @@ class _RecordedAgent(Agent):
         return self.turn is None or self.turn.nudge is None
 
 
-def _recorded_agent(made: dict[str, Any], tape: _Tape, turn: Turn | None) -> Agent:
-    window = dict(made["window"])
+def _recorded_agent(setup: dict[str, Any], tape: _Tape, turn: Turn | None) -> Agent:
+    window = dict(setup["window"])
     if window.pop("own"):
         raise InvalidInput(
             "this session's window was computed by functions of its program: name the agent to replay it"
         )
-    kept = made["janitor"]
-    janitor = False
+    kept = setup["compactor"]
+    compactor = False
     if kept is not None:
-        janitor = Janitor(
-            model=_Janitors(tape, kept["model"] or tape.name), every=kept["every"], max_tokens=kept["max_tokens"],
+        compactor = Compactor(
+            model=_Compactors(tape, kept["model"] or tape.name), every=kept["every"], max_tokens=kept["max_tokens"],
             instructions=kept["instructions"],
         )  # fmt: skip
     agent = _RecordedAgent(
-        made["agent"], model=tape, instructions=made["instructions"], version=made["version"], params=made["params"],
-        window=Window(window.pop("max_tokens"), **window), janitor=janitor,
+        setup["agent"], model=tape, instructions=setup["instructions"], version=setup["version"], params=setup["params"],
+        window=Window(window.pop("max_tokens"), **window), compactor=compactor,
         nudge=(turn.nudge if turn is not None else None) or "",
     )  # fmt: skip
     agent.turn = turn
-    for described in made["tools"]:
-        tool = _harmless(Tool(_refuse, name=described["name"], version=made["versions"].get(described["name"], "1")))
+    for described in setup["tools"]:
+        tool = _harmless(Tool(_refuse, name=described["name"], version=setup["versions"].get(described["name"], "1")))
         agent.tools[tool.name] = tool
         agent.specs[tool.name] = _RecordedSpec(described, tool)
     return agent

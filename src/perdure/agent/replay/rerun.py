@@ -63,7 +63,7 @@ async def rerun(
             await s.commit(f"replay of step {at} of branch {branch}")
         most = agent.max_turns if max_turns is None else max_turns
         loop = Loop(agent, s, Limits(db.kernel.clock, max_turns=most), context=start.context, db=db)
-        loop.deaf = True
+        loop.ignores_inbox = True
         return Rerun(new, await loop.go())
 
 

@@ -206,7 +206,7 @@ class Moment(NamedTuple):
     def made(self) -> dict[str, Any]:
         """How the agent was made, as the session recorded it; empty when no agent has worked on it."""
         notes: dict[str, Any] = self.book.get(AGENT) or {}
-        return notes.get("made") or {}
+        return notes.get("setup") or {}
 
 
 def open_moment(kernel: Kernel, spot: Spot) -> Moment:
