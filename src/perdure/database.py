@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from perdure.kernel import Kernel
     from perdure.session.handle import SessionFlows
 
+NOW = "now"
+"""The cursor of whoever wants only the changes that come from now on."""
+
 
 class CatalogueFlows:
     """The flows of a database that are about its sessions as a whole."""
@@ -408,8 +411,16 @@ class DatabaseFlows(CatalogueFlows, Upkeep, BlobFlows, WakeFlows):
         return (yield Do(look, (self.kernel, check_session(session))))
 
     def _changes_flow(self, after: str | None = None, limit: int = 1000) -> Flow[ChangePage]:
-        """Commits after a cursor: at least once, in order within a session."""
+        """Commits after a cursor: at least once, in order within a session. None: from the oldest; "now": none before.
+
+        ``CursorExpired`` says that some were trimmed before they were read: list the sessions again, go on from "now".
+        """
         self._usable()
+        if after == NOW:
+            # Knows the cursors of every store, so it is not loaded before somebody asks.
+            from perdure.stores.latest import latest
+
+            return ChangePage((), (yield Do(latest, (self.kernel.store,))))
         return (yield Do(self.kernel.store.changes, (after, limit)))
 
     # -- the inbox ----------------------------------------------------------------------------------------------
@@ -529,12 +540,18 @@ class Database(DatabaseFlows):
         self, after: str | None = None, *, poll: float = 0.2, stop: threading.Event | None = None
     ) -> Iterator[Any]:
         """Changes as they happen, for ever or until ``stop`` is set."""
-        stop = stop or threading.Event()
-        cursor = after
-        while not stop.is_set():
-            page = self.changes(cursor)
+        for page in self.watch_pages(after, poll=poll, stop=stop):
             yield from page.items
-            cursor = page.cursor
+
+    def watch_pages(
+        self, after: str | None = None, *, limit: int = 1000, poll: float = 0.2, stop: threading.Event | None = None
+    ) -> Iterator[ChangePage]:
+        """Changes as they happen, in pages with the cursor behind them; an empty page when there is nothing new."""
+        stop = stop or threading.Event()
+        while not stop.is_set():
+            page = self.changes(after, limit)
+            yield page
+            after = page.cursor
             if not page.items:
                 stop.wait(poll)
 

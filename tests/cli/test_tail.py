@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 CHANGE = ["session", "branch", "line", "step", "id", "kind", "status", "at", "cursor"]
-EVENT = ["kind", "session", "step", "data"]
+EVENT = ["kind", "session", "step", "data", "position"]
 
 
 def lines(text: str) -> list[Any]:

@@ -8,16 +8,15 @@ import pytest
 
 import perdure
 from perdure import Agent, ScriptedModel
-from perdure.agent.session_stream import live_of, seal_piece
-from perdure.server.session_stream import BEGINNING, Along, Place, parse
-from perdure.stores.latest import latest
+from perdure.agent.run_events import Piece, live_of, seal_pieces
+from perdure.agent.session_stream import SessionReader
 from tests.store_urls import STORES, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from perdure.server.sse import Event
+    from perdure.agent.run_events import Event
 
 
 @pytest.fixture
@@ -28,30 +27,33 @@ def db(tmp_path: Path) -> Iterator[perdure.Database]:
         yield db
 
 
-def say(db: perdure.Database, session: perdure.Session, step: int, offset: int, text: str, **more: Any) -> None:
-    """A piece of an answer, as a worker tells it."""
-    piece = {"w": session.fence, "s": step, "a": 1, "o": offset, "t": text, **more}
+def say(
+    db: perdure.Database, session: perdure.Session, step: int, offset: int, text: str, branch: str = "main"
+) -> None:
+    """A piece of an answer, as a worker publishes it."""
     live = live_of(db.kernel)
     assert live is not None
-    live.say("s", seal_piece(db.kernel, "s", [piece]))
+    live.say("s", seal_pieces(db.kernel, "s", [Piece(session.fence or 0, step, 1, offset, text, branch)]))
 
 
-def told(along: Along) -> list[tuple[str, Any]]:
+def told(along: SessionReader) -> list[tuple[str, Any]]:
     """What a look tells, in short."""
-    return [(e.kind, e.data.get("text", e.data.get("step"))) for e in along.look()]
+    return [(e.kind, e.data.get("text", e.data.get("step"))) for e in along.read()]
 
 
-def reader(db: perdure.Database, place: Place | None = None, branch: str = "main") -> tuple[Along, list[Event]]:
-    """Somebody who begins at a place."""
-    along = Along(db.kernel, "s", branch)
-    return along, along.begin(place)
+def reader(
+    db: perdure.Database, after: int | str | None = None, branch: str = "main"
+) -> tuple[SessionReader, list[Event]]:
+    """Somebody who begins somewhere."""
+    along = SessionReader(db.kernel, "s", branch)
+    return along, along.begin(after)
 
 
 def test_a_piece_is_told_to_the_readers_of_its_branch_alone(db: perdure.Database):
     with db.session("s") as s:
         s.fork("other")
         main, other = reader(db)[0], reader(db, branch="other")[0]
-        say(db, s, 3, 0, "hello", b="other")
+        say(db, s, 3, 0, "hello", branch="other")
         assert told(main) == []
         assert told(other) == [("delta", "hello")]
         say(db, s, 2, 0, "hi")
@@ -63,9 +65,9 @@ def test_whoever_comes_back_is_told_only_what_is_new_and_what_is_void_is_taken_b
     with db.session("s") as s:
         along = reader(db)[0]
         say(db, s, 2, 0, "one ")
-        (first,) = along.look()
+        (first,) = along.read()
         say(db, s, 2, 4, "two ")
-        again = reader(db, parse(first.id))[0]
+        again = reader(db, first.position)[0]
         assert told(again) == [("delta", "two ")]
         assert told(again) == []
         # Another attempt says something else under the same number: what was told does not fit.
@@ -73,10 +75,10 @@ def test_whoever_comes_back_is_told_only_what_is_new_and_what_is_void_is_taken_b
         assert live is not None
         live.hush("s")
         say(db, s, 2, 0, "uno dos")
-        assert told(reader(db, parse(first.id))[0]) == [("retracted", 2), ("delta", "uno dos")]
+        assert told(reader(db, first.position)[0]) == [("retracted", 2), ("delta", "uno dos")]
         assert told(reader(db)[0]) == [("delta", "uno dos")]
     # The worker is gone, and what it said with it.
-    assert told(reader(db, parse(first.id))[0]) == [("retracted", 2)]
+    assert told(reader(db, first.position)[0]) == [("retracted", 2)]
     assert told(reader(db)[0]) == []
     with db.session("s"):
         # Somebody else has the lease: what is still lying there is not theirs.
@@ -96,10 +98,10 @@ def test_a_piece_that_was_lost_makes_the_rest_wait_for_the_commit(db: perdure.Da
 
 
 def test_a_session_that_began_anew_is_said_to_be_another_one(db: perdure.Database):
-    along, first = reader(db, BEGINNING)
+    along, first = reader(db, 0)
     assert first == []
     assert told(along) == [("step", 1)]
-    place = along.place
+    place = str(along.position)
     db.kernel.store.drop("s", None, "deleted")
     assert [k for k, _ in told(along)] == ["rescan"]
     with db.session("s") as s:
@@ -110,21 +112,21 @@ def test_a_session_that_began_anew_is_said_to_be_another_one(db: perdure.Databas
 
 
 def test_a_commit_that_retention_has_dropped_cannot_be_gone_on_from(db: perdure.Database):
-    places: list[Place] = []
+    places: list[str] = []
     along = reader(db)[0]
     with db.session("s") as s:
         for n in range(40):
             s.vars["n"] = n
             s.commit()
-            list(along.look())
-            places.append(along.place)
+            list(along.read())
+            places.append(str(along.position))
     db.prune("s", keep_last=3)
     assert [e.kind for e in reader(db, places[2])[1]] == ["rescan"]
     again, first = reader(db, places[-2])
     assert first == []
     assert told(again) == [("step", 41)]
     # From the beginning there is what retention has left.
-    assert [step for _, step in told(reader(db, BEGINNING)[0])][-1] == 41
+    assert [step for _, step in told(reader(db, 0)[0])][-1] == 41
 
 
 def test_what_retention_has_left_is_told_however_much_it_has_dropped(db: perdure.Database):
@@ -138,7 +140,7 @@ def test_what_retention_has_left_is_told_however_much_it_has_dropped(db: perdure
     every = [c.step for c in db.history("s", limit=1000)][::-1]
     assert every[-3:] == [259, 260, 261]
     assert every[-4] < 100, "there is no gap"
-    along = reader(db, BEGINNING)[0]
+    along = reader(db, 0)[0]
     assert [step for _, step in told(along)] == every
     assert told(along) == []
 
@@ -158,7 +160,7 @@ def test_commits_and_answers_come_once_in_order_on_every_store(tmp_path: Path, k
             s.commit()
         assert told(along) == [("step", 101), ("step", 102)]
         db.compact("s")
-        seen = [(e.data["line"], e.data["step"]) for e in reader(db, BEGINNING)[0].look()]
+        seen = [(e.data["line"], e.data["step"]) for e in reader(db, 0)[0].read()]
         assert seen == [(0, n) for n in range(1, 251)] + [(1, 101), (1, 102)]
 
 
@@ -171,7 +173,7 @@ def test_a_cursor_of_now_gives_what_comes_and_nothing_before(tmp_path: Path, kin
                     for n in range(before):
                         s.vars["n"] = n
                         s.commit()
-            cursor = latest(db.kernel.store)
+            cursor = db.changes("now").cursor
             assert db.changes(cursor).items == ()
             for name in ("a", "c"):
                 with db.session(name) as s:
