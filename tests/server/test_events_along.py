@@ -145,6 +145,76 @@ def test_what_retention_has_left_is_told_however_much_it_has_dropped(db: perdure
     assert told(along) == []
 
 
+def test_a_line_that_was_left_is_told_to_its_end_over_what_retention_has_dropped(db: perdure.Database):
+    with db.session("s") as s:
+        for n in range(260):
+            s.vars["n"] = n
+            s.commit()
+            if n == 5:
+                s.tag("early")
+        s.rewind(7)
+    db.prune("s", keep_last=3)
+    steps = [(e.data["line"], e.data["step"]) for e in reader(db, 0)[0].read()]
+    assert steps[-2][1] == 261, "the last of the line that was left"
+    assert steps[-1][1] == 8
+    assert steps == sorted(set(steps))
+    assert len(steps) < 100, "there is no gap"
+
+
+def test_whoever_names_a_step_gets_what_came_after_it(db: perdure.Database):
+    with db.session("s") as s:
+        for n in range(9):
+            s.vars["n"] = n
+            s.commit()
+        s.rewind(4)
+    for after in (0, 3, 5, 1000):
+        along, first = reader(db, after)
+        assert first == []
+        lines = [(0, n) for n in range(1, 11)] + [(1, 5)]
+        # Step 5 is one of the present line; whoever names it has left the old one behind.
+        gone = {0: 0, 3: 3, 5: 11, 1000: 11}[after]
+        assert [(e.data["line"], e.data["step"]) for e in along.read()] == lines[gone:]
+        assert list(along.read()) == []
+    db.prune("s", keep_last=1)
+    assert told(reader(db, 3)[0])[-1] == ("step", 5)
+
+
+def test_a_store_that_cannot_be_asked_moves_nobody(db: perdure.Database, monkeypatch: pytest.MonkeyPatch):
+    along = reader(db, 0)[0]
+    assert told(along) == [("step", 1)]
+    with db.session("s") as s:
+        say(db, s, 3, 0, "hello")
+        s.vars["n"] = 1
+        s.commit()
+
+        def broken(*_: Any) -> Any:
+            raise perdure.Unavailable("not now")
+
+        with monkeypatch.context() as m:
+            m.setattr(db.kernel.store, "slice", broken)
+            with pytest.raises(perdure.Unavailable):
+                told(along)
+            with pytest.raises(perdure.Unavailable):
+                reader(db, str(along.position))
+        assert told(along) == [("step", 2), ("delta", "hello")]
+
+
+def test_a_run_has_ended_only_when_all_of_it_was_told(db: perdure.Database):
+    along = reader(db, 0)[0]
+    assert along.ended() is None
+    assert told(along) == [("step", 1)]
+    db.post("s", "hello")
+    assert along.ended() is None
+    with db.session("s") as s:
+        s.take()
+        s.commit()
+    assert along.ended() is None, "somebody has answered it since"
+    assert told(along) == [("step", 2)]
+    end = along.ended()
+    assert end is not None
+    assert (end.kind, end.step, end.data) == ("ended", 2, {"status": "idle"})
+
+
 @pytest.mark.parametrize("kind", STORES)
 def test_commits_and_answers_come_once_in_order_on_every_store(tmp_path: Path, kind: str):
     with perdure.open(url_of(kind, tmp_path)) as db:
@@ -160,6 +230,8 @@ def test_commits_and_answers_come_once_in_order_on_every_store(tmp_path: Path, k
             s.commit()
         assert told(along) == [("step", 101), ("step", 102)]
         db.compact("s")
+        # A line that there never was.
+        assert [e.kind for e in reader(db, "7.3.aabbccddeeff")[1]] == ["rescan"]
         seen = [(e.data["line"], e.data["step"]) for e in reader(db, 0)[0].read()]
         assert seen == [(0, n) for n in range(1, 251)] + [(1, 101), (1, 102)]
 

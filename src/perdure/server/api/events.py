@@ -54,7 +54,9 @@ async def _changes(ctx: Ctx, cursor: str | None, expired: bool) -> AsyncGenerato
                 yield ServerEvent(RESCAN, cursor, {"reason": reason})
             async for page in ctx.db.watch_pages(cursor, limit=PAGE, poll=POLL):
                 cursor = page.cursor
-                items = [Change(**{**c._asdict(), "id": c.id.hex()}) for c in page.items]
+                items = [
+                    Change(c.session, c.branch, c.line, c.step, c.id.hex(), c.kind, c.status, c.at) for c in page.items
+                ]
                 yield ServerEvent("changes", cursor, Changes(changes=items)) if items else None
         except CursorExpired:
             expired = True
