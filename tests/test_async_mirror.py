@@ -13,7 +13,7 @@ from perdure import AsyncDatabase, AsyncSession, Database, Session
 PAIRS = [(Session, AsyncSession), (Database, AsyncDatabase)]
 ONLY_BLOCKING = {"__enter__", "__exit__"}
 ONLY_AWAITED = {"__aenter__", "__aexit__", "bridge"}
-DIFFERENT = {"watch"}
+DIFFERENT = {"watch", "watch_pages"}
 """Blocking iteration is stopped by an event; awaited iteration is simply left."""
 
 
@@ -59,7 +59,9 @@ def test_what_waits_is_awaited_and_what_does_not_is_shared(blocking: type, await
 
 def test_iteration_differs_only_in_how_it_is_stopped():
     assert [name for name, _, _ in shape(AsyncDatabase.watch)] == ["self", "after", "poll"]
-    assert [name for name, _, _ in shape(Database.watch)] == ["self", "after", "poll", "stop"]
+    for awaited, blocking in ((AsyncDatabase.watch, Database.watch), (AsyncDatabase.watch_pages, Database.watch_pages)):
+        assert [*shape(awaited), shape(blocking)[-1]] == shape(blocking)
+        assert shape(blocking)[-1][0] == "stop"
 
 
 def test_both_are_opened_alike():

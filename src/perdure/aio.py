@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 
     from perdure.kernel import Kernel
+    from perdure.model import ChangePage
     from perdure.system.flow import Flow
 
 P = ParamSpec("P")
@@ -153,12 +154,18 @@ class AsyncDatabase(DatabaseHandle):
 
     async def watch(self, after: str | None = None, *, poll: float = 0.2) -> AsyncIterator[Any]:
         """Changes as they happen, until the iteration is left."""
-        cursor = after
-        while True:
-            page = await self.changes(cursor)
+        async for page in self.watch_pages(after, poll=poll):
             for item in page.items:
                 yield item
-            cursor = page.cursor
+
+    async def watch_pages(
+        self, after: str | None = None, *, limit: int = 1000, poll: float = 0.2
+    ) -> AsyncIterator[ChangePage]:
+        """Changes as they happen, in pages with the cursor behind them; an empty page when there is nothing new."""
+        while True:
+            page = await self.changes(after, limit)
+            yield page
+            after = page.cursor
             if not page.items:
                 await asyncio.sleep(poll)
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from perdure.kernel import Kernel
+    from perdure.model import ChangePage
 
 EFFECTS = ("reuse", "dry", "live")
 
@@ -321,12 +322,18 @@ class Database(DatabaseHandle):
         self, after: str | None = None, *, poll: float = 0.2, stop: threading.Event | None = None
     ) -> Iterator[Any]:
         """Changes as they happen, for ever or until ``stop`` is set."""
-        stop = stop or threading.Event()
-        cursor = after
-        while not stop.is_set():
-            page = self.changes(cursor)
+        for page in self.watch_pages(after, poll=poll, stop=stop):
             yield from page.items
-            cursor = page.cursor
+
+    def watch_pages(
+        self, after: str | None = None, *, limit: int = 1000, poll: float = 0.2, stop: threading.Event | None = None
+    ) -> Iterator[ChangePage]:
+        """Changes as they happen, in pages with the cursor behind them; an empty page when there is nothing new."""
+        stop = stop or threading.Event()
+        while not stop.is_set():
+            page = self.changes(after, limit)
+            yield page
+            after = page.cursor
             if not page.items:
                 stop.wait(poll)
 

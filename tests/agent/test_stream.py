@@ -1,7 +1,5 @@
 """Streaming: deltas are provisional until committed or retracted, in this process and in others."""
 
-# pyright: reportPrivateUsage=false
-# A reader is looked at step by step.
 from __future__ import annotations
 
 import asyncio
@@ -12,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure.agent import session_stream
+from perdure.agent import run_events
 from perdure.agent.agent import Agent
 from perdure.agent.models import Answer, Delta
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.run_events import Event, Feed
-from perdure.agent.session_stream import follow, live_of, open_piece, seal_piece
+from perdure.agent.run_events import Event, Feed, Piece, live_of, open_pieces, seal_pieces
+from perdure.agent.session_stream import SessionReader, follow
 from perdure.errors import ModelUnavailable
 from perdure.stores.live import FolderLive
 from tests.agent.worker import WORDS, start
@@ -184,14 +182,15 @@ def test_a_file_that_was_made_just_now_says_nothing_yet(tmp_path: Path):
 
 def test_a_piece_that_was_altered_is_not_shown(tmp_path: Path):
     with perdure.open("memory://", keys=b"k" * 32) as db:
-        sealed = seal_piece(db.kernel, "s", [{"t": "hello"}])
-        assert open_piece(db.kernel, "s", sealed) == [{"t": "hello"}]
-        assert open_piece(db.kernel, "t", sealed) is None
+        piece = Piece(7, 1, 1, 0, "hello")
+        sealed = seal_pieces(db.kernel, "s", [piece])
+        assert open_pieces(db.kernel, "s", sealed) == [piece]
+        assert open_pieces(db.kernel, "t", sealed) == []
         for at in range(len(sealed)):
-            assert open_piece(db.kernel, "s", sealed[:at]) is None
+            assert open_pieces(db.kernel, "s", sealed[:at]) == []
             changed = bytearray(sealed)
             changed[at] ^= 1
-            assert open_piece(db.kernel, "s", bytes(changed)) is None
+            assert open_pieces(db.kernel, "s", bytes(changed)) == []
 
 
 def test_a_way_that_is_broken_fails_nothing(tmp_path: Path):
@@ -217,8 +216,8 @@ def test_a_way_that_hangs_slows_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
         hush = hear = say
 
-    monkeypatch.setattr(session_stream, "live_of", lambda _: Hanging())
-    monkeypatch.setattr(session_stream, "BATCH", 0.0)
+    monkeypatch.setattr(run_events, "live_of", lambda _: Hanging())
+    monkeypatch.setattr(run_events, "BATCH", 0.0)
     agent = Agent("a", model=ScriptedModel(lambda _: "word " * 1000, delay=0.01))
 
     async def work() -> None:
@@ -246,17 +245,18 @@ def test_what_was_seen_of_another_attempt_is_retracted_by_the_commit(tmp_path: P
 
     async def work() -> None:
         async with opened(tmp_path) as db:
-            reader = session_stream._Reader(db, "s")
-            await reader.begin(None)
+            reader = SessionReader(db.kernel, "s")
+            reader.begin(None)
             async with db.session("s") as s:
-                piece = {"w": s.fence, "s": 1, "a": 1, "o": 0, "t": "I thi"}
                 way = live_of(db.kernel)
                 assert way is not None
-                way.say("s", seal_piece(db.kernel, "s", [piece]))
-                assert [e.kind for e in await reader.look()] == ["delta"]
+                way.say("s", seal_pieces(db.kernel, "s", [Piece(s.fence or 0, 1, 1, 0, "I thi")]))
+                assert [e.kind for e in reader.read()] == ["delta"]
+                assert reader.ended() is None
             await agent.run(db, session="s", message="go")
-            events = await reader.look()
-            assert [e.kind for e in events] == ["retracted", "committed", "ended"]
+            events = [*reader.read(), reader.ended()]
+            assert [e.kind for e in events if e is not None] == ["retracted", "committed", "ended"]
+            assert events[1] is not None
             assert events[1].data["text"] == "Here I am"
 
     play(work())

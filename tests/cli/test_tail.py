@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 CHANGE = ["session", "branch", "line", "step", "id", "kind", "status", "at", "cursor"]
-EVENT = ["kind", "session", "step", "data"]
+EVENT = ["kind", "session", "step", "data", "position"]
 
 
 def lines(text: str) -> list[Any]:
@@ -85,6 +85,10 @@ def test_one_session_is_told_until_its_run_has_ended(command: Command, tmp_path:
     shown = command("tail", "s", "--after", "0", "--once")
     assert shown.out.splitlines()[-1] == "booked 7"
     assert command("tail", "s", "--once").out == ""
+    # Who was cut off goes on right there; all of it was told before, up to the end of the run.
+    rest = lines(command("tail", "s", "--after", events[0]["position"], "--json").out)
+    assert rest[:-1] == events[1:]
+    assert rest[-1]["kind"] == "ended"
 
 
 def test_hostile_words_are_only_text(command: Command, tmp_path: Path):
@@ -99,7 +103,14 @@ def test_hostile_words_are_only_text(command: Command, tmp_path: Path):
 
 
 def test_what_makes_no_sense(command: Command, trip: Path):
-    for argv in (("trip", "--all"), ("--after", "1"), ("--since", "x", "--all"), ("--since", "no cursor", "--once")):
+    for argv in (
+        ("trip", "--all"),
+        ("--after", "1"),
+        ("trip", "--after", "x"),
+        ("trip", "--after", "-1"),
+        ("--since", "x", "--all"),
+        ("--since", "no cursor", "--once"),
+    ):
         found = command("tail", *argv)
         assert (found.code, found.err.count("\n")) == (2, 1), argv
     assert command("tail", "nobody", "--once").code == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
 from contextlib import contextmanager
@@ -247,6 +248,27 @@ def test_a_place_that_is_gone_is_said_so(tmp_path: Path):
             assert (answer.status_code, answer.json()["type"]) == (422, "urn:perdure:error:invalid-input")
         answer = httpx.get(f"{server.base}/api/v1/events", params={"after": "nonsense"}, headers=BEARER)
         assert answer.status_code == 422
+
+
+def test_browsers_are_told_that_what_they_show_has_changed_and_streams_end_with_the_server(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, serving(url, tmp_path) as server, httpx.Client(headers=BEARER, timeout=30) as client:
+        with db.session("s/1") as s:
+            s.commit()
+        wanted = {"topic": ["session:s%2F1", "sessions"]}
+        with client.stream("GET", f"{server.base}/live", params=wanted) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            told = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
+            first = dict([next(told), next(told)])
+            assert set(first) == set(wanted["topic"])
+            with db.session("s/1") as s:
+                s.vars["n"] = 1
+                s.commit()
+            assert all(mark != first[topic] for topic, mark in (next(told), next(told)))
+            assert server.kill(signal.SIGTERM) in (0, -signal.SIGTERM)
+            for _ in told:
+                pass
+        assert "Traceback" not in server.said()
 
 
 def test_a_server_told_to_go_ends_its_streams_and_goes(tmp_path: Path):

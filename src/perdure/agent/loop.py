@@ -23,10 +23,9 @@ from perdure.agent.context.recall import recall_spec
 from perdure.agent.models import Answer, Delta, text_of
 from perdure.agent.models.parts import unpacked
 from perdure.agent.requests import AGENT, build, note
-from perdure.agent.run_events import Event
+from perdure.agent.run_events import Event, Publisher
 from perdure.agent.run_limits import Limits
 from perdure.agent.run_result import Doubt, RunResult, Spent
-from perdure.agent.session_stream import Speaker
 from perdure.agent.upgrades import upgrade
 from perdure.errors import ContextTooLong, ModelError
 from perdure.model import Kind, Status
@@ -83,7 +82,7 @@ class Loop:
         self.ignores_inbox = False
         """Whether the inbox is left alone: what is posted there is meant for another line."""
         self._tell = tell
-        self._speaker = Speaker(db, session) if live and db is not None else None
+        self._speaker = Publisher(db, session) if live and db is not None else None
         self._unwritten: list[str] = []
         self.own: dict[str, ToolSpec] = {}
         """Tools that are not the agent's but the session's."""
@@ -131,7 +130,7 @@ class Loop:
         if self._tell is not None:
             self._tell(event)
         if self._speaker is not None:
-            self._speaker.tell(event)
+            self._speaker.publish(event)
 
     # -- going round ----------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,13 +13,12 @@ import typer
 from perdure.cli.which_database import BlobsAt, Store, open_existing, open_existing_async
 
 if TYPE_CHECKING:
+    from perdure.agent.run_events import Event
     from perdure.cli.chat import Screen
     from perdure.database import Database
     from perdure.model import Change
 
 STOPPED = 130
-POLL = 0.2
-PAGE = 1000
 _STYLES = {"in_doubt": "bold red", "failed": "red", "waiting_approval": "yellow"}
 
 
@@ -34,8 +34,10 @@ def tail(
     store: Store = None,
     blobs: BlobsAt = None,
     after: Annotated[
-        int | None,
-        typer.Option(metavar="STEP", min=0, help="With SESSION: begin after this step; else with what comes now."),
+        str | None,
+        typer.Option(
+            metavar="STEP", help="With SESSION: begin after this step, or position of --json; else with what comes now."
+        ),
     ] = None,
     since: Annotated[
         str | None,
@@ -50,6 +52,7 @@ def tail(
     Of one session the agent's words are shown while it says them; that ends when its run has ended.
     """
     from perdure.errors import InvalidInput
+    from perdure.history.reader import NOW
 
     if session is not None and (since is not None or everything):
         raise InvalidInput("--since and --all go without SESSION; with one say --after STEP")
@@ -60,32 +63,24 @@ def tail(
     try:
         if session is None:
             with open_existing(store, blobs) as db:
-                _changes(db, since, everything=everything, once=once, as_json=as_json)
+                _changes(db, None if everything else NOW if since is None else since, once=once, as_json=as_json)
         else:
-            asyncio.run(_session(session, store, blobs, after, once=once, as_json=as_json))
+            # Digits alone are a step; a position has dots.
+            begin = int(after) if after is not None and after.isdecimal() and len(after) < 16 else after
+            asyncio.run(_session(session, store, blobs, begin, once=once, as_json=as_json))
     except KeyboardInterrupt:
         raise typer.Exit(STOPPED) from None
 
 
-def _changes(db: Database, cursor: str | None, *, everything: bool, once: bool, as_json: bool) -> None:
-    import time
-
-    from perdure.stores.latest import latest
-
-    if cursor is None and not everything:
-        cursor = latest(db.kernel.store)
-    while True:
-        page = db.changes(cursor, PAGE)
+def _changes(db: Database, after: str | None, *, once: bool, as_json: bool) -> None:
+    for page in db.watch_pages(after):
         for number, change in enumerate(page.items, 1):
             # Whoever goes on after a cursor must have had all that comes before it.
             _print_change(change, page.cursor if number == len(page.items) else None, as_json=as_json)
         # Whoever reads along through a pipe sees it now, not when some thousand characters have come together.
         sys.stdout.flush()
-        cursor = page.cursor
-        if not page.items:
-            if once:
-                return
-            time.sleep(POLL)
+        if once and not page.items:
+            return
 
 
 def _print_change(change: Change, cursor: str | None, *, as_json: bool) -> None:
@@ -109,30 +104,34 @@ def _print_line(value: dict[str, Any]) -> None:
 
 
 async def _session(
-    session: str, store: str | None, blobs: str | None, after: int | None, *, once: bool, as_json: bool
+    session: str, store: str | None, blobs: str | None, after: int | str | None, *, once: bool, as_json: bool
 ) -> None:
-    from perdure.agent.session_stream import follow
+    from perdure.agent.session_stream import SessionReader, follow
     from perdure.cli.chat import Screen
 
     screen = None if as_json else Screen()
+
+    def show(event: Event) -> None:
+        if screen is None:
+            _print_line(event._asdict())
+        else:
+            _show(screen, event)
+            sys.stdout.flush()
+
     async with open_existing_async(store, blobs) as db:
-        row = await db.look(session)
-        head = next((h.step for h in row.heads if h.branch == "main"), 0)
-        if once and (after is None or after >= head):
-            return
-        async for event in follow(db, session, after=after):
-            if screen is None:
-                _print_line(event._asdict())
-            else:
-                _show(screen, event)
-                sys.stdout.flush()
-            if once and event.kind in ("step", "committed") and event.step >= head:
-                break
+        await db.look(session)
+        if once:
+            reader = SessionReader(db.kernel, session)
+            for event in chain(reader.begin(after), reader.read()):
+                show(event)
+        else:
+            async for event in follow(db, session, after=after):
+                show(event)
     if screen is not None:
         screen.end_line()
 
 
-def _show(screen: Screen, event: Any) -> None:
+def _show(screen: Screen, event: Event) -> None:
     from perdure.cli.terminal_text import cut
 
     if event.kind == "step":

@@ -70,16 +70,6 @@ def _start_parent(env: Envelope, where: str, before: Point | None) -> tuple[byte
     return env.parent, origin[2]
 
 
-def point_of(kernel: Kernel, session: str, row: Row, packs: PackReader, before: Point | None) -> Point:
-    """Verify one row as :func:`open_row` does; one that an anchor stands for needs nothing before it."""
-    point = packs.anchored(row.line, row.step) if not row.envelope else None
-    if point is None:
-        return open_row(kernel, session, row, packs, before)[0]
-    if (point.envelope.id, point.digest) != (row.id, row.digest):
-        raise Corrupted(where_is(session, row.line, row.step), "its anchor is about another checkpoint")
-    return point
-
-
 def open_rows(
     kernel: Kernel, session: str, bundle: Bundle, packs: PackReader, before: Point | None
 ) -> Iterator[tuple[Point, Body]]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from perdure.system.handle_guard import HandleGuard
 
 At = int | str | None
+NOW = "now"
+"""The cursor of whoever wants only the changes that come from now on."""
 
 
 class Reader:
@@ -115,6 +117,14 @@ class Reader:
         return (yield Do(self._kernel.store.counts))
 
     def changes(self, after: str | None = None, limit: int = 1000) -> Flow[ChangePage]:
-        """Commits after a cursor: at least once, in order within a session."""
+        """Commits after a cursor: at least once, in order within a session. None: from the oldest; "now": none before.
+
+        ``CursorExpired`` says that some were trimmed before they were read: list the sessions again, go on from "now".
+        """
         self._guard.check()
+        if after == NOW:
+            # Knows the cursors of every store, so it is not loaded before somebody asks.
+            from perdure.stores.latest import latest
+
+            return ChangePage((), (yield Do(latest, (self._kernel.store,))))
         return (yield Do(self._kernel.store.changes, (after, limit)))

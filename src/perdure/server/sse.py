@@ -1,4 +1,4 @@
-"""Server-sent events: how they are written, and a stream of them that ends when its reader, or the server, goes."""
+"""Server-sent events: how they are written, and streams of them that end when the reader, or the server, goes."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ MOST = 500
 """Streams at once."""
 LONGEST_ID = 8000
 """Characters of an id that a reader can send back in a header."""
-RESCAN = "rescan"
+NO_ID = "rescan"
 """The id of an event that nobody can go on from."""
 
 
-class Event(NamedTuple):
-    """One event; ``id`` is where to go on after it."""
+class ServerEvent(NamedTuple):
+    """One event; ``id`` is where to go on after it, "" when nobody goes on from there."""
 
     kind: str
     id: str
     data: Any
 
 
-def written(event: Event) -> bytes:
+def written(event: ServerEvent) -> bytes:
     """An event as it is sent. Its data is one line of JSON: nothing in it can end the event.
 
-    >>> written(Event("step", "0.1.ab", {"text": "a\\nb"}))
+    >>> written(ServerEvent("step", "0.1.ab", {"text": "a\\nb"}))
     b'id: 0.1.ab\\nevent: step\\ndata: {"text":"a\\\\nb"}\\n\\n'
     """
-    id = event.id if len(event.id) <= LONGEST_ID and event.id.isascii() and event.id.isprintable() else RESCAN
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (id.encode(), event.kind.encode(), msgspec.json.encode(event.data))
+    fits = len(event.id) <= LONGEST_ID and event.id.isascii() and event.id.isprintable()
+    id = b"id: %b\n" % (event.id if fits else NO_ID).encode() if event.id else b""
+    return b"%bevent: %b\ndata: %b\n\n" % (id, event.kind.encode(), msgspec.json.encode(event.data))
 
 
 def last_event_id(call: Call[Any, None], asked: str | None) -> str | None:
@@ -63,7 +64,7 @@ class Streams:
         self._open = 0
         self._most = most
 
-    def answer(self, ctx: Ctx, events: AsyncGenerator[Event | None]) -> Answer:
+    def answer(self, ctx: Ctx, events: AsyncGenerator[ServerEvent | None]) -> Answer:
         """Send events as they come; None means that there is nothing new."""
         if self._open >= self._most:
             raise Refusal(503, "too-many", f"{self._most} streams are open already: close one", Retry_After="5")
@@ -78,10 +79,10 @@ class Streams:
         return Answer(send_all)
 
 
-async def _stream(ctx: Ctx, events: AsyncGenerator[Event | None], send: Send, receive: Receive) -> None:
+async def _stream(ctx: Ctx, events: AsyncGenerator[ServerEvent | None], send: Send, receive: Receive) -> None:
     headers = [(b"content-type", SSE.encode()), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    work = asyncio.ensure_future(_told(events, send))
+    work = asyncio.ensure_future(_send_events(events, send))
     gone = asyncio.ensure_future(_gone(receive))
     closing = asyncio.ensure_future(ctx.closing.wait())
     try:
@@ -98,7 +99,7 @@ async def _stream(ctx: Ctx, events: AsyncGenerator[Event | None], send: Send, re
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _told(events: AsyncGenerator[Event | None], send: Send) -> None:
+async def _send_events(events: AsyncGenerator[ServerEvent | None], send: Send) -> None:
     loop = asyncio.get_running_loop()
     await send({"type": "http.response.body", "body": b"retry: %d\n\n" % RETRY, "more_body": True})
     spoken = loop.time()

@@ -189,12 +189,13 @@ class Event(Shape):
     """One thing that happened in a session."""
 
     kind: Annotated[
-        Literal["delta", "committed", "retracted", "step", "ended"],
+        Literal["delta", "committed", "retracted", "step", "ended", "rescan"],
         Meta(description="delta is a piece of an answer: provisional until it is committed or retracted."),
     ]
     session: str
     step: int
     data: dict[str, Any]
+    position: Annotated[str, Meta(description="Where to go on after it: --after.")]
 
 
 class Waiting(Shape):

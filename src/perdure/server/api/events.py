@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from perdure.agent.session_stream import QUIET, RESCAN, SessionReader, read_along
 from perdure.errors import CursorExpired, Gone, NotFound, Unavailable
+from perdure.history.reader import NOW
 from perdure.model import MAIN
 from perdure.server.api.routing import SSE, Answer, Call, Endpoint
-from perdure.server.session_stream import BEGINNING, Along, parse
 from perdure.server.shapes import Change, Changes, EventsAsked, SessionEventsAsked
-from perdure.server.sse import RESCAN, Event, Streams, last_event_id
-from perdure.stores.latest import latest
+from perdure.server.sse import NO_ID, ServerEvent, Streams, last_event_id
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator
 
+    from perdure.agent.run_events import Event
     from perdure.server.resources import Ctx
 
 FROM_START = "beginning"
 POLL = 0.25
 """Seconds between two looks at the list of changes."""
-BUSY, QUIET = 0.1, 0.5
-"""Seconds between two looks at a session that is being written, and at one that is not."""
 PAGE = 200
+LONGEST_TEXT = 1 << 20
+"""Characters of an answer that are sent with its commit; a longer one is read from the state."""
 _streams = Streams()
 
 
@@ -34,48 +35,35 @@ async def all_events(call: Call[EventsAsked, None]) -> Answer:
     as Last-Event-ID misses none. ``rescan`` says that what came after that id was trimmed: list the sessions again.
     """
     after = last_event_id(call, call.query.after)
+    cursor, expired = (NOW if after in (None, NO_ID) else None if after == FROM_START else after), after == NO_ID
     try:
-        # Whether it is a cursor at all is said at once, not in the stream.
-        cursor, expired = await _first(call.ctx, after)
+        # Whether it is a cursor at all is said at once, not in the stream; and now is now.
+        page = await call.ctx.db.changes(cursor, 1)
+        cursor = page.cursor if cursor == NOW else cursor
     except CursorExpired:
-        cursor, expired = await call.ctx.blocking(latest, call.ctx.db.kernel.store), True
+        expired = True
     return _streams.answer(call.ctx, _changes(call.ctx, cursor, expired))
 
 
-async def _first(ctx: Ctx, after: str | None) -> tuple[str | None, bool]:
-    if after is None or after == RESCAN:
-        return await ctx.blocking(latest, ctx.db.kernel.store), after == RESCAN
-    if after == FROM_START:
-        return None, False
-    await ctx.db.changes(after, 1)
-    return after, False
-
-
-async def _changes(ctx: Ctx, cursor: str | None, expired: bool) -> AsyncGenerator[Event | None]:
-    store = ctx.db.kernel.store
+async def _changes(ctx: Ctx, cursor: str | None, expired: bool) -> AsyncGenerator[ServerEvent | None]:
     while True:
-        if expired:
-            cursor, expired = cursor or await ctx.blocking(latest, store), False
-            yield Event(RESCAN, cursor, {"reason": "changes were trimmed before they were read: list sessions again"})
         try:
-            page = await ctx.db.changes(cursor, PAGE)
+            if expired:
+                cursor, expired = (await ctx.db.changes(NOW)).cursor, False
+                reason = "changes were trimmed before they were read: list sessions again"
+                yield ServerEvent(RESCAN, cursor, {"reason": reason})
+            async for page in ctx.db.watch_pages(cursor, limit=PAGE, poll=POLL):
+                cursor = page.cursor
+                items = [
+                    Change(c.session, c.branch, c.line, c.step, c.id.hex(), c.kind, c.status, c.at) for c in page.items
+                ]
+                yield ServerEvent("changes", cursor, Changes(changes=items)) if items else None
         except CursorExpired:
-            cursor, expired = None, True
-            continue
+            expired = True
         except Unavailable:
             # It will be back, and the cursor still stands.
             yield None
             await asyncio.sleep(QUIET)
-            continue
-        cursor = page.cursor
-        if page.items:
-            items = [
-                Change(c.session, c.branch, c.line, c.step, c.id.hex(), c.kind, c.status, c.at) for c in page.items
-            ]
-            yield Event("changes", cursor, Changes(changes=items))
-        else:
-            yield None
-            await asyncio.sleep(POLL)
 
 
 async def session_events(call: Call[SessionEventsAsked, None]) -> Answer:
@@ -91,31 +79,29 @@ async def session_events(call: Call[SessionEventsAsked, None]) -> Answer:
     row = await ctx.db.look(call.session)
     if branch != MAIN and not any(h.branch == branch for h in row.heads):
         raise NotFound(f"session {call.session!r:.80} has no branch {branch!r:.80}")
-    place = None if after is None or after == RESCAN else BEGINNING if after == FROM_START else parse(after)
-    along = Along(ctx.db.kernel, call.session, branch)
-    first = await ctx.blocking(along.begin, place)
-    if after == RESCAN and not first:
-        first = [Event(RESCAN, str(along.place), {"reason": "read the session again"})]
-    return _streams.answer(ctx, _session(ctx, along, first))
+    reader = SessionReader(ctx.db.kernel, call.session, branch)
+    first = await ctx.blocking(reader.begin, 0 if after == FROM_START else after)
+    return _streams.answer(ctx, _session(ctx, reader, first))
 
 
-async def _session(ctx: Ctx, along: Along, first: list[Event]) -> AsyncGenerator[Event | None]:
+async def _session(ctx: Ctx, reader: SessionReader, first: list[Event]) -> AsyncGenerator[ServerEvent | None]:
     for event in first:
-        yield event
+        yield _sent(event)
     while True:
-        looks = along.look()
         try:
-            while (found := await ctx.blocking(_next, looks)) is not None:
-                yield found
+            async for event in read_along(reader, ctx.blocking):
+                yield _sent(event) if event is not None else None
         except (Unavailable, NotFound, Gone):
-            # The place stands: what was not told yet is told at the next look.
-            along.forget()
-        yield None
-        await asyncio.sleep(BUSY if along.busy else QUIET)
+            # The position stands: what was not told yet is told when it can be read.
+            yield None
+            await asyncio.sleep(QUIET)
 
 
-def _next(looks: Iterator[Event]) -> Event | None:
-    return next(looks, None)
+def _sent(event: Event) -> ServerEvent:
+    data, size = event.data, len(event.data.get("text") or "")
+    if event.kind == "committed" and size > LONGEST_TEXT:
+        data = {**data, "text": None, "size": size}
+    return ServerEvent(event.kind, event.position, data)
 
 
 ENDPOINTS = [

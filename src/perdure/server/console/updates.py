@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from starlette.responses import StreamingResponse
-
 from perdure.errors import PerdureError
 from perdure.protocols import Boarded
-from perdure.server.console.rendering import HEADERS, sessions_mark, short_mark
+from perdure.server.console.rendering import sessions_mark, short_mark
+from perdure.server.sse import ServerEvent, Streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from perdure.server.console.rendering import Console
 
 POLL = 0.4
 """Seconds between two looks at a topic."""
-BEAT = 15.0
-"""Seconds after which a silent stream says something, so that nobody on the way takes it for dead."""
 MOST_TOPICS = 4
 SESSION = "session:"
 
@@ -40,31 +36,29 @@ class Live:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._streams = Streams()
         self._watched: dict[str, _Topic] = {}
 
-    async def stream(self, request: Request) -> Response:
+    async def stream(self, request: Request) -> ASGIApp:
         """Tell a browser of changes in the topics it names, until it goes."""
         topics = request.query_params.getlist("topic")[:MOST_TOPICS]
-        head = {**HEADERS, "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._told(topics), media_type="text/event-stream", headers=head)
+        answer = self._streams.answer(self._console.ctx, self._changes(topics))
 
-    async def _told(self, names: list[str]) -> AsyncGenerator[str]:
-        closing = self._console.ctx.closing
+        async def respond(_: Scope, receive: Receive, send: Send) -> None:
+            await answer.send(send, receive)
+
+        return respond
+
+    async def _changes(self, names: list[str]) -> AsyncGenerator[ServerEvent | None]:
         topics = [(name, self._topic(name)) for name in dict.fromkeys(names)]
         seen: dict[str, str] = {}
         try:
-            yield "retry: 1000\n\n"
-            quiet = 0.0
-            while not closing.is_set():
-                quiet += POLL
+            while True:
                 for name, topic in topics:
                     if topic.mark and seen.get(name) != topic.mark:
                         seen[name] = topic.mark
-                        quiet = 0.0
-                        yield f"event: change\ndata: {json.dumps([name, topic.mark])}\n\n"
-                if quiet >= BEAT:
-                    quiet = 0.0
-                    yield ": still here\n\n"
+                        yield ServerEvent("change", "", [name, topic.mark])
+                yield None
                 await asyncio.sleep(POLL)
         finally:
             for name, topic in topics:
