@@ -35,7 +35,7 @@ class AsyncSession(SessionHandle):
     """A session being written, awaited; method for method the same as :class:`perdure.Session`."""
 
     def __init__(self, journal: Journal, driver: AsyncDriver) -> None:
-        super().__init__(journal, self._carrier)
+        super().__init__(journal, self._carry_here)
         self.driver = driver
 
     commit = awaited(Journal.commit, "journal")
@@ -52,7 +52,7 @@ class AsyncSession(SessionHandle):
     close = awaited(SessionHandle.close_flow)
     release = awaited(SessionHandle.release_flow)
 
-    def _carrier(self) -> Callable[[Flow[Any]], Any]:
+    def _carry_here(self) -> Callable[[Flow[Any]], Any]:
         loop = asyncio.get_running_loop()
 
         def carry(flow: Flow[Any]) -> Any:

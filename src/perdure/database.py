@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from perdure import telemetry
@@ -67,10 +68,31 @@ class DatabaseHandle:
             kernel.store.close()
             kernel.blobs.close()
             raise
-        self.reader = Reader(kernel, self.guard)
-        self.posting = Posting(kernel, self.guard)
-        self.blob_streams = BlobStreams(kernel, self.guard, new_reader)
-        self.upkeep = Upkeep(kernel, self.guard, self.caretaker, self.session_flow)
+        self._new_reader = new_reader
+
+    # -- its parts, made when first used --------------------------------------------------------------------------
+
+    @cached_property
+    def reader(self) -> Reader:
+        """What is read without a lease."""
+        return Reader(self.kernel, self.guard)
+
+    @cached_property
+    def posting(self) -> Posting:
+        """What is put into inboxes."""
+        return Posting(self.kernel, self.guard)
+
+    @cached_property
+    def blob_streams(self) -> BlobStreams:
+        """Large values, piece by piece."""
+        return BlobStreams(self.kernel, self.guard, self._new_reader)
+
+    @cached_property
+    def upkeep(self) -> Upkeep:
+        """What keeps the store in order."""
+        return Upkeep(self.kernel, self.guard, self.caretaker, self.session_flow)
+
+    # -- what it is -----------------------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:

@@ -18,8 +18,7 @@ from perdure import tool
 from perdure.agent.agent import Agent
 from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
-from perdure.agent.models import Request
-from perdure.agent.models.digests import request_digest
+from perdure.agent.models import Request, request_digest
 from perdure.agent.requests import rebuild
 from perdure.errors import InvalidInput
 from tests.agent.context.checker import CheckingModel

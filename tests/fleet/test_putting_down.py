@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from perdure.fleet.engines import Engine
+    from perdure.fleet.worker import Engine
 
 
 def _work(
@@ -85,7 +85,7 @@ def test_a_worker_that_has_gone_gives_no_sign_of_life_any_more(tmp_path: Path):
 
 
 def test_a_result_is_asked_for_by_whoever_has_the_conversation_by_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("perdure.fleet.after_run.POLL", 50)
+    monkeypatch.setattr("perdure.fleet.worker.POLL", 50)
     asked: list[Any] = []
 
     def poll(handle: Any) -> Done | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.agent.loop import Loop, as_message
 from perdure.agent.replay.rerun import start_at, undo_answer
 from perdure.agent.requests import AGENT
-from perdure.agent.run_limits import Limits
+from perdure.agent.stopping import Limits
 from perdure.agent.stored_sessions import check_state
 from perdure.errors import InvalidInput, Misuse
 from perdure.history.hydrate import load_at, load_head, look

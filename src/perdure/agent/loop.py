@@ -14,7 +14,6 @@ from perdure import telemetry
 from perdure.agent import notify
 from perdure.agent import run_result as ended
 from perdure.agent.answer_calls import Calls
-from perdure.agent.cancellation import cancelled, watched
 from perdure.agent.children import children_of, registry, tell_parent
 from perdure.agent.context.compactor import Cleaning
 from perdure.agent.context.large_results import READER, RESULTS, reader
@@ -24,8 +23,8 @@ from perdure.agent.models import Answer, Delta, text_of
 from perdure.agent.models.parts import unpacked
 from perdure.agent.requests import AGENT, build, note
 from perdure.agent.run_events import Event, Publisher
-from perdure.agent.run_limits import Limits
 from perdure.agent.run_result import Doubt, RunResult, Spent
+from perdure.agent.stopping import Limits, cancelled, watched
 from perdure.agent.upgrades import upgrade
 from perdure.errors import ContextTooLong, ModelError
 from perdure.model import Kind, Status

@@ -51,7 +51,7 @@ STALLED = 30.0
 
 
 class ProcrastinateEngine:
-    """Implements :class:`perdure.fleet.engines.Engine`.
+    """Implements :class:`perdure.fleet.worker.Engine`.
 
     ``dsn`` is the URL of the store, and ``schema`` its schema where that does not say so. Only hints for ``agents`` are
     taken, and only while there is ``room``: what a full worker took, an idle one would miss. Through PgBouncer nobody

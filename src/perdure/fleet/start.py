@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from perdure.agent.agent import Agent
-    from perdure.fleet.engines import Engine
+    from perdure.fleet.worker import Engine
 
 
 async def start_worker(

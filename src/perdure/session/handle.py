@@ -8,6 +8,7 @@ read cache, branches fork and merge, runs go on where they stopped. :class:`Sess
 from __future__ import annotations
 
 import warnings
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.errors import Misuse
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.history.checkpoint import Checkpoint
-    from perdure.kernel import Kernel
 
 
 class UncommittedEdits(UserWarning):
@@ -41,22 +41,56 @@ class SessionHandle(StateView):
 
     def __init__(self, journal: Journal, carrier: Callable[[], Callable[[Flow[Any]], Any]]) -> None:
         self.journal = journal
+        self.kernel = journal.kernel
+        """The database it belongs to, as its parts see it."""
         self.document = journal.document
-        self.inbox = Inbox(journal)
-        self.effect_records = Effects(journal, self.inbox)
-        self.requests = Approvals(journal, self.inbox, self.effect_records)
-        self.read_cache = ReadCache(journal)
-        self.calls = Calls(journal, self.inbox, self.effect_records, self.requests, self.read_cache, carrier)
-        self.parallel_calls = ParallelCalls(journal, self.calls, self.requests, self.read_cache)
-        self.branches = Branches(journal)
-        self.runs = Runs(journal, self.calls, self)
+        self._carrier = carrier
         self.origin = Origin("created")
         """How the handle came to its state, and why an earlier session of this id is gone."""
 
-    @property
-    def kernel(self) -> Kernel:
-        """The database it belongs to, as its parts see it."""
-        return self.journal.kernel
+    # -- its parts, made when first used --------------------------------------------------------------------------
+
+    @cached_property
+    def inbox(self) -> Inbox:
+        """What was posted to the session."""
+        return Inbox(self.journal)
+
+    @cached_property
+    def effect_records(self) -> Effects:
+        """The records of its effects."""
+        return Effects(self.journal, self.inbox)
+
+    @cached_property
+    def requests(self) -> Approvals:
+        """Its requests for people's agreement."""
+        return Approvals(self.journal, self.inbox, self.effect_records)
+
+    @cached_property
+    def read_cache(self) -> ReadCache:
+        """The results of reads that it keeps."""
+        return ReadCache(self.journal)
+
+    @cached_property
+    def calls(self) -> Calls:
+        """Its calls, one at a time."""
+        return Calls(self.journal, self.inbox, self.effect_records, self.requests, self.read_cache, self._carrier)
+
+    @cached_property
+    def parallel_calls(self) -> ParallelCalls:
+        """Its calls, several at once."""
+        return ParallelCalls(self.journal, self.calls, self.requests, self.read_cache)
+
+    @cached_property
+    def branches(self) -> Branches:
+        """Its branches."""
+        return Branches(self.journal)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """Its runs."""
+        return Runs(self.journal, self.calls, self)
+
+    # -- what it is -----------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:

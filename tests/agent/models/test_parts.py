@@ -10,7 +10,7 @@ import pytest
 
 import perdure
 from perdure.agent.agent import Agent
-from perdure.agent.models.digests import request_digest
+from perdure.agent.models import request_digest
 from perdure.agent.models.parts import MAX_PACKED, audio, file, image, packed, text, unpacked
 from perdure.errors import InvalidInput, LimitExceeded
 from tests.agent.models.canned import canned, completion, http

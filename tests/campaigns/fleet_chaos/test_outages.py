@@ -16,12 +16,11 @@ import perdure
 from perdure import Agent, tool
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import EffectFailed, OutcomeUnknown, Poisoned, StoreError, StoreFull, Unavailable
-from perdure.fleet.after_run import after_error
 from perdure.fleet.board import board_of
 from perdure.fleet.keeper import Keeper
 from perdure.fleet.submit import submit_async
 from perdure.fleet.supervisor import Supervisor
-from perdure.fleet.worker import Worker
+from perdure.fleet.worker import Worker, after_error
 from perdure.protocols import Boarded, Work
 from perdure.stores import open_store
 from tests.campaigns.fleet_chaos.stage import wait_gone

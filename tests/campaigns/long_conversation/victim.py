@@ -9,8 +9,7 @@ import signal
 import sys
 from typing import Any
 
-from perdure.agent.models import Answer, Request
-from perdure.agent.models.digests import request_digest
+from perdure.agent.models import Answer, Request, request_digest
 from tests.agent.context.checker import CheckingModel, is_summary
 from tests.agent.context.scene import opened, script, worker
 

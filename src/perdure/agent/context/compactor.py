@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure import telemetry
 from perdure.agent.context.summary_request import Plain, piece_of, shortened, summary_request
-from perdure.agent.context.tokens import MARGIN, corrected, count_request
-from perdure.agent.context.window import Cut, Room, cut, sendable
+from perdure.agent.context.window import MARGIN, Cut, Room, corrected, count_request, cut, sendable
 from perdure.agent.models import Request, text_of
 from perdure.agent.requests import note_setup
 from perdure.errors import ContextTooLong, InvalidInput, ModelError

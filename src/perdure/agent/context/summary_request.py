@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.agent.context.tokens import BYTES_PER_TOKEN, estimate
+from perdure.agent.context.window import BYTES_PER_TOKEN, estimate
 from perdure.agent.models import Request, text_of
 from perdure.state.document import plain
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from perdure.agent.models import Answer, Delta, Request, ToolCall, Usage, text_of
-from perdure.agent.models.digests import message_digest, request_digest
+from perdure.agent.models import Answer, Delta, Request, ToolCall, Usage, message_digest, request_digest, text_of
 from perdure.errors import NotFound, RequestDiffers
 from perdure.state.document import plain
 

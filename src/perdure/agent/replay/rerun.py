@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.loop import Loop, as_message
 from perdure.agent.requests import AGENT, is_answer
-from perdure.agent.run_limits import Limits
+from perdure.agent.stopping import Limits
 from perdure.history.hydrate import load_at, look, open_row, payload_of
 from perdure.history.lineage import unverified
 from perdure.kernel import Kernel
