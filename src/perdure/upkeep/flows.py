@@ -21,17 +21,16 @@ from perdure.upkeep.compaction import PACK_MIN, compact
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from perdure.kernel import Kernel
     from perdure.upkeep.background import Heartbeat
-    from perdure.upkeep.backup import Backed, Restored
     from perdure.upkeep.blob_gc import Collected
-    from perdure.upkeep.copy import Copied
+    from perdure.upkeep.each_session import Progress
     from perdure.upkeep.retention import Pruned, Swept
+    from perdure.upkeep.transfer import Transferred
     from perdure.upkeep.verify import Report
 
-    Progress = Callable[[str, int], None]
     Path = str | os.PathLike[str]
 
 
@@ -181,21 +180,21 @@ class Upkeep:
         self._usable()
         return (yield Do(write_witness, (self.kernel, path)))
 
-    def _backup_flow(self, path: Path, progress: Progress | None = None) -> Flow[Backed]:
+    def _backup_flow(self, path: Path, progress: Progress | None = None) -> Flow[Transferred]:
         """Write everything, blobs included, into one file while the database is in use."""
         from perdure.upkeep.backup import backup
 
         self._usable()
         return (yield Do(backup, (self.kernel, path, progress)))
 
-    def _restore_flow(self, path: Path, progress: Progress | None = None) -> Flow[Restored]:
+    def _restore_flow(self, path: Path, progress: Progress | None = None) -> Flow[Transferred]:
         """Bring everything of a backup into this store; a damaged file is refused before anything is written."""
         from perdure.upkeep.backup import restore
 
         self._usable()
         return (yield Do(restore, (self.kernel, path, progress)))
 
-    def _export_session_flow(self, session: str, path: Path, progress: Progress | None = None) -> Flow[Backed]:
+    def _export_session_flow(self, session: str, path: Path, progress: Progress | None = None) -> Flow[Transferred]:
         """Write one session into a file: its branches and checkpoints, its inbox and its blobs, sealed as they are."""
         from perdure.upkeep.backup import backup
 
@@ -203,7 +202,7 @@ class Upkeep:
         yield Do(look, (self.kernel, check_session(session)))
         return (yield Do(lambda: backup(self.kernel, path, progress, only=(session,))))
 
-    def _import_sessions_flow(self, path: Path, progress: Progress | None = None) -> Flow[Restored]:
+    def _import_sessions_flow(self, path: Path, progress: Progress | None = None) -> Flow[Transferred]:
         """Bring the sessions of a file into this store. What is here, its leases and its cursors stay as they are."""
         from perdure.upkeep.backup import restore
 
@@ -225,7 +224,7 @@ class Upkeep:
         dry_run: bool = False,
         revive: bool = False,
         progress: Progress | None = None,
-    ) -> Flow[Copied]:
+    ) -> Flow[Transferred]:
         """Copy sessions into another database, digests unchanged: all, those named, or those of an owner.
 
         Each is checked before it is written and read back afterwards (``verify``). May be interrupted and run again:

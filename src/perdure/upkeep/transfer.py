@@ -1,0 +1,294 @@
+"""Sessions on the move: dumped from a source, one after the other, and written into a sink, each after its blobs.
+
+A source and a sink are a store or a file. ``copy`` goes from store to store, ``backup`` and ``export`` from a store into
+a file, ``restore`` and ``import`` from a file into a store. What moves are the sealed bytes: digests stay as they are.
+
+A session is dumped at one instant and is in memory as a whole; its blobs go piece by piece. All that a session names is
+durable before the session itself, which appears whole or not at all: so a transfer may be interrupted at any point and
+run again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from perdure.errors import (
+    Conflict,
+    Corrupted,
+    NotFound,
+    OutcomeUnknown,
+    PerdureError,
+    Poisoned,
+    StoreFull,
+    Unavailable,
+    UnsupportedFormat,
+)
+from perdure.record import codec
+from perdure.system import faults
+from perdure.upkeep.each_session import each_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from perdure.kernel import Kernel
+    from perdure.model import Dump, Envelope, Row, SessionRow
+    from perdure.upkeep.each_session import Progress
+
+NAMED = ("run", "effect", "approval")
+"""What a store may project from envelopes, and need not: a dump has these only where its store keeps them."""
+
+
+class Transferred(msgspec.Struct):
+    """What a transfer did, or with ``dry_run`` would do."""
+
+    copied: int = 0
+    """Sessions that are new in the destination."""
+    updated: int = 0
+    """Sessions that were there and were brought up to date."""
+    unchanged: int = 0
+    """Sessions that were there already with everything the source has."""
+    left: list[tuple[str, str]] = []
+    """Sessions that have ended in the destination, and why: they stay so unless ``revive`` is given."""
+    failed: list[tuple[str, str]] = []
+    """Session and what went wrong with it; running the copy again tries these again."""
+    missing: list[str] = []
+    """Blobs that are referred to and were not in the source: it is damaged, run verify."""
+    checkpoints: int = 0
+    blobs: int = 0
+    bytes: int = 0
+    """How much was written: envelopes, payloads, artifacts, inputs and blobs; of a file, its size."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed, and nothing was missing."""
+        return not self.failed and not self.missing
+
+
+class Source(Protocol):
+    """Where sessions are read from."""
+
+    def ids(self) -> Iterable[str]:
+        """The sessions to transfer."""
+        ...
+
+    def dump(self, id: str) -> Dump:
+        """One session, or ``NotFound``."""
+        ...
+
+    def blob(self, ref: str) -> Iterator[bytes]:
+        """The pieces of a blob, verified; ``NotFound`` instead of the first one when it is not there."""
+        ...
+
+    def reach(self, id: str) -> None:
+        """Raise when nothing can be read here at all."""
+        ...
+
+
+class StoreSource:
+    """Reads all sessions of a store, those named, or those of an owner."""
+
+    def __init__(self, kernel: Kernel, sessions: Iterable[str] | None = None, owner: str | None = None) -> None:
+        self._kernel = kernel
+        self._sessions = sessions
+        self._owner = owner
+
+    def ids(self) -> Iterable[str]:
+        """Those named, each once; else those that the store lists."""
+        if self._sessions is not None:
+            return dict.fromkeys(self._sessions)
+        return (row.id for row in each_session(self._kernel.store, owner=self._owner))
+
+    def dump(self, id: str) -> Dump:
+        """One session at one instant."""
+        return self._kernel.store.dump(id)
+
+    def blob(self, ref: str) -> Iterator[bytes]:
+        """The pieces of a blob."""
+        return self._kernel.blobs.get_stream(ref)
+
+    def reach(self, id: str) -> None:
+        """Ask the store for anything."""
+        self._kernel.store.look(id)
+
+
+class Sink(ABC):
+    """Where sessions are written to."""
+
+    def __init__(self) -> None:
+        self.done = Transferred()
+        self._looked_for: set[str] = set()
+
+    @abstractmethod
+    def take(self, dump: Dump, source: Source) -> None:
+        """Write one session."""
+
+    @abstractmethod
+    def put_blob(self, ref: str, pieces: Iterator[bytes]) -> None:
+        """Write one blob."""
+
+    def bring_new_blobs(self, dump: Dump, source: Source) -> None:
+        """Bring the blobs of a session that no session before it has named."""
+        refs = refs_of(dump) - self._looked_for
+        self._looked_for |= refs
+        self.bring_blobs(refs, source)
+
+    def bring_blobs(self, refs: Iterable[str], source: Source) -> None:
+        """Read blobs from the source and write them here."""
+        for ref in sorted(refs):
+            pieces = source.blob(ref)
+            try:
+                first = next(pieces, b"")
+            except NotFound:
+                self.lacks(ref)
+                continue
+            self.put_blob(ref, chain([first], pieces))
+            self.done.blobs += 1
+
+    def lacks(self, ref: str) -> None:
+        """A blob is not in the source: it is noted, and the others are brought."""
+        self.done.missing.append(ref)
+
+    def reach(self, id: str) -> None:
+        """Raise when nothing can be written here at all."""
+
+
+class StoreSink(Sink):
+    """Writes sessions that are not there yet into a store."""
+
+    def __init__(self, kernel: Kernel, *, dry_run: bool = False) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.dry_run = dry_run
+
+    def take(self, dump: Dump, source: Source) -> None:
+        """Write one session; one that is there already must be exactly this one."""
+        there = self.has(dump)
+        # Also where it is there already: a blob may have been lost since.
+        self.bring_new_blobs(dump, source)
+        if not there:
+            self.write(projected(dump, {}))
+        self.done.copied += not there
+        self.done.unchanged += there
+
+    def has(self, dump: Dump) -> bool:
+        """Whether the store has this very session already; ``Conflict`` when it has another under this id."""
+        row = self.kernel.store.look(dump.row.id)
+        if row is None or not row.lines:
+            return self.has_inputs(dump, row)
+        if row.heads != dump.row.heads:
+            msg = f"session {row.id!r} is in {self.kernel.store.url} already, and differs: restore into another store"
+            raise Conflict(msg, next(iter(row.heads), None))
+        return True
+
+    def has_inputs(self, dump: Dump, row: SessionRow | None) -> bool:
+        """Whether this is a session that was only posted to, and all of that is in the store already."""
+        if dump.rows or row is None or row.reason:
+            return False
+        return {e.key for e in dump.inbox} <= {e.key for e in self.kernel.store.dump(row.id).inbox}
+
+    def reach(self, id: str) -> None:
+        """Ask the store for anything."""
+        self.kernel.store.look(id)
+
+    def write(self, dump: Dump) -> None:
+        """Write a session that is not there; its blobs are."""
+        self.count(dump.rows, *(a.body for a in dump.artifacts), *(e.body for e in dump.inbox))
+        if not self.dry_run:
+            faults.point("transfer.before_session")
+            self.kernel.store.restore(dump)
+            faults.point("transfer.after_session")
+
+    def count(self, rows: Iterable[tuple[Row, Any]], *bodies: bytes) -> None:
+        """Add to what was written."""
+        for row, _ in rows:
+            self.done.checkpoints += 1
+            self.done.bytes += len(row.envelope) + len(row.payload)
+        self.done.bytes += sum(map(len, bodies))
+
+    def put_blob(self, ref: str, pieces: Iterator[bytes]) -> None:
+        """Make a blob durable; what comes must be what its name says."""
+
+        def counted() -> Iterator[bytes]:
+            for piece in pieces:
+                self.done.bytes += len(piece)
+                yield piece
+
+        if self.dry_run:
+            read_through(counted())
+            return
+        faults.point("transfer.before_blob")
+        if (found := self.kernel.blobs.put_stream(counted())) != ref:
+            raise Corrupted(f"blob {ref}", f"its content is that of {found}")
+
+
+def transfer(
+    source: Source, sink: Sink, progress: Progress | None = None, *, named: bool = False, tolerant: bool = False
+) -> Transferred:
+    """Write every session of a source into a sink.
+
+    ``named`` says that somebody asked for each of them: then one that is not there is an error. Errors are raised, or,
+    when ``tolerant``, written down, and the other sessions are transferred all the same.
+    """
+    for number, id in enumerate(source.ids(), start=1):
+        try:
+            dump = _dump(source, id, named)
+            if dump is not None:
+                sink.take(dump, source)
+        except PerdureError as e:
+            # Where a store is full or poisoned, no other session would fare better.
+            if not tolerant or isinstance(e, StoreFull | Poisoned):
+                raise
+            if isinstance(e, Unavailable | OutcomeUnknown):
+                # Whether only this session is out of reach, or a whole store: then this raises, too.
+                source.reach(id)
+                sink.reach(id)
+            sink.done.failed.append((id, str(e)))
+        if progress is not None:
+            progress(id, number)
+    return sink.done
+
+
+def _dump(source: Source, id: str, named: bool) -> Dump | None:
+    try:
+        return source.dump(id)
+    except NotFound:
+        if named:
+            raise
+        # It was listed and has ended since, and that is nobody's fault.
+        return None
+
+
+def refs_of(dump: Dump) -> set[str]:
+    """All blobs that a session names."""
+    refs = {ref for _, shown in dump.rows for ref in shown["blobs"]}
+    return refs.union(*(artifact.blobs for artifact in dump.artifacts))
+
+
+def projected(dump: Dump, envelopes: dict[tuple[int, int], Envelope]) -> Dump:
+    """The dump with all that a destination may project, also when the source does not keep it.
+
+    Rows whose envelopes were not opened speak for themselves, unless they lie in a pack.
+    """
+
+    def told(env: Envelope | None, shown: dict[str, Any]) -> dict[str, Any]:
+        return {**shown, **{name: str(env.x[name]) for name in NAMED if env.x.get(name)}} if env else shown
+
+    def own(row: Row) -> Envelope | None:
+        try:
+            return codec.decode_envelope(row.envelope, "") if row.envelope else None
+        except (Corrupted, UnsupportedFormat):
+            # Carried over as it is: nobody asked for a check.
+            return None
+
+    rows = [(row, told(envelopes.get((row.line, row.step)) or own(row), shown)) for row, shown in dump.rows]
+    return dump._replace(rows=tuple(rows))
+
+
+def read_through(pieces: Iterable[bytes]) -> None:
+    """Read a blob only to have it verified."""
+    deque(pieces, maxlen=0)
