@@ -179,7 +179,7 @@ def test_an_interrupted_restore_goes_on(db: perdure.Database, tmp_path: Path, cl
         assert [other.read(f"s{n}").vars["n"] for n in range(5)] == list(range(5))
 
 
-@pytest.mark.parametrize("point", ["backup.before_fsync", "backup.before_rename"])
+@pytest.mark.parametrize("point", ["whole_file.before_fsync", "whole_file.before_rename"])
 def test_an_interrupted_backup_leaves_the_old_one(db: perdure.Database, tmp_path: Path, clock: FakeClock, point: str):
     path = tmp_path / "all.bak"
     with db.session("s", ttl=None) as s:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from perdure.errors import InvalidInput, LimitExceeded, Misuse
 from perdure.state.values import BYTES, MAX_VALUE, TREE, BlobRef
@@ -43,34 +43,7 @@ class BlobFlows:
         What no commit names is collected after the grace period.
         """
         self._usable()
-        if hasattr(source, "__aiter__"):
-            return (yield from self._put_awaited(source))
-        return (yield Do(self._put_pieces, (_pieces(source),)))
-
-    def _put_awaited(self, source: Any) -> Flow[BlobRef]:
-        """Pieces that have to be awaited wait in a temporary file until all are there."""
-        pieces = aiter(source)
-        import tempfile
-
-        with tempfile.SpooledTemporaryFile(max_size=CHUNK) as spool:
-            while (piece := (yield Invoke(_await_next, (pieces,)))) is not None:
-                yield Do(spool.write, (_checked(piece),))
-            spool.seek(0)
-            return (yield Do(self._put_pieces, (_pieces(spool),)))
-
-    def _put_pieces(self, pieces: Iterator[bytes]) -> BlobRef:
-        size = 0
-
-        def counted() -> Iterator[bytes]:
-            nonlocal size
-            for piece in pieces:
-                size += len(piece)
-                if size > MAX_VALUE:
-                    raise LimitExceeded(f"one value may have {MAX_VALUE} bytes: split it, or keep it elsewhere")
-                yield piece
-
-        ref = self.kernel.blobs.put_stream(counted())
-        return BlobRef(BYTES, ref, size, self.kernel.resolve, self.kernel.clock.monotonic())
+        return (yield from put_blob(self.kernel, source))
 
     def _open_blob_flow(self, blob: BlobRef | bytes) -> Flow[Any]:
         """Read a large value as a stream: what ``put_blob`` answered, or what stands in a state (``s.blob(...)``).
@@ -78,13 +51,52 @@ class BlobFlows:
         The content is verified: whoever reads to the end has read exactly what was put, or gets ``Corrupted``.
         """
         self._usable()
-        pieces = _content(self.kernel, blob)
-        # The first piece is read here, so that a missing blob shows when it is opened.
-        first: bytes = yield Do(_next, (pieces,))
-        return self._new_reader(itertools.chain([first], pieces))
+        return self._new_reader((yield from open_blob(self.kernel, blob)))
 
     def _new_reader(self, pieces: Iterator[bytes]) -> Any:
-        return io.BufferedReader(_Pieces(pieces))
+        return blob_reader(pieces)
+
+
+def put_blob(kernel: Kernel, source: Source) -> Flow[BlobRef]:
+    """Make bytes durable that come from a file or an iterable; what stands for them in a state."""
+    if not hasattr(source, "__aiter__"):
+        return (yield Do(_put_pieces, (kernel, _pieces(source))))
+    # Pieces that have to be awaited wait in a temporary file until all are there.
+    pieces = aiter(cast("AsyncIterable[bytes]", source))
+    import tempfile
+
+    with tempfile.SpooledTemporaryFile(max_size=CHUNK) as spool:
+        while (piece := (yield Invoke(_await_next, (pieces,)))) is not None:
+            yield Do(spool.write, (_checked(piece),))
+        spool.seek(0)
+        return (yield Do(_put_pieces, (kernel, _pieces(spool))))
+
+
+def _put_pieces(kernel: Kernel, pieces: Iterator[bytes]) -> BlobRef:
+    size = 0
+
+    def counted() -> Iterator[bytes]:
+        nonlocal size
+        for piece in pieces:
+            size += len(piece)
+            if size > MAX_VALUE:
+                raise LimitExceeded(f"one value may have {MAX_VALUE} bytes: split it, or keep it elsewhere")
+            yield piece
+
+    ref = kernel.blobs.put_stream(counted())
+    return BlobRef(BYTES, ref, size, kernel.resolve, kernel.clock.monotonic())
+
+
+def open_blob(kernel: Kernel, blob: BlobRef | bytes) -> Flow[Iterator[bytes]]:
+    """The pieces of a large value. The first one is read here, so that a missing blob shows when it is opened."""
+    pieces = _content(kernel, blob)
+    first: bytes = yield Do(_next, (pieces,))
+    return itertools.chain([first], pieces)
+
+
+def blob_reader(pieces: Iterator[bytes]) -> io.BufferedReader:
+    """Pieces as a file that can be read once, from its beginning to its end."""
+    return io.BufferedReader(_Pieces(pieces))
 
 
 def _content(kernel: Kernel, blob: Any) -> Iterator[bytes]:
@@ -157,7 +169,7 @@ class AsyncBlobReader:
     """A large value being read, awaited: ``await reader.read(n)``, or ``async for piece in reader``."""
 
     def __init__(self, pieces: Iterator[bytes], perform: Callable[[Request], Awaitable[Any]]) -> None:
-        self._file = io.BufferedReader(_Pieces(pieces))
+        self._file = blob_reader(pieces)
         self._perform = perform
 
     async def read(self, size: int = -1) -> bytes:

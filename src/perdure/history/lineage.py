@@ -1,17 +1,61 @@
-"""Reading the past of a branch as a list of checkpoints, verified, without rebuilding any state."""
+"""Reading the past without rebuilding any state: the rows of a line, verified, and the checkpoints of a branch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.history.hydrate import ancestry, head_of, look, point_of, steady
+from perdure.errors import Corrupted
+from perdure.history.hydrate import ancestry, head_of, look, open_row, payload_of, steady, where_is
 from perdure.kernel import Kernel
 from perdure.record import codec
 from perdure.record.commit import Point
 from perdure.record.packs import PackReader
 
 if TYPE_CHECKING:
-    from perdure.model import Row, SessionRow
+    from collections.abc import Iterator
+
+    from perdure.model import Envelope, Row, SessionRow
+    from perdure.record.codec import Body
+
+
+class OpenedRow(NamedTuple):
+    """A verified row of a line."""
+
+    point: Point
+    body: Body | None
+    """What it recorded, for ``payload_of``; None where an anchor stands for it: what was before it was dropped."""
+
+
+def read_rows(
+    kernel: Kernel, session: str, line: int, lo: int, hi: int, before: Point | None = None
+) -> Iterator[OpenedRow]:
+    """The rows ``lo`` to ``hi`` of a line that are there, oldest first, each verified on top of the one before it.
+
+    ``before`` is the verified checkpoint that the first one stands on. Without it one row more is read: what that row
+    says of itself is enough, since the digest of the next one covers it.
+    """
+    bundle = kernel.store.slice(session, line, lo if before is not None or lo <= 1 else lo - 1, hi)
+    packs = PackReader(kernel, session, bundle.packs)
+    for row in bundle.rows:
+        if row.step < lo:
+            before = unverified(kernel, session, row, packs)
+            continue
+        body: Body | None = None
+        anchored = packs.anchored(row.line, row.step) if not row.envelope else None
+        if anchored is None:
+            before, body = open_row(kernel, session, row, packs, before)
+        elif (anchored.envelope.id, anchored.digest) == (row.id, row.digest):
+            before = anchored
+        else:
+            raise Corrupted(where_is(session, row.line, row.step), "its anchor is about another checkpoint")
+        yield OpenedRow(before, body)
+
+
+def change_of(kernel: Kernel, env: Envelope) -> tuple[list[Any], dict[str, Any]] | None:
+    """The operations of one checkpoint and what it carries beside them; None when retention dropped what was before."""
+    for point, body in read_rows(kernel, env.session, env.line, env.step, env.step):
+        return payload_of(kernel, body, point) if body is not None else None
+    return None
 
 
 def history(kernel: Kernel, session: str, branch: str, limit: int, before: int | None) -> list[Point]:
@@ -29,29 +73,12 @@ def _history(kernel: Kernel, row: SessionRow, branch: str, limit: int, before: i
         last = min(end, top)
         width = limit
         while len(out) < limit and last >= 1:
-            lowest = max(1, last - width)
-            points = _window(kernel, session, line, lowest, last)
-            out.extend(reversed(points))
+            lowest = max(1, last - width + 1)
+            out.extend(reversed([row.point for row in read_rows(kernel, session, line, lowest, last)]))
             # Where retention has left few, look further at once.
             width *= 4
-            last = lowest if lowest > 1 else 0
+            last = lowest - 1
     return out[:limit]
-
-
-def _window(kernel: Kernel, session: str, line: int, lowest: int, last: int) -> list[Point]:
-    """The checkpoints of a line after ``lowest`` (from it on, if that is 1) up to ``last``, oldest first."""
-    # One row more than wanted: each is verified on top of the digest of the one before it.
-    bundle = kernel.store.slice(session, line, lowest, last)
-    packs = PackReader(kernel, session, bundle.packs)
-    points: list[Point] = []
-    previous: Point | None = None
-    for r in bundle.rows:
-        if r.step == lowest > 1:
-            previous = unverified(kernel, session, r, packs)
-            continue
-        previous = point_of(kernel, session, r, packs, previous)
-        points.append(previous)
-    return points
 
 
 def unverified(kernel: Kernel, session: str, row: Row, packs: PackReader) -> Point:

@@ -21,8 +21,8 @@ import zstandard
 from perdure.errors import Conflict, Corrupted, LimitExceeded, NotFound, Unavailable, UnsupportedFormat
 from perdure.model import Artifact, Dump, InboxEntry, Row, SessionRow
 from perdure.system import faults
-from perdure.system.disk import FILE_MODE, Disk, explain
 from perdure.upkeep.transfer import Sink, Source, StoreSink, StoreSource, Transferred, transfer
+from perdure.upkeep.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,7 +38,7 @@ PART = 1000
 """Rows, artifacts or inbox entries in one frame at most."""
 PART_BYTES = 16 << 20
 MAX_FRAME = 2 << 30
-"""The largest inflated frame; a piece of a blob, a thousand messages, a snapshot are all smaller by their own limits."""
+"""The largest inflated frame; a piece of a blob, a thousand messages, a snapshot are smaller by their own limits."""
 
 
 class _Header(msgspec.Struct, array_like=True):
@@ -72,27 +72,11 @@ def backup(
 
     The file gets its name when it is complete.
     """
-    target = os.path.abspath(path)
-    unfinished = f"{target}.{os.getpid()}.tmp"
-    try:
-        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-        try:
-            with open(fd, "wb") as file:
-                sink = FileSink(kernel, file)
-                transfer(StoreSource(kernel, only), sink, progress, named=only is not None)
-                sink.end()
-                file.flush()
-                faults.point("backup.before_fsync")
-                os.fsync(file.fileno())
-            faults.point("backup.before_rename")
-            os.replace(unfinished, target)
-        except BaseException:
-            os.unlink(unfinished)
-            raise
-        Disk().fsync_folder(os.path.dirname(target))
-    except OSError as e:
-        raise explain(e, target) from e
-    return sink.done
+    with write_whole(path) as file:
+        sink = FileSink(kernel, file)
+        done = transfer(StoreSource(kernel, only), sink, progress, named=only is not None)
+        sink.end()
+    return done
 
 
 def restore(
@@ -155,6 +139,9 @@ class FileSink(Sink):
         """Write one blob, a frame for each piece."""
         for piece in pieces:
             self._frame(BLOB, (ref, piece))
+
+    def reach(self, id: str) -> None:
+        """A file that is open for writing is there."""
 
     def end(self) -> None:
         """Write down what there should be, and the digest of it all."""

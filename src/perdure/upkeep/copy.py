@@ -17,8 +17,8 @@ from perdure.upkeep.transfer import (
     StoreSink,
     StoreSource,
     Transferred,
+    check_blob,
     projected,
-    read_through,
     refs_of,
     transfer,
 )
@@ -136,7 +136,7 @@ class CopySink(StoreSink):
                     raise Corrupted(where, "the copy does not have it as it is in the source")
         for ref in sorted(refs_of(there) - self._known):
             try:
-                read_through(self.kernel.blobs.get_stream(ref))
+                check_blob(ref, self.kernel.blobs.get_stream(ref))
             except NotFound:
                 raise Corrupted(f"blob {ref}", "it is missing in the destination") from None
             if len(self._known) >= REMEMBERED:

@@ -1,7 +1,7 @@
 """Sessions on the move: dumped from a source, one after the other, and written into a sink, each after its blobs.
 
-A source and a sink are a store or a file. ``copy`` goes from store to store, ``backup`` and ``export`` from a store into
-a file, ``restore`` and ``import`` from a file into a store. What moves are the sealed bytes: digests stay as they are.
+A source and a sink are a store or a file. ``copy`` goes from store to store, ``backup`` and ``export`` from a store
+into a file, ``restore`` and ``import`` from a file into a store. What moves are the sealed bytes: digests stay.
 
 A session is dumped at one instant and is in memory as a whole; its blobs go piece by piece. All that a session names is
 durable before the session itself, which appears whole or not at all: so a transfer may be interrupted at any point and
@@ -10,8 +10,8 @@ run again.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -153,6 +153,7 @@ class Sink(ABC):
         """A blob is not in the source: it is noted, and the others are brought."""
         self.done.missing.append(ref)
 
+    @abstractmethod
     def reach(self, id: str) -> None:
         """Raise when nothing can be written here at all."""
 
@@ -219,7 +220,7 @@ class StoreSink(Sink):
                 yield piece
 
         if self.dry_run:
-            read_through(counted())
+            check_blob(ref, counted())
             return
         faults.point("transfer.before_blob")
         if (found := self.kernel.blobs.put_stream(counted())) != ref:
@@ -289,6 +290,10 @@ def projected(dump: Dump, envelopes: dict[tuple[int, int], Envelope]) -> Dump:
     return dump._replace(rows=tuple(rows))
 
 
-def read_through(pieces: Iterable[bytes]) -> None:
-    """Read a blob only to have it verified."""
-    deque(pieces, maxlen=0)
+def check_blob(ref: str, pieces: Iterable[bytes]) -> None:
+    """Read a blob to its end: ``Corrupted`` unless it is what its name says."""
+    content = hashlib.sha256()
+    for piece in pieces:
+        content.update(piece)
+    if content.hexdigest() != ref:
+        raise Corrupted(f"blob {ref}", "the content does not match its name")
