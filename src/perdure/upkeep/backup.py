@@ -21,7 +21,7 @@ import zstandard
 from perdure.errors import Conflict, Corrupted, LimitExceeded, NotFound, Unavailable, UnsupportedFormat
 from perdure.model import Artifact, Dump, InboxEntry, Row, SessionRow
 from perdure.system import faults
-from perdure.upkeep.transfer import Sink, Source, StoreSink, StoreSource, Transferred, transfer
+from perdure.upkeep.transfer import Sink, Source, StoreSink, Transferred, from_store, transfer
 from perdure.upkeep.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def backup(
     The file gets its name when it is complete.
     """
     with write_whole(path) as file:
-        sink = FileSink(kernel, file)
-        done = transfer(StoreSource(kernel, only), sink, progress, named=only is not None)
+        sink = _Writer(kernel, file)
+        done = transfer(from_store(kernel, only), sink, progress)
         sink.end()
     return done
 
@@ -101,20 +101,20 @@ def restore(
 
     try:
         with open(where, "rb") as file:
-            source = FileSource(file, where, compare)
+            found = _Reader(file, where, compare)
             if conflicts:
                 raise conflicts[0]
             faults.point("restore.checked")
             if whole:
                 kernel.store.renew_epoch()
-            return transfer(source, sink, progress)
+            return transfer(Source(found.sessions, found.dump, found.blob), sink, progress)
     except FileNotFoundError as e:
         raise NotFound(f"there is no backup {where}") from e
     except OSError as e:
         raise Unavailable(f"backup {where} cannot be read: {e.strerror}") from e
 
 
-class FileSink(Sink):
+class _Writer(Sink):
     """Writes sessions into a file, each after those of its blobs that are not in it yet."""
 
     def __init__(self, kernel: Kernel, file: IO[bytes]) -> None:
@@ -139,9 +139,6 @@ class FileSink(Sink):
         """Write one blob, a frame for each piece."""
         for piece in pieces:
             self._frame(BLOB, (ref, piece))
-
-    def reach(self, id: str) -> None:
-        """A file that is open for writing is there."""
 
     def end(self) -> None:
         """Write down what there should be, and the digest of it all."""
@@ -175,11 +172,8 @@ class FileSink(Sink):
         self.done.bytes += len(data)
 
 
-class FileSource:
-    """Reads the sessions and blobs of a file, which is checked as a whole when this is made.
-
-    ``check`` is called with every session in it.
-    """
+class _Reader:
+    """Reads sessions and blobs of a file, which is first read and checked as a whole: ``check`` gets every session."""
 
     def __init__(self, file: IO[bytes], where: str, check: Callable[[Dump], None]) -> None:
         self._file = file
@@ -187,43 +181,25 @@ class FileSource:
         self._size = os.fstat(file.fileno()).st_size
         self._hash = hashlib.sha256()
         self._decompressor = zstandard.ZstdDecompressor()
-        self._sessions: dict[str, int] = {}
+        self.sessions: dict[str, int] = {}
         """Where in the file each session begins."""
         self._blobs: dict[str, int] = {}
         if self._read(len(MAGIC)) != MAGIC:
             raise UnsupportedFormat(f"{where} is not a backup of this version of Perdure")
         self._check(check)
 
-    def ids(self) -> Iterable[str]:
-        """All sessions of the file, in its order."""
-        return self._sessions
-
     def dump(self, id: str) -> Dump:
         """One session."""
-        if id not in self._sessions:
-            raise NotFound(f"there is no session {id!r} in {self._where}")
-        self._file.seek(self._sessions[id])
+        self._file.seek(self.sessions[id])
         return self._session(self._next()[1])
 
     def blob(self, ref: str) -> Iterator[bytes]:
         """The pieces of a blob."""
         if ref not in self._blobs:
             raise NotFound(f"there is no blob {ref} in {self._where}")
-        at = self._blobs[ref]
-        while True:
-            self._file.seek(at)
-            kind, body = self._next()
-            if kind != BLOB:
-                return
-            found, piece = self._decode(body, tuple[str, bytes])
-            if found != ref:
-                return
-            # Somebody else may read the file before the next piece is asked for.
-            at = self._file.tell()
-            yield piece
-
-    def reach(self, id: str) -> None:
-        """A file that could be checked is there."""
+        self._file.seek(self._blobs[ref])
+        while (found := self._piece(*self._next()))[0] == ref:
+            yield found[1]
 
     def _check(self, check: Callable[[Dump], None]) -> None:
         """Read the file to its end."""
@@ -232,7 +208,7 @@ class FileSource:
         while kind != END:
             at = self._file.tell()
             kind, body = self._next()
-            name, piece = self._decode(body, tuple[str, bytes]) if kind == BLOB else ("", b"")
+            name, piece = self._piece(kind, body)
             if name != ref:
                 if ref and content.hexdigest() != ref:
                     raise self._damaged("a blob does not match its name")
@@ -243,7 +219,7 @@ class FileSource:
             content.update(piece)
             if kind == SESSION:
                 dump = self._session(body)
-                self._sessions[dump.row.id] = at
+                self.sessions[dump.row.id] = at
                 found.sessions, found.checkpoints = found.sessions + 1, found.checkpoints + len(dump.rows)
                 check(dump)
             elif kind == END and self._decode(body, _End) != found:
@@ -253,6 +229,10 @@ class FileSource:
         digest = self._hash.digest()
         if self._file.read(len(digest) + 1) != digest:
             raise self._damaged("its sha256 does not match")
+
+    def _piece(self, kind: int, body: bytes) -> tuple[str, bytes]:
+        """The name of a blob and a piece of it; no name if this frame is something else."""
+        return self._decode(body, tuple[str, bytes]) if kind == BLOB else ("", b"")
 
     def _session(self, body: bytes) -> Dump:
         session = self._decode(body, _Session)

@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from perdure.errors import Corrupted, InvalidInput, NotFound
 from perdure.kernel import Kernel
 from perdure.upkeep.copy_resume import CatchUp, Places
-from perdure.upkeep.transfer import (
-    NAMED,
-    Source,
-    StoreSink,
-    StoreSource,
-    Transferred,
-    check_blob,
-    projected,
-    refs_of,
-    transfer,
-)
+from perdure.upkeep.transfer import NAMED, StoreSink, check_blob, from_store, projected, refs_of, transfer
 from perdure.upkeep.verify import Inspection
 
 if TYPE_CHECKING:
@@ -29,6 +19,7 @@ if TYPE_CHECKING:
 
     from perdure.model import Dump
     from perdure.upkeep.each_session import Progress
+    from perdure.upkeep.transfer import Source, Transferred
 
 REMEMBERED = 100_000
 """Blobs that are known to be in the destination; beyond that they are looked at again."""
@@ -58,8 +49,12 @@ def copy(
     if sessions is not None and owner is not None:
         raise InvalidInput("copy the sessions that are named, or those of an owner, not both")
     sink = CopySink(source, target, holder, lease_ttl, options)
-    named = sessions is not None
-    return transfer(StoreSource(source, sessions, owner), sink, progress, named=named, tolerant=True)
+
+    def reach(id: str) -> None:
+        source.store.look(id)
+        target.store.look(id)
+
+    return transfer(from_store(source, sessions, owner), sink, progress, reach)
 
 
 class CopySink(StoreSink):

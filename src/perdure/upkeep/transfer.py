@@ -10,10 +10,11 @@ run again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from abc import ABC, abstractmethod
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -33,7 +34,7 @@ from perdure.system import faults
 from perdure.upkeep.each_session import each_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.kernel import Kernel
     from perdure.model import Dump, Envelope, Row, SessionRow
@@ -69,51 +70,24 @@ class Transferred(msgspec.Struct):
         return not self.failed and not self.missing
 
 
-class Source(Protocol):
+class Source(NamedTuple):
     """Where sessions are read from."""
 
-    def ids(self) -> Iterable[str]:
-        """The sessions to transfer."""
-        ...
-
-    def dump(self, id: str) -> Dump:
-        """One session, or ``NotFound``."""
-        ...
-
-    def blob(self, ref: str) -> Iterator[bytes]:
-        """The pieces of a blob, verified; ``NotFound`` instead of the first one when it is not there."""
-        ...
-
-    def reach(self, id: str) -> None:
-        """Raise when nothing can be read here at all."""
-        ...
+    ids: Iterable[str]
+    dump: Callable[[str], Dump]
+    """One session at one instant, or ``NotFound``."""
+    blob: Callable[[str], Iterator[bytes]]
+    """The pieces of a blob; ``NotFound`` instead of the first one when it is not there."""
+    named: bool = False
+    """Whether somebody asked for each of these sessions: then one that is not there is an error."""
 
 
-class StoreSource:
-    """Reads all sessions of a store, those named, or those of an owner."""
-
-    def __init__(self, kernel: Kernel, sessions: Iterable[str] | None = None, owner: str | None = None) -> None:
-        self._kernel = kernel
-        self._sessions = sessions
-        self._owner = owner
-
-    def ids(self) -> Iterable[str]:
-        """Those named, each once; else those that the store lists."""
-        if self._sessions is not None:
-            return dict.fromkeys(self._sessions)
-        return (row.id for row in each_session(self._kernel.store, owner=self._owner))
-
-    def dump(self, id: str) -> Dump:
-        """One session at one instant."""
-        return self._kernel.store.dump(id)
-
-    def blob(self, ref: str) -> Iterator[bytes]:
-        """The pieces of a blob."""
-        return self._kernel.blobs.get_stream(ref)
-
-    def reach(self, id: str) -> None:
-        """Ask the store for anything."""
-        self._kernel.store.look(id)
+def from_store(kernel: Kernel, sessions: Iterable[str] | None = None, owner: str | None = None) -> Source:
+    """All sessions of a store, those named, or those of an owner."""
+    if sessions is None:
+        ids = (row.id for row in each_session(kernel.store, owner=owner))
+        return Source(ids, kernel.store.dump, kernel.blobs.get_stream)
+    return Source(dict.fromkeys(sessions), kernel.store.dump, kernel.blobs.get_stream, named=True)
 
 
 class Sink(ABC):
@@ -153,13 +127,9 @@ class Sink(ABC):
         """A blob is not in the source: it is noted, and the others are brought."""
         self.done.missing.append(ref)
 
-    @abstractmethod
-    def reach(self, id: str) -> None:
-        """Raise when nothing can be written here at all."""
-
 
 class StoreSink(Sink):
-    """Writes sessions that are not there yet into a store."""
+    """Writes sessions into a store; one that is there already must be exactly the same."""
 
     def __init__(self, kernel: Kernel, *, dry_run: bool = False) -> None:
         super().__init__()
@@ -167,7 +137,7 @@ class StoreSink(Sink):
         self.dry_run = dry_run
 
     def take(self, dump: Dump, source: Source) -> None:
-        """Write one session; one that is there already must be exactly this one."""
+        """Write one session, unless it is there."""
         there = self.has(dump)
         # Also where it is there already: a blob may have been lost since.
         self.bring_new_blobs(dump, source)
@@ -192,10 +162,6 @@ class StoreSink(Sink):
             return False
         return {e.key for e in dump.inbox} <= {e.key for e in self.kernel.store.dump(row.id).inbox}
 
-    def reach(self, id: str) -> None:
-        """Ask the store for anything."""
-        self.kernel.store.look(id)
-
     def write(self, dump: Dump) -> None:
         """Write a session that is not there; its blobs are."""
         self.count(dump.rows, *(a.body for a in dump.artifacts), *(e.body for e in dump.inbox))
@@ -204,12 +170,10 @@ class StoreSink(Sink):
             self.kernel.store.restore(dump)
             faults.point("transfer.after_session")
 
-    def count(self, rows: Iterable[tuple[Row, Any]], *bodies: bytes) -> None:
+    def count(self, rows: Sequence[tuple[Row, Any]], *bodies: bytes) -> None:
         """Add to what was written."""
-        for row, _ in rows:
-            self.done.checkpoints += 1
-            self.done.bytes += len(row.envelope) + len(row.payload)
-        self.done.bytes += sum(map(len, bodies))
+        self.done.checkpoints += len(rows)
+        self.done.bytes += sum(len(row.envelope) + len(row.payload) for row, _ in rows) + sum(map(len, bodies))
 
     def put_blob(self, ref: str, pieces: Iterator[bytes]) -> None:
         """Make a blob durable; what comes must be what its name says."""
@@ -223,42 +187,39 @@ class StoreSink(Sink):
             check_blob(ref, counted())
             return
         faults.point("transfer.before_blob")
-        if (found := self.kernel.blobs.put_stream(counted())) != ref:
-            raise Corrupted(f"blob {ref}", f"its content is that of {found}")
+        if self.kernel.blobs.put_stream(counted()) != ref:
+            raise Corrupted(f"blob {ref}", "the content does not match its name")
 
 
 def transfer(
-    source: Source, sink: Sink, progress: Progress | None = None, *, named: bool = False, tolerant: bool = False
+    source: Source, sink: Sink, progress: Progress | None = None, reach: Callable[[str], object] | None = None
 ) -> Transferred:
     """Write every session of a source into a sink.
 
-    ``named`` says that somebody asked for each of them: then one that is not there is an error. Errors are raised, or,
-    when ``tolerant``, written down, and the other sessions are transferred all the same.
+    What goes wrong with a session is raised. With ``reach``, which asks both sides for a session and raises when one of
+    them cannot be reached at all, it is written down, and the others are transferred all the same.
     """
-    for number, id in enumerate(source.ids(), start=1):
+    for number, id in enumerate(source.ids, start=1):
         try:
-            dump = _dump(source, id, named)
-            if dump is not None:
+            if (dump := _dump(source, id)) is not None:
                 sink.take(dump, source)
         except PerdureError as e:
             # Where a store is full or poisoned, no other session would fare better.
-            if not tolerant or isinstance(e, StoreFull | Poisoned):
+            if reach is None or isinstance(e, StoreFull | Poisoned):
                 raise
             if isinstance(e, Unavailable | OutcomeUnknown):
-                # Whether only this session is out of reach, or a whole store: then this raises, too.
-                source.reach(id)
-                sink.reach(id)
+                reach(id)
             sink.done.failed.append((id, str(e)))
         if progress is not None:
             progress(id, number)
     return sink.done
 
 
-def _dump(source: Source, id: str, named: bool) -> Dump | None:
+def _dump(source: Source, id: str) -> Dump | None:
     try:
         return source.dump(id)
     except NotFound:
-        if named:
+        if source.named:
             raise
         # It was listed and has ended since, and that is nobody's fault.
         return None
@@ -276,18 +237,15 @@ def projected(dump: Dump, envelopes: dict[tuple[int, int], Envelope]) -> Dump:
     Rows whose envelopes were not opened speak for themselves, unless they lie in a pack.
     """
 
-    def told(env: Envelope | None, shown: dict[str, Any]) -> dict[str, Any]:
+    def told(row: Row, shown: dict[str, Any]) -> dict[str, Any]:
+        env = envelopes.get((row.line, row.step))
+        if env is None and row.envelope:
+            # One that cannot be read is carried over as it is: nobody asked for a check.
+            with contextlib.suppress(Corrupted, UnsupportedFormat):
+                env = codec.decode_envelope(row.envelope, "")
         return {**shown, **{name: str(env.x[name]) for name in NAMED if env.x.get(name)}} if env else shown
 
-    def own(row: Row) -> Envelope | None:
-        try:
-            return codec.decode_envelope(row.envelope, "") if row.envelope else None
-        except (Corrupted, UnsupportedFormat):
-            # Carried over as it is: nobody asked for a check.
-            return None
-
-    rows = [(row, told(envelopes.get((row.line, row.step)) or own(row), shown)) for row, shown in dump.rows]
-    return dump._replace(rows=tuple(rows))
+    return dump._replace(rows=tuple((row, told(row, shown)) for row, shown in dump.rows))
 
 
 def check_blob(ref: str, pieces: Iterable[bytes]) -> None:
