@@ -16,9 +16,6 @@ from perdure.errors import InvalidInput
 from perdure.system.wording import count, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from perdure.database import Database
     from perdure.upkeep.transfer import Transferred
 
 SHOWN = 50
@@ -73,7 +70,9 @@ def copy(
     with (
         perdure.open(from_url, maintain=False, blobs=source_blobs) as src,
         perdure.open(_target_url(target, dry_run), maintain=False, blobs=None if dry_run else target_blobs) as dst,
-        progress("copying", _total(src, sessions, owner), show=not as_json) as told,
+        progress(
+            "copying", None if owner else (lambda: len(sessions)) if sessions else all_of(src), show=not as_json
+        ) as told,
     ):
         done = src.copy_to(
             dst, sessions=sessions or None, owner=owner, verify=not no_verify, dry_run=dry_run, revive=revive,
@@ -95,25 +94,40 @@ def _target_url(given: str, dry_run: bool) -> str:
         return "memory://" if dry_run else given
 
 
-def _total(src: Database, sessions: list[str] | None, owner: str | None) -> Callable[[], int | None]:
-    if sessions:
-        return lambda: len(sessions)
-    return all_of(src) if owner is None else lambda: None
+NewFile = Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; a new file.")]
 
 
-def backup(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
+def backup(file: NewFile, store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
+    """Write everything, blobs included, into one file, while agents go on writing."""
+    _into_file(None, file, store, blobs, as_json)
+
+
+def export(
+    session: Annotated[str, typer.Argument(metavar="SESSION")],
+    file: NewFile,
     store: Store = None,
     blobs: BlobsAt = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write everything, blobs included, into one file, while agents go on writing."""
+    """Write one session into a file: all its branches and checkpoints, its inbox and its blobs, sealed as they are.
+
+    Whoever imports it needs the same key, if the store has one.
+    """
+    _into_file(session, file, store, blobs, as_json)
+
+
+def _into_file(session: str | None, file: str, store: str | None, blobs: str | None, as_json: bool) -> None:
     begun = time.monotonic()
-    _refuse_existing(file)
-    with open_existing(store, blobs) as db, progress("backing up", all_of(db), show=not as_json) as told:
-        done = db.backup(file, told)
+    if os.path.exists(file):
+        raise InvalidInput(f"{file} exists already: choose a new name, so that nothing is lost")
+    words = "backing up" if session is None else "exporting"
+    with (
+        open_existing(store, blobs) as db,
+        progress(words, all_of(db) if session is None else None, show=not as_json) as told,
+    ):
+        done = db.backup(file, told) if session is None else db.export_session(session, file, told)
         urls = db.url, file
-    _tell(done, begun, "backed up", urls, as_json)
+    _tell(done, begun, "backed up" if session is None else "exported", urls, as_json)
 
 
 def restore(
@@ -127,35 +141,7 @@ def restore(
     The file is checked as a whole before anything is written. A session that is there already and is not exactly the
     one in the file is a conflict.
     """
-    import perdure
-
-    begun = time.monotonic()
-    with (
-        perdure.open(store or DEFAULT, maintain=False, blobs=blobs or None) as db,
-        progress("restoring", show=not as_json) as told,
-    ):
-        done = db.restore(file, told)
-        urls = file, db.url
-    _tell(done, begun, "restored", urls, as_json)
-
-
-def export(
-    session: Annotated[str, typer.Argument(metavar="SESSION")],
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
-    store: Store = None,
-    blobs: BlobsAt = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write one session into a file: all its branches and checkpoints, its inbox and its blobs, sealed as they are.
-
-    Whoever imports it needs the same key, if the store has one.
-    """
-    begun = time.monotonic()
-    _refuse_existing(file)
-    with open_existing(store, blobs) as db, progress("exporting", show=not as_json) as told:
-        done = db.export_session(session, file, told)
-        urls = db.url, file
-    _tell(done, begun, "exported", urls, as_json)
+    _from_file(file, store or DEFAULT, blobs, as_json, whole=True)
 
 
 def bring_in(
@@ -169,28 +155,27 @@ def bring_in(
     The file is checked as a whole before anything is written. A session that is there already is a conflict, unless it
     is exactly the one in the file. Other sessions, their leases and cursors stay as they are.
     """
+    try:
+        where = find_url(store)
+    except NoDatabase:
+        where = store or DEFAULT
+    _from_file(file, where, blobs, as_json, whole=False)
+
+
+def _from_file(file: str, where: str, blobs: str | None, as_json: bool, *, whole: bool) -> None:
     import perdure
 
     begun = time.monotonic()
     if not os.path.isfile(file):
         # Before a database is made for nothing.
         raise InvalidInput(f"there is no file {file}")
-    try:
-        where = find_url(store)
-    except NoDatabase:
-        where = store or DEFAULT
     with (
         perdure.open(where, maintain=False, blobs=blobs or None) as db,
-        progress("importing", show=not as_json) as told,
+        progress("restoring" if whole else "importing", show=not as_json) as told,
     ):
-        done = db.import_sessions(file, told)
+        done = db.restore(file, told) if whole else db.import_sessions(file, told)
         urls = file, db.url
-    _tell(done, begun, "imported", urls, as_json)
-
-
-def _refuse_existing(file: str) -> None:
-    if os.path.exists(file):
-        raise InvalidInput(f"{file} exists already: choose a new name, so that nothing is lost")
+    _tell(done, begun, "restored" if whole else "imported", urls, as_json)
 
 
 def _tell(
