@@ -56,11 +56,11 @@ def test_everything_comes_back_with_the_same_digests_in_any_store(
     told: list[tuple[str, int]] = []
     backed = db.backup(tmp_path / "all.bak", progress=lambda id, n: told.append((id, n)))
     assert told == [("later", 1), ("one", 2), ("two/../x", 3)]
-    assert (backed.sessions, backed.missing) == (3, ())
+    assert (backed.copied, backed.missing) == (3, [])
     assert backed.bytes == (tmp_path / "all.bak").stat().st_size
     with elsewhere(kind, tmp_path, clock, keys=KEY) as other:
         restored = other.restore(tmp_path / "all.bak")
-        assert (restored.sessions, restored.skipped, restored.blobs) == (3, 0, backed.blobs)
+        assert (restored.copied, restored.unchanged, restored.blobs) == (3, 0, backed.blobs)
         for id in ("one", "two/../x"):
             assert digests(other, id) == digests(db, id)
             assert all_states(other, id, 7) == all_states(db, id, 7)
@@ -132,7 +132,7 @@ def test_any_damage_is_refused_before_anything_is_written(tmp_path: Path, clock:
         assert other.kernel.store.epoch == epoch
         assert list(other.kernel.blobs.refs()) == []
         bad.write_bytes(good)
-        assert other.restore(bad).sessions == 1
+        assert other.restore(bad).copied == 1
 
 
 def test_a_session_that_is_there_and_differs_stops_it_before_anything_is_written(
@@ -166,7 +166,7 @@ def test_an_interrupted_restore_goes_on(db: perdure.Database, tmp_path: Path, cl
 
     def kill(name: str) -> None:
         passed.append(name)
-        if passed.count("restore.before_session") == 3:
+        if passed.count("transfer.before_session") == 3:
             raise Killed
 
     with elsewhere("memory", tmp_path, clock) as other:
@@ -174,11 +174,12 @@ def test_an_interrupted_restore_goes_on(db: perdure.Database, tmp_path: Path, cl
         with pytest.raises(Killed):
             other.restore(tmp_path / "all.bak")
         faults.hook = None
-        assert other.restore(tmp_path / "all.bak") == (3, 2, 0)
+        again = other.restore(tmp_path / "all.bak")
+        assert (again.copied, again.unchanged, again.blobs) == (3, 2, 0)
         assert [other.read(f"s{n}").vars["n"] for n in range(5)] == list(range(5))
 
 
-@pytest.mark.parametrize("point", ["backup.before_fsync", "backup.before_rename"])
+@pytest.mark.parametrize("point", ["whole_file.before_fsync", "whole_file.before_rename"])
 def test_an_interrupted_backup_leaves_the_old_one(db: perdure.Database, tmp_path: Path, clock: FakeClock, point: str):
     path = tmp_path / "all.bak"
     with db.session("s", ttl=None) as s:
@@ -208,7 +209,7 @@ def test_a_missing_blob_is_named_and_the_rest_is_backed_up(db: perdure.Database,
         s.commit()
     ((ref, _),) = db.kernel.blobs.refs()
     db.kernel.blobs.delete(ref, 2**60)
-    assert db.backup(tmp_path / "all.bak").missing == (ref,)
+    assert db.backup(tmp_path / "all.bak").missing == [ref]
     with elsewhere("memory", tmp_path, clock) as other:
         other.restore(tmp_path / "all.bak")
         assert [f.kind for f in other.verify().findings] == ["blob"]

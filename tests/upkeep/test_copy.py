@@ -11,7 +11,7 @@ import pytest
 
 import perdure
 from perdure.system import faults
-from perdure.upkeep.copy import Copied
+from perdure.upkeep.transfer import Transferred
 from tests.store_urls import STORES, url_of
 from tests.upkeep.copies import book, everything, small, wire, write_everything
 
@@ -55,7 +55,7 @@ def test_everything_arrives_with_the_same_digests_goes_on_there_and_comes_back(a
     write_everything(src, "s")
     src.post("only posted to", {"hello": 1}, key="k")
     done = src.copy_to(dst)
-    assert (done.copied, done.updated, done.unchanged, done.left, done.failed) == (2, 0, 0, (), ())
+    assert (done.copied, done.updated, done.unchanged, done.left, done.failed) == (2, 0, 0, [], [])
     assert done.checkpoints == len(everything(src, "s")["digests"])
     assert done.blobs > 0
     assert everything(dst, "s") == everything(src, "s")
@@ -73,7 +73,7 @@ def test_everything_arrives_with_the_same_digests_goes_on_there_and_comes_back(a
         assert s.call(book, "BA1") == "booked BA1"
         s.fork("there")
         s.commit("written in the copy")
-    assert dst.copy_to(src).failed == ()
+    assert dst.copy_to(src).failed == []
     assert everything(src, "s") == everything(dst, "s")
     assert src.verify().findings == ()
 
@@ -84,7 +84,7 @@ def test_a_second_copy_finds_everything_there(at: Open):
     small(src, "a", "b")
     assert src.copy_to(dst).copied == 3
     before = dst.kernel.store.changes().cursor
-    assert src.copy_to(dst) == Copied(unchanged=3)
+    assert src.copy_to(dst) == Transferred(unchanged=3)
     assert dst.changes(before).items == ()
 
 
@@ -113,12 +113,12 @@ def test_a_session_that_has_gone_on_is_brought_up_to_date(at: Open, kind: str, c
     src.post("s", {"n": 11}, key="waiting")
     src.compact("s")
     done = src.copy_to(dst)
-    assert (done.copied, done.updated, done.failed) == (0, 1, ())
+    assert (done.copied, done.updated, done.failed) == (0, 1, [])
     assert done.checkpoints > 250
     assert everything(dst, "s", 31) == everything(src, "s", 31)
     assert dst.verify().findings == ()
     assert not dst.post("s", {"n": 10}, key="new and taken"), "a key that was used is known there, too"
-    assert src.copy_to(dst) == Copied(unchanged=1)
+    assert src.copy_to(dst) == Transferred(unchanged=1)
     with dst.session("s") as s:
         assert [m.body["n"] for m in s.take()] == [11]
         s.commit()
@@ -151,12 +151,12 @@ def test_an_input_that_was_only_posted_is_brought_along(at: Open):
     assert src.copy_to(dst, dry_run=True).updated == 1
     assert dst.look("s").pending == 0
     done = src.copy_to(dst)
-    assert (done.copied + done.updated, done.failed) == (2, ())
+    assert (done.copied + done.updated, done.failed) == (2, [])
     for id, bodies in (("s", ["hello"]), ("posted", [1, 2])):
         with dst.session(id) as s:
             assert [m.body for m in s.take()] == bodies
             s.commit()
-    assert src.copy_to(dst) == Copied(unchanged=2)
+    assert src.copy_to(dst) == Transferred(unchanged=2)
     assert [dst.look(id).pending for id in ("s", "posted")] == [0, 0]
 
 
@@ -167,7 +167,7 @@ def test_a_copy_that_has_gone_on_is_left_as_it_is(at: Open):
     with dst.session("s") as s:
         s.vars["there"] = True
         s.commit()
-    assert src.copy_to(dst) == Copied(unchanged=1)
+    assert src.copy_to(dst) == Transferred(unchanged=1)
     assert dst.read("s").vars["there"]
 
 
@@ -202,9 +202,9 @@ def test_retention_on_either_side_does_not_look_like_a_difference(at: Open):
             s.vars["n"] = n
             s.commit()
     dst.prune("s", keep_last=5)
-    assert (src.copy_to(dst).failed, dst.verify().findings) == ((), ())
+    assert (src.copy_to(dst).failed, dst.verify().findings) == ([], ())
     src.prune("s", keep_last=5)
-    assert src.copy_to(dst) == Copied(unchanged=1)
+    assert src.copy_to(dst) == Transferred(unchanged=1)
     assert dst.read("s").plain() == src.read("s").plain()
 
 
@@ -263,7 +263,7 @@ def test_a_session_that_has_ended_in_the_destination_stays_ended_unless_asked_fo
     src.copy_to(dst)
     dst.kernel.store.drop("s", None, "asked to forget")
     done = src.copy_to(dst)
-    assert (done.unchanged, done.left, done.ok) == (1, (("s", "it has ended there: asked to forget"),), True)
+    assert (done.unchanged, done.left, done.ok) == (1, [("s", "it has ended there: asked to forget")], True)
     with pytest.raises(perdure.Gone):
         dst.read("s")
     assert src.copy_to(dst, revive=True).copied == 1
@@ -364,7 +364,7 @@ def test_the_awaited_database_copies_alike(at: Open, tmp_path: Path, clock: Fake
     src = at("sqlite", "one")
     small(src, "a", "b")
 
-    async def copy() -> tuple[Copied, Copied]:
+    async def copy() -> tuple[Transferred, Transferred]:
         async with (
             perdure.open_async(url_of("sqlite", tmp_path, "one"), clock=clock) as one,
             perdure.open_async(url_of("file", tmp_path, "two"), clock=clock) as two,
@@ -372,7 +372,7 @@ def test_the_awaited_database_copies_alike(at: Open, tmp_path: Path, clock: Fake
             return await one.copy_to(two), await two.copy_to(src)
 
     there, back = asyncio.run(copy())
-    assert (there.copied, back) == (2, Copied(unchanged=2))
+    assert (there.copied, back) == (2, Transferred(unchanged=2))
 
 
 # -- when something is wrong -------------------------------------------------------------------------------------
@@ -405,7 +405,7 @@ def test_a_copy_that_was_damaged_on_its_way_is_noticed(at: Open, tmp_path: Path)
     small(src, "a", "b")
 
     def hook(name: str) -> None:
-        if name == "copy.after_session":
+        if name == "transfer.after_session":
             damage(tmp_path / "two.db", "update commits set payload = zeroblob(30) where no = 1")
 
     faults.hook = hook
@@ -413,7 +413,7 @@ def test_a_copy_that_was_damaged_on_its_way_is_noticed(at: Open, tmp_path: Path)
     assert (done.copied, [id for id, _ in done.failed]) == (1, ["a"])
     faults.hook = None
     assert [id for id, _ in src.copy_to(dst).failed] == ["a"], "what is there is looked at every time"
-    assert src.copy_to(dst, verify=False) == Copied(unchanged=2)
+    assert src.copy_to(dst, verify=False) == Transferred(unchanged=2)
 
 
 def test_a_blob_that_is_missing_or_lost_on_its_way_is_noticed(at: Open):
@@ -422,7 +422,7 @@ def test_a_blob_that_is_missing_or_lost_on_its_way_is_noticed(at: Open):
     refs = {ref for ref, _ in src.kernel.blobs.refs()}
 
     def hook(name: str) -> None:
-        if name == "copy.after_session":
+        if name == "transfer.after_session":
             for ref, _ in list(dst.kernel.blobs.refs()):
                 dst.kernel.blobs.delete(ref, 2**60)
 
@@ -483,6 +483,6 @@ def test_a_store_that_is_out_of_reach_ends_the_copy_and_a_session_that_is_does_n
         src.copy_to(dst)
     dst.kernel.store = Failing(real, down=False)  # type: ignore[assignment]
     done = src.copy_to(dst)
-    assert (done.unchanged, done.copied, done.failed) == (1, 1, (("b", "the connection was lost"),))
+    assert (done.unchanged, done.copied, done.failed) == (1, 1, [("b", "the connection was lost")])
     dst.kernel.store = real
     assert src.copy_to(dst).copied == 1

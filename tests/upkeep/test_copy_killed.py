@@ -31,7 +31,7 @@ at, passed, begun = int(sys.argv[1]), 0, False
 
 def hook(name):
     global passed, begun
-    begun = begun or name.startswith("copy.")
+    begun = begun or name.startswith(("copy.", "transfer."))
     passed += begun
     if passed == at and begun:
         os.kill(os.getpid(), signal.SIGKILL)

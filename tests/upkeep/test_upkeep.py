@@ -93,11 +93,11 @@ def test_everything_is_there_awaited_too(tmp_path: Path, clock: FakeClock):
             assert (await db.prune("s", keep_last=5)).dropped == 44
             assert (await db.verify(witness=tmp_path / "live")).ok
             assert await db.witness(tmp_path / "once") == 1
-            assert (await db.backup(tmp_path / "all.bak")).sessions == 1
+            assert (await db.backup(tmp_path / "all.bak")).copied == 1
             assert (await db.collect()).deleted == 0
             assert (await db.migrate()).current == 1
             clock.advance(61_000)
             assert (await db.sweep()).removed == 1
-            assert (await db.restore(tmp_path / "all.bak")).sessions == 1
+            assert (await db.restore(tmp_path / "all.bak")).copied == 1
 
     asyncio.run(use())

@@ -19,7 +19,7 @@ from perdure.agent.run_events import Event, Piece, live_of, open_pieces
 from perdure.errors import Gone, InvalidInput, NotFound, PerdureError
 from perdure.history.checkpoint import Checkpoint, Reading
 from perdure.history.hydrate import load, locate, payload_of, steady
-from perdure.history.lineage import window
+from perdure.history.lineage import read_rows
 from perdure.model import MAIN, Status
 from perdure.state.delta import APPEND
 from perdure.state.document import STATE, plain
@@ -271,7 +271,7 @@ class SessionReader:
             last = head.step if line == head.line else store.slice(self._session, line, first, first).last
             # Retention may have left a gap that is wider than a page.
             for low in range(at, last, PAGE):
-                for point, body in window(self._kernel, self._session, line, low, min(low + PAGE, last)):
+                for point, body in read_rows(self._kernel, self._session, line, low + 1, min(low + PAGE, last)):
                     yield from self._commit(Checkpoint(point), self._answer(point, body))
         self.position = head
 

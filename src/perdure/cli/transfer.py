@@ -1,11 +1,11 @@
-"""``perdure copy``: sessions from one database into another."""
+"""``perdure copy``, ``backup``, ``restore``, ``export`` and ``import``: sessions from a database or file to another."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,10 +16,7 @@ from perdure.errors import InvalidInput
 from perdure.system.wording import count, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from perdure.database import Database
-    from perdure.upkeep.copy import Copied
+    from perdure.upkeep.transfer import Transferred
 
 SHOWN = 50
 """Sessions that are named one by one; JSON has them all."""
@@ -27,6 +24,8 @@ SHOWN = 50
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
+    app.command("backup")(backup)
+    app.command("restore")(restore)
     app.command("export")(export)
     app.command("import")(bring_in)
     app.command("copy")(copy)
@@ -71,20 +70,18 @@ def copy(
     with (
         perdure.open(from_url, maintain=False, blobs=source_blobs) as src,
         perdure.open(_target_url(target, dry_run), maintain=False, blobs=None if dry_run else target_blobs) as dst,
-        progress("copying", _total(src, sessions, owner), show=not as_json) as told,
+        progress(
+            "copying", None if owner else (lambda: len(sessions)) if sessions else all_of(src), show=not as_json
+        ) as told,
     ):
         done = src.copy_to(
             dst, sessions=sessions or None, owner=owner, verify=not no_verify, dry_run=dry_run, revive=revive,
             progress=told,
         )  # fmt: skip
         urls = src.url, dst.url
-    seconds = round(time.monotonic() - begun, 3)
-    if as_json:
-        _print_json(done, urls, seconds, verified=not no_verify, dry_run=dry_run)
-    else:
-        _print(done, seconds, verified=not no_verify, dry_run=dry_run)
-    if not done.ok:
-        raise typer.Exit(1)
+    checked = "" if dry_run else ", not verified" if no_verify else ", verified" if done.ok else ""
+    words = ("would be " if dry_run else "") + "copied"
+    _tell(done, begun, words, urls, as_json, checked=checked, verified=not no_verify, dry_run=dry_run)
 
 
 def _target_url(given: str, dry_run: bool) -> str:
@@ -97,43 +94,17 @@ def _target_url(given: str, dry_run: bool) -> str:
         return "memory://" if dry_run else given
 
 
-def _total(src: Database, sessions: list[str] | None, owner: str | None) -> Callable[[], int | None]:
-    if sessions:
-        return lambda: len(sessions)
-    return all_of(src) if owner is None else lambda: None
+NewFile = Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; a new file.")]
 
 
-def _print_json(done: Copied, urls: tuple[str, str], seconds: float, **more: Any) -> None:
-    from perdure.cli.output import print_json
-
-    answer = done._asdict()
-    answer["left"] = [{"session": id, "reason": reason} for id, reason in done.left]
-    answer["failed"] = [{"session": id, "problem": problem} for id, problem in done.failed]
-    print_json({"ok": done.ok, "source": urls[0], "destination": urls[1], **answer, "seconds": seconds, **more})
-
-
-def _print(done: Copied, seconds: float, *, verified: bool, dry_run: bool) -> None:
-    from perdure.cli.output import Out
-
-    out = Out()
-    for title, pairs, style in (("left alone", done.left, "yellow"), ("failed", done.failed, "bold red")):
-        for id, words in pairs[:SHOWN]:
-            out.line(f"{title}: {cut(id, 200)}: {cut(words, 500)}", style)
-        if len(pairs) > SHOWN:
-            out.line(f"… {len(pairs) - SHOWN} more {title}: --json lists them all", "dim")
-    would = "would be " if dry_run else ""
-    parts = [f"{count(done.copied, 'session')} {would}copied"]
-    parts += [f"{done.updated} {would}brought up to date"] if done.updated else []
-    parts += [f"{done.unchanged} there already"] if done.unchanged else []
-    parts += [f"{len(done.failed)} failed"] if done.failed else []
-    held = f"{count(done.checkpoints, 'checkpoint')}, {count(done.blobs, 'blob')}, {size(done.bytes)}"
-    checked = "" if dry_run else ", verified" if verified and done.ok else ", not verified" if not verified else ""
-    out.line(f"{', '.join(parts)}: {held} in {seconds:.1f} s{checked}", "" if done.ok else "bold")
+def backup(file: NewFile, store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
+    """Write everything, blobs included, into one file, while agents go on writing."""
+    _into_file(None, file, store, blobs, as_json)
 
 
 def export(
     session: Annotated[str, typer.Argument(metavar="SESSION")],
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
+    file: NewFile,
     store: Store = None,
     blobs: BlobsAt = None,
     as_json: AsJson = False,
@@ -142,22 +113,35 @@ def export(
 
     Whoever imports it needs the same key, if the store has one.
     """
-    from perdure.cli.output import Out, print_json
-    from perdure.cli.terminal_text import cut
-    from perdure.system.wording import count, size
+    _into_file(session, file, store, blobs, as_json)
 
+
+def _into_file(session: str | None, file: str, store: str | None, blobs: str | None, as_json: bool) -> None:
+    begun = time.monotonic()
     if os.path.exists(file):
         raise InvalidInput(f"{file} exists already: choose a new name, so that nothing is lost")
-    with open_existing(store, blobs) as db, progress("exporting", show=not as_json) as told:
-        done = db.export_session(session, file, told)
-    if as_json:
-        print_json({**done._asdict(), "missing": list(done.missing)})
-    else:
-        held = f"{count(done.checkpoints, 'checkpoint')} and {count(done.blobs, 'blob')} in {size(done.bytes)}"
-        Out().line(f"{cut(session, 200)}: {held}")
-    if done.missing:
-        print(f"perdure: {count(len(done.missing), 'blob')} missing: run perdure verify", file=sys.stderr)
-        raise typer.Exit(1)
+    words = "backing up" if session is None else "exporting"
+    with (
+        open_existing(store, blobs) as db,
+        progress(words, all_of(db) if session is None else None, show=not as_json) as told,
+    ):
+        done = db.backup(file, told) if session is None else db.export_session(session, file, told)
+        urls = db.url, file
+    _tell(done, begun, "backed up" if session is None else "exported", urls, as_json)
+
+
+def restore(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file that perdure backup wrote.")],
+    store: Store = None,
+    blobs: BlobsAt = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring everything of a backup into a database, which is made when it is not there.
+
+    The file is checked as a whole before anything is written. A session that is there already and is not exactly the
+    one in the file is a conflict.
+    """
+    _from_file(file, store or DEFAULT, blobs, as_json, whole=True)
 
 
 def bring_in(
@@ -171,25 +155,65 @@ def bring_in(
     The file is checked as a whole before anything is written. A session that is there already is a conflict, unless it
     is exactly the one in the file. Other sessions, their leases and cursors stay as they are.
     """
-    import perdure
-    from perdure.cli.output import Out, print_json
-    from perdure.system.wording import count
-
-    if not os.path.isfile(file):
-        # Before a database is made for nothing.
-        raise InvalidInput(f"there is no file {file}")
     try:
         where = find_url(store)
     except NoDatabase:
         where = store or DEFAULT
+    _from_file(file, where, blobs, as_json, whole=False)
+
+
+def _from_file(file: str, where: str, blobs: str | None, as_json: bool, *, whole: bool) -> None:
+    import perdure
+
+    begun = time.monotonic()
+    if not os.path.isfile(file):
+        # Before a database is made for nothing.
+        raise InvalidInput(f"there is no file {file}")
     with (
         perdure.open(where, maintain=False, blobs=blobs or None) as db,
-        progress("importing", show=not as_json) as told,
+        progress("restoring" if whole else "importing", show=not as_json) as told,
     ):
-        done = db.import_sessions(file, told)
-        url = db.url
+        done = db.restore(file, told) if whole else db.import_sessions(file, told)
+        urls = file, db.url
+    _tell(done, begun, "restored" if whole else "imported", urls, as_json)
+
+
+def _tell(
+    done: Transferred, begun: float, words: str, urls: tuple[str, str], as_json: bool,
+    *, checked: str = "", verified: bool = False, dry_run: bool = False,
+) -> None:  # fmt: skip
+    """Say what was transferred from the one place to the other; 1 if not everything was."""
+    seconds = round(time.monotonic() - begun, 3)
     if as_json:
-        print_json({**done._asdict(), "store": url})
+        from msgspec.structs import asdict
+
+        from perdure.cli.output import print_json
+
+        answer = asdict(done)
+        answer["left"] = [{"session": id, "reason": reason} for id, reason in done.left]
+        answer["failed"] = [{"session": id, "problem": problem} for id, problem in done.failed]
+        more = {"seconds": seconds, "verified": verified, "dry_run": dry_run}
+        print_json({"ok": done.ok, "source": urls[0], "destination": urls[1], **answer, **more})
     else:
-        there = f", {done.skipped} were there already" if done.skipped else ""
-        Out().line(f"{count(done.sessions, 'session')} and {count(done.blobs, 'blob')} imported{there}")
+        _print(done, words, f"{seconds:.1f} s{checked}")
+    if done.missing:
+        print(f"perdure: {count(len(done.missing), 'blob')} missing: run perdure verify", file=sys.stderr)
+    if not done.ok:
+        raise typer.Exit(1)
+
+
+def _print(done: Transferred, words: str, how: str) -> None:
+    from perdure.cli.output import Out
+
+    out = Out()
+    for title, pairs, style in (("left alone", done.left, "yellow"), ("failed", done.failed, "bold red")):
+        for id, why in pairs[:SHOWN]:
+            out.line(f"{title}: {cut(id, 200)}: {cut(why, 500)}", style)
+        if len(pairs) > SHOWN:
+            out.line(f"… {len(pairs) - SHOWN} more {title}: --json lists them all", "dim")
+    parts = [f"{count(done.copied, 'session')} {words}"]
+    parts += [f"{done.updated} {words.removesuffix('copied')}brought up to date"] if done.updated else []
+    parts += [f"{done.unchanged} there already"] if done.unchanged else []
+    parts += [f"{len(done.failed)} failed"] if done.failed else []
+    held = f"{count(done.checkpoints, 'checkpoint')}, {count(done.blobs, 'blob')}, {size(done.bytes)}"
+    out.line(f"{', '.join(parts)}: {held} in {how}", "" if done.ok else "bold")

@@ -1,9 +1,7 @@
-"""``perdure backup``, ``restore``, ``sweep``, ``prune`` and ``migrate``: keeping a database in order."""
+"""``perdure sweep``, ``prune`` and ``migrate``: keeping a database in order."""
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,9 +9,8 @@ import typer
 from perdure.cli.progress import all_of, progress
 from perdure.cli.terminal_text import cut
 from perdure.cli.verify import one_or_all
-from perdure.cli.which_database import DEFAULT, AsJson, BlobsAt, Store, open_existing
-from perdure.errors import InvalidInput
-from perdure.system.wording import count, size
+from perdure.cli.which_database import AsJson, BlobsAt, Store, open_existing
+from perdure.system.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,54 +20,9 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    app.command("backup")(backup)
-    app.command("restore")(restore)
     app.command("sweep")(sweep)
     app.command("prune")(prune)
     app.command("migrate")(migrate)
-
-
-def backup(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
-    store: Store = None,
-    blobs: BlobsAt = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write everything, blobs included, into one file, while agents go on writing."""
-    if os.path.exists(file):
-        raise InvalidInput(f"{file} exists already: choose a new name, so that no older backup is lost")
-    with open_existing(store, blobs) as db, progress("backing up", all_of(db), show=not as_json) as told:
-        done = db.backup(file, told)
-    held = f"{count(done.sessions, 'session')}, {count(done.checkpoints, 'checkpoint')}, {count(done.blobs, 'blob')}"
-    words = f"{held} in {size(done.bytes)}"
-    _tell(as_json, {**done._asdict(), "missing": list(done.missing)}, words)
-    if done.missing:
-        print(f"perdure: {count(len(done.missing), 'blob')} missing: run perdure verify --all", file=sys.stderr)
-        raise typer.Exit(1)
-
-
-def restore(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file that perdure backup wrote.")],
-    store: Store = None,
-    blobs: BlobsAt = None,
-    as_json: AsJson = False,
-) -> None:
-    """Bring everything of a backup into a database, which is made when it is not there.
-
-    The file is checked as a whole before anything is written. A session that is there already and is not exactly the
-    one in the file is a conflict.
-    """
-    import perdure
-
-    with (
-        perdure.open(store or DEFAULT, maintain=False, blobs=blobs or None) as db,
-        progress("restoring", show=not as_json) as told,
-    ):
-        done = db.restore(file, told)
-        url = db.url
-    there = f", {done.skipped} were there already" if done.skipped else ""
-    words = f"{count(done.sessions, 'session')} and {count(done.blobs, 'blob')} restored{there}"
-    _tell(as_json, {**done._asdict(), "store": url}, words)
 
 
 def sweep(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:

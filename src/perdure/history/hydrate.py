@@ -16,7 +16,7 @@ from perdure.state.delta import apply
 from perdure.state.document import genesis
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from perdure.model import Bundle
     from perdure.protocols import Cached
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
+Origins = dict[int, tuple[int, tuple[int, int] | None, Envelope]]
 TRIES = 5
 """How often a reading is begun anew when retention works on the same rows at the same time."""
 CACHED_ROWS = 64
@@ -68,15 +69,6 @@ def _start_parent(env: Envelope, where: str, before: Point | None) -> tuple[byte
     if before is not None and [before.envelope.line, before.envelope.step, before.digest] != origin:
         raise Corrupted(where, "the line starts from another checkpoint")
     return env.parent, origin[2]
-
-
-def open_rows(
-    kernel: Kernel, session: str, bundle: Bundle, packs: PackReader, before: Point | None
-) -> Iterator[tuple[Point, Body]]:
-    """Verify the rows of a bundle one after the other."""
-    for row in bundle.rows:
-        before, body = open_row(kernel, session, row, packs, before)
-        yield before, body
 
 
 def payload_of(kernel: Kernel, body: Body, point: Point) -> tuple[list[Any], dict[str, Any]]:
@@ -213,8 +205,7 @@ def head_of(kernel: Kernel, row: SessionRow, branch: str) -> Head:
         raise NotFound(f"session {row.id!r} has no branch {branch!r}: it has {known}")
     newest = -1
     for start in starts:
-        point, _ = open_row(kernel, row.id, start, PackReader(kernel, row.id, ()), None)
-        if point.envelope.branch != branch:
+        if _first_envelope(kernel, row.id, start).branch != branch:
             raise Corrupted(where, f"line {start.line} belongs to another branch")
         newest = max(newest, start.line)
     if head.line != newest:
@@ -301,7 +292,7 @@ def locate(kernel: Kernel, row: SessionRow, at: int | str | None, branch: str = 
         if TAG_PREFIX + at in names:
             head = head_of(kernel, row, TAG_PREFIX + at)
             start = kernel.store.starts(row.id, TAG_PREFIX + at)[-1]
-            origin = open_row(kernel, row.id, start, PackReader(kernel, row.id, ()), None)[0].envelope.x["from"]
+            origin = _first_envelope(kernel, row.id, start).x["from"]
             return (origin[0], origin[1]) if start.step == head.step else (head.line, head.step)
         return _by_id(kernel, row, at)
     head = head_of(kernel, row, branch)
@@ -312,11 +303,16 @@ def locate(kernel: Kernel, row: SessionRow, at: int | str | None, branch: str = 
     return _ancestor(kernel, row.id, head.line, at)
 
 
-def origins(kernel: Kernel, session: str) -> dict[int, tuple[int, tuple[int, int] | None, Envelope]]:
+def _first_envelope(kernel: Kernel, session: str, start: Row) -> Envelope:
+    """The verified envelope of the first row of a line; it is never packed."""
+    return open_row(kernel, session, start, PackReader(kernel, session, ()), None)[0].envelope
+
+
+def origins(kernel: Kernel, session: str) -> Origins:
     """For every line: its first step, the (line, step) it starts from, and its first envelope."""
-    found: dict[int, tuple[int, tuple[int, int] | None, Envelope]] = {}
+    found: Origins = {}
     for start in kernel.store.starts(session, None):
-        env = open_row(kernel, session, start, PackReader(kernel, session, ()), None)[0].envelope
+        env = _first_envelope(kernel, session, start)
         origin = env.x.get("from")
         if origin is not None and origin[0] >= start.line:
             raise Corrupted(where_is(session, start.line, start.step), "a line starts from a later line")
@@ -324,9 +320,9 @@ def origins(kernel: Kernel, session: str) -> dict[int, tuple[int, tuple[int, int
     return found
 
 
-def ancestry(kernel: Kernel, session: str, line: int, step: int) -> dict[int, int]:
+def ancestry(kernel: Kernel, session: str, line: int, step: int, known: Origins | None = None) -> dict[int, int]:
     """The lines a checkpoint stands on, each with the last step of it that belongs to its past."""
-    known = origins(kernel, session)
+    known = origins(kernel, session) if known is None else known
     reach = {line: step}
     while True:
         if line not in known:

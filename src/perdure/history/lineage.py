@@ -1,11 +1,11 @@
-"""Reading the past of a branch as a list of checkpoints, verified, without rebuilding any state."""
+"""Reading the past without rebuilding any state: the rows of a line, verified, and the checkpoints of a branch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Corrupted
-from perdure.history.hydrate import ancestry, head_of, look, open_row, steady, where_is
+from perdure.history.hydrate import ancestry, head_of, look, open_row, payload_of, steady, where_is
 from perdure.kernel import Kernel
 from perdure.record import codec
 from perdure.record.commit import Point
@@ -14,8 +14,48 @@ from perdure.record.packs import PackReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.model import Row, SessionRow
+    from perdure.model import Envelope, Row, SessionRow
     from perdure.record.codec import Body
+
+
+class OpenedRow(NamedTuple):
+    """A verified row of a line."""
+
+    point: Point
+    body: Body | None
+    """What it recorded, for ``payload_of``; None where an anchor stands for it: what was before it was dropped."""
+
+
+def read_rows(
+    kernel: Kernel, session: str, line: int, lo: int, hi: int, before: Point | None = None
+) -> Iterator[OpenedRow]:
+    """The rows ``lo`` to ``hi`` of a line that are there, oldest first, each verified on top of the one before it.
+
+    ``before`` is the verified checkpoint that the first one stands on. Without it one row more is read: what that row
+    says of itself is enough, since the digest of the next one covers it.
+    """
+    bundle = kernel.store.slice(session, line, lo if before is not None or lo <= 1 else lo - 1, hi)
+    packs = PackReader(kernel, session, bundle.packs)
+    for row in bundle.rows:
+        if row.step < lo:
+            before = unverified(kernel, session, row, packs)
+            continue
+        body: Body | None = None
+        anchored = packs.anchored(row.line, row.step) if not row.envelope else None
+        if anchored is None:
+            before, body = open_row(kernel, session, row, packs, before)
+        elif (anchored.envelope.id, anchored.digest) == (row.id, row.digest):
+            before = anchored
+        else:
+            raise Corrupted(where_is(session, row.line, row.step), "its anchor is about another checkpoint")
+        yield OpenedRow(before, body)
+
+
+def change_of(kernel: Kernel, env: Envelope) -> tuple[list[Any], dict[str, Any]] | None:
+    """The operations of one checkpoint and what it carries beside them; None when retention dropped what was before."""
+    for point, body in read_rows(kernel, env.session, env.line, env.step, env.step):
+        return payload_of(kernel, body, point) if body is not None else None
+    return None
 
 
 def history(kernel: Kernel, session: str, branch: str, limit: int, before: int | None) -> list[Point]:
@@ -33,33 +73,12 @@ def _history(kernel: Kernel, row: SessionRow, branch: str, limit: int, before: i
         last = min(end, top)
         width = limit
         while len(out) < limit and last >= 1:
-            after = max(0, last - width)
-            out.extend(reversed([point for point, _ in window(kernel, session, line, after, last)]))
+            lowest = max(1, last - width + 1)
+            out.extend(reversed([row.point for row in read_rows(kernel, session, line, lowest, last)]))
             # Where retention has left few, look further at once.
             width *= 4
-            last = after
+            last = lowest - 1
     return out[:limit]
-
-
-def window(kernel: Kernel, session: str, line: int, after: int, last: int) -> Iterator[tuple[Point, Body | None]]:
-    """The checkpoints of a line after one step and up to another, verified, oldest first.
-
-    Each comes with the body of its commit; None where retention has left an anchor that stands for it.
-    """
-    # One row more than wanted: each is verified on top of the digest of the one before it.
-    bundle = kernel.store.slice(session, line, after, last)
-    packs = PackReader(kernel, session, bundle.packs)
-    previous: Point | None = None
-    for row in bundle.rows:
-        if row.step == after:
-            previous = unverified(kernel, session, row, packs)
-            continue
-        anchored = packs.anchored(row.line, row.step) if not row.envelope else None
-        if anchored is not None and (anchored.envelope.id, anchored.digest) != (row.id, row.digest):
-            raise Corrupted(where_is(session, row.line, row.step), "its anchor is about another checkpoint")
-        # One that an anchor stands for needs nothing before it.
-        previous, body = (anchored, None) if anchored else open_row(kernel, session, row, packs, previous)
-        yield previous, body
 
 
 def unverified(kernel: Kernel, session: str, row: Row, packs: PackReader) -> Point:
@@ -67,4 +86,4 @@ def unverified(kernel: Kernel, session: str, row: Row, packs: PackReader) -> Poi
     if not row.envelope and (point := packs.anchored(row.line, row.step)) is not None:
         return point
     env = row.envelope or packs.row(row.line, row.step).envelope
-    return Point(codec.decode_envelope(env, where_is(session, row.line, row.step)), row.digest)
+    return Point(codec.decode_envelope(env, f"session {session!r}, line {row.line}, step {row.step}"), row.digest)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import Diverged, Gone
-from perdure.history.hydrate import ancestry, load, open_rows, payload_of
+from perdure.history.hydrate import ancestry, load, payload_of
+from perdure.history.lineage import read_rows
 from perdure.kernel import Kernel
 from perdure.model import Kind
 from perdure.record.commit import Loaded, Point
-from perdure.record.packs import PackReader
 from perdure.session.inbox import Message
 from perdure.state.delta import SET, apply, diff
 from perdure.state.document import BOOK, STATE, plain
@@ -49,13 +49,12 @@ def read_record(kernel: Kernel, session: str, base: tuple[int, int], head: Point
         if line < base[0]:
             continue
         first = base[1] + 1 if line == base[0] else 1
-        bundle = kernel.store.slice(session, line, first, last)
-        packs = PackReader(kernel, session, bundle.packs)
-        for row in bundle.rows:
-            if not row.envelope and packs.anchored(row.line, row.step) is not None:
-                what = f"session {session!r}: steps before {row.step} of line {line} were dropped by retention"
+        for point, body in read_rows(kernel, session, line, first, last, before):
+            if body is None:
+                what = (
+                    f"session {session!r}: steps before {point.envelope.step} of line {line} were dropped by retention"
+                )
                 raise Gone(f"{what}, so a run that began before them cannot be caught up with", "retention")
-        for point, body in open_rows(kernel, session, bundle, packs, before):
             out.append(Recorded(point, *payload_of(kernel, body, point)))
             before = point
     return out

@@ -1,4 +1,4 @@
-"""One portable file with everything of a store: sessions, artifacts, inboxes, blobs; from any store, into any store.
+"""One portable file with sessions: a whole store (backup, restore) or one session (export, import), of any store.
 
 The file: a magic line, then frames, then the sha256 of all before it. A frame is its type (1 byte), its length and
 its inflated length (8 bytes each, little-endian) and a zstd-compressed msgpack value. What is inside is sealed as it
@@ -13,8 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import zstandard
@@ -22,41 +21,24 @@ import zstandard
 from perdure.errors import Conflict, Corrupted, LimitExceeded, NotFound, Unavailable, UnsupportedFormat
 from perdure.model import Artifact, Dump, InboxEntry, Row, SessionRow
 from perdure.system import faults
-from perdure.system.disk import FILE_MODE, explain
+from perdure.upkeep.transfer import Sink, Source, StoreSink, Transferred, from_store, transfer
+from perdure.upkeep.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from perdure.kernel import Kernel
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-Progress = Callable[[str, int], None]
-MAGIC = b"perdure backup 1\n"
+    from perdure.kernel import Kernel
+    from perdure.upkeep.each_session import Progress
+
+T = TypeVar("T")
+MAGIC = b"perdure backup 2\n"
 _FRAME = struct.Struct("<BQQ")
-HEADER, BLOB, SESSION, ROWS, ARTIFACT, INBOX, DONE, END = range(1, 9)
+HEADER, BLOB, SESSION, ROWS, ARTIFACTS, INBOX, END = range(1, 8)
 PART = 1000
-"""Rows, or inbox entries, in one frame at most."""
+"""Rows, artifacts or inbox entries in one frame at most."""
 PART_BYTES = 16 << 20
 MAX_FRAME = 2 << 30
-"""The largest inflated frame; a blob, a thousand messages, a snapshot are all smaller by their own limits."""
-PAGE = 100
-
-
-class Backed(NamedTuple):
-    """What a backup holds."""
-
-    sessions: int
-    checkpoints: int
-    blobs: int
-    bytes: int
-    missing: tuple[str, ...] = ()
-    """Blobs that are referred to and were not there: the store is damaged, run verify."""
-
-
-class Restored(NamedTuple):
-    """What a restore wrote."""
-
-    sessions: int
-    skipped: int
-    """Sessions that were there already, exactly as in the file: an interrupted restore goes on."""
-    blobs: int
+"""The largest inflated frame; a piece of a blob, a thousand messages, a snapshot are smaller by their own limits."""
 
 
 class _Header(msgspec.Struct, array_like=True):
@@ -65,126 +47,41 @@ class _Header(msgspec.Struct, array_like=True):
     at: int
 
 
+class _Session(msgspec.Struct, array_like=True):
+    """A session and how much of it follows."""
+
+    row: SessionRow
+    rows: int
+    artifacts: int
+    inbox: int
+
+
 class _End(msgspec.Struct, array_like=True):
-    sessions: int
-    checkpoints: int
-    blobs: int
+    sessions: int = 0
+    checkpoints: int = 0
+    blobs: int = 0
+
+
+_Rows = list[tuple[Row, dict[str, Any]]]
 
 
 def backup(
     kernel: Kernel, path: str | os.PathLike[str], progress: Progress | None = None, *, only: Sequence[str] | None = None
-) -> Backed:
+) -> Transferred:
     """Write everything, or some sessions only, into one file while the store is in use.
 
     The file gets its name when it is complete.
     """
-    target = os.path.abspath(path)
-    unfinished = f"{target}.{os.getpid()}.tmp"
-    try:
-        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-        try:
-            with open(fd, "wb") as file:
-                writer = _Writer(kernel, file)
-                done = writer.run(progress, only)
-                file.flush()
-                faults.point("backup.before_fsync")
-                os.fsync(file.fileno())
-            faults.point("backup.before_rename")
-            os.replace(unfinished, target)
-        except BaseException:
-            os.unlink(unfinished)
-            raise
-        folder = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as e:
-        raise explain(e, target) from e
+    with write_whole(path) as file:
+        sink = _Writer(kernel, file)
+        done = transfer(from_store(kernel, only), sink, progress)
+        sink.end()
     return done
-
-
-class _Writer:
-    def __init__(self, kernel: Kernel, file: IO[bytes]) -> None:
-        self._kernel = kernel
-        self._file = file
-        self._hash = hashlib.sha256()
-        self._size = 0
-        self._compressor = zstandard.ZstdCompressor(level=3)
-        self._blobs: set[str] = set()
-        self._missing: set[str] = set()
-
-    def run(self, progress: Progress | None, only: Sequence[str] | None) -> Backed:
-        store = self._kernel.store
-        self._raw(MAGIC)
-        self._frame(HEADER, _Header(store.id, store.epoch, self._kernel.clock.wall()))
-        sessions = checkpoints = 0
-        for session in self._all() if only is None else only:
-            try:
-                dump = store.dump(session)
-            except NotFound:
-                if only is not None:
-                    raise
-                # It has gone since it was listed.
-                continue
-            self._session(dump)
-            sessions, checkpoints = sessions + 1, checkpoints + len(dump.rows)
-            if progress is not None:
-                progress(session, sessions)
-        held = len(self._blobs) - len(self._missing)
-        self._frame(END, _End(sessions, checkpoints, held))
-        self._file.write(self._hash.digest())
-        return Backed(sessions, checkpoints, held, self._size + 32, tuple(sorted(self._missing)))
-
-    def _all(self) -> Iterator[str]:
-        after: str | None = None
-        while rows := self._kernel.store.sessions(after=after, limit=PAGE):
-            after = rows[-1].id
-            yield from (row.id for row in rows)
-
-    def _session(self, dump: Dump) -> None:
-        refs = {ref for _, shown in dump.rows for ref in shown["blobs"]}
-        refs.update(ref for artifact in dump.artifacts for ref in artifact.blobs)
-        for ref in sorted(refs - self._blobs):
-            self._blobs.add(ref)
-            try:
-                self._frame(BLOB, [ref, self._kernel.blobs.get(ref)])
-            except NotFound:
-                self._missing.add(ref)
-        self._frame(SESSION, dump.row)
-        part: list[Any] = []
-        size = 0
-        for row, shown in dump.rows:
-            part.append((row, shown))
-            size += len(row.envelope) + len(row.payload)
-            if len(part) >= PART or size >= PART_BYTES:
-                self._frame(ROWS, part)
-                part, size = [], 0
-        if part:
-            self._frame(ROWS, part)
-        for artifact in dump.artifacts:
-            self._frame(ARTIFACT, artifact)
-        for i in range(0, len(dump.inbox), PART):
-            self._frame(INBOX, dump.inbox[i : i + PART])
-        self._frame(DONE, [len(dump.rows), len(dump.artifacts), len(dump.inbox)])
-
-    def _frame(self, kind: int, value: Any) -> None:
-        plain = msgspec.msgpack.encode(value)
-        if len(plain) > MAX_FRAME:
-            msg = f"a single record has {len(plain)} bytes, over the limit of {MAX_FRAME} for a backup"
-            raise LimitExceeded(msg)
-        packed = self._compressor.compress(plain)
-        self._raw(_FRAME.pack(kind, len(packed), len(plain)) + packed)
-
-    def _raw(self, data: bytes) -> None:
-        self._hash.update(data)
-        self._file.write(data)
-        self._size += len(data)
 
 
 def restore(
     kernel: Kernel, path: str | os.PathLike[str], progress: Progress | None = None, *, whole: bool = True
-) -> Restored:
+) -> Transferred:
     """Bring everything of a backup into this store, which gets a new epoch: cursors expire and leases end.
 
     With ``whole=False`` it is some sessions of another store that come to those that are here: the epoch stays.
@@ -193,119 +90,194 @@ def restore(
     already and differs, before anything is written.
     """
     where = os.fspath(path)
+    sink = StoreSink(kernel)
+    conflicts: list[Conflict] = []
+
+    def compare(dump: Dump) -> None:
+        try:
+            sink.has(dump)
+        except Conflict as e:
+            conflicts.append(e)
+
     try:
         with open(where, "rb") as file:
-            return _restore(kernel, file, where, progress, whole)
+            found = _Reader(file, where, compare)
+            if conflicts:
+                raise conflicts[0]
+            faults.point("restore.checked")
+            if whole:
+                kernel.store.renew_epoch()
+            return transfer(Source(found.sessions, found.dump, found.blob), sink, progress)
     except FileNotFoundError as e:
         raise NotFound(f"there is no backup {where}") from e
     except OSError as e:
         raise Unavailable(f"backup {where} cannot be read: {e.strerror}") from e
 
 
-def _restore(kernel: Kernel, file: IO[bytes], where: str, progress: Progress | None, whole: bool) -> Restored:
-    there = _check(kernel, file, where)
-    file.seek(0)
-    faults.point("restore.checked")
-    if whole:
-        kernel.store.renew_epoch()
-    sessions = blobs = 0
-    for item in _items(_frames(file, where), where):
-        if isinstance(item, Dump):
-            if item.row.id not in there:
-                faults.point("restore.before_session")
-                kernel.store.restore(item)
-                sessions += 1
-            if progress is not None:
-                progress(item.row.id, sessions)
-        else:
-            kernel.blobs.put(*item)
-            blobs += 1
-    return Restored(sessions, len(there), blobs)
+class _Writer(Sink):
+    """Writes sessions into a file, each after those of its blobs that are not in it yet."""
+
+    def __init__(self, kernel: Kernel, file: IO[bytes]) -> None:
+        super().__init__()
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
+        self._write(MAGIC)
+        self._frame(HEADER, _Header(kernel.store.id, kernel.store.epoch, kernel.clock.wall()))
+
+    def take(self, dump: Dump, source: Source) -> None:
+        """Write one session."""
+        self.bring_new_blobs(dump, source)
+        self._frame(SESSION, _Session(dump.row, len(dump.rows), len(dump.artifacts), len(dump.inbox)))
+        self._parts(ROWS, ((row, len(row[0].envelope) + len(row[0].payload)) for row in dump.rows))
+        self._parts(ARTIFACTS, ((artifact, len(artifact.body)) for artifact in dump.artifacts))
+        self._parts(INBOX, ((entry, len(entry.body)) for entry in dump.inbox))
+        self.done.copied += 1
+        self.done.checkpoints += len(dump.rows)
+
+    def put_blob(self, ref: str, pieces: Iterator[bytes]) -> None:
+        """Write one blob, a frame for each piece."""
+        for piece in pieces:
+            self._frame(BLOB, (ref, piece))
+
+    def end(self) -> None:
+        """Write down what there should be, and the digest of it all."""
+        self.done.missing.sort()
+        self._frame(END, _End(self.done.copied, self.done.checkpoints, self.done.blobs))
+        self._write(self._hash.digest())
+
+    def _parts(self, kind: int, items: Iterable[tuple[object, int]]) -> None:
+        part: list[object] = []
+        size = 0
+        for item, weight in items:
+            part.append(item)
+            size += weight
+            if len(part) >= PART or size >= PART_BYTES:
+                self._frame(kind, part)
+                part, size = [], 0
+        if part:
+            self._frame(kind, part)
+
+    def _frame(self, kind: int, value: Any) -> None:
+        plain = msgspec.msgpack.encode(value)
+        if len(plain) > MAX_FRAME:
+            msg = f"a single record has {len(plain)} bytes, over the limit of {MAX_FRAME} for a backup"
+            raise LimitExceeded(msg)
+        packed = self._compressor.compress(plain)
+        self._write(_FRAME.pack(kind, len(packed), len(plain)) + packed)
+
+    def _write(self, data: bytes) -> None:
+        self._hash.update(data)
+        self._file.write(data)
+        self.done.bytes += len(data)
 
 
-def _check(kernel: Kernel, file: IO[bytes], where: str) -> set[str]:
-    """Read the file to its end; the sessions in it that are in the store already."""
-    there: set[str] = set()
-    differs: SessionRow | None = None
-    for item in _items(_frames(file, where), where):
-        if isinstance(item, Dump):
-            row = kernel.store.look(item.row.id)
-            if row is not None and row.lines:
-                differs = row if row.heads != item.row.heads else differs
-                there.add(row.id)
-        elif hashlib.sha256(item[1]).hexdigest() != item[0]:
-            raise Corrupted(f"backup {where}", "a blob does not match its name")
-    if differs is not None:
-        msg = f"session {differs.id!r} is in {kernel.store.url} already, and differs: restore into another store"
-        raise Conflict(msg, next(iter(differs.heads), None))
-    return there
+class _Reader:
+    """Reads sessions and blobs of a file, which is first read and checked as a whole: ``check`` gets every session."""
 
+    def __init__(self, file: IO[bytes], where: str, check: Callable[[Dump], None]) -> None:
+        self._file = file
+        self._where = f"backup {where}"
+        self._size = os.fstat(file.fileno()).st_size
+        self._hash = hashlib.sha256()
+        self._decompressor = zstandard.ZstdDecompressor()
+        self.sessions: dict[str, int] = {}
+        """Where in the file each session begins."""
+        self._blobs: dict[str, int] = {}
+        if self._read(len(MAGIC)) != MAGIC:
+            raise UnsupportedFormat(f"{where} is not a backup of this version of Perdure")
+        self._check(check)
 
-def _frames(file: IO[bytes], where: str) -> Iterator[tuple[int, bytes]]:
-    """The frames of a file; its end is checked when it is reached."""
-    seen = hashlib.sha256()
+    def dump(self, id: str) -> Dump:
+        """One session."""
+        self._file.seek(self.sessions[id])
+        return self._session(self._next()[1])
 
-    def read(size: int) -> bytes:
-        data = file.read(size)
-        if len(data) != size:
-            raise Corrupted(f"backup {where}", "it is cut short")
-        seen.update(data)
-        return data
+    def blob(self, ref: str) -> Iterator[bytes]:
+        """The pieces of a blob."""
+        if ref not in self._blobs:
+            raise NotFound(f"there is no blob {ref} in {self._where}")
+        self._file.seek(self._blobs[ref])
+        while (found := self._piece(*self._next()))[0] == ref:
+            yield found[1]
 
-    if read(len(MAGIC)) != MAGIC:
-        raise UnsupportedFormat(f"{where} is not a backup of this version of Perdure")
-    decompressor = zstandard.ZstdDecompressor()
-    kind = 0
-    while kind != END:
-        kind, packed, plain = _FRAME.unpack(read(_FRAME.size))
-        if plain > MAX_FRAME or packed > MAX_FRAME:
-            raise Corrupted(f"backup {where}", "a frame claims an impossible size")
-        data = read(packed)
+    def _check(self, check: Callable[[Dump], None]) -> None:
+        """Read the file to its end."""
+        found = _End()
+        kind, ref, content = 0, "", hashlib.sha256()
+        while kind != END:
+            at = self._file.tell()
+            kind, body = self._next()
+            name, piece = self._piece(kind, body)
+            if name != ref:
+                if ref and content.hexdigest() != ref:
+                    raise self._damaged("a blob does not match its name")
+                ref, content = name, hashlib.sha256()
+                if name:
+                    self._blobs[name] = at
+                    found.blobs += 1
+            content.update(piece)
+            if kind == SESSION:
+                dump = self._session(body)
+                self.sessions[dump.row.id] = at
+                found.sessions, found.checkpoints = found.sessions + 1, found.checkpoints + len(dump.rows)
+                check(dump)
+            elif kind == END and self._decode(body, _End) != found:
+                raise self._damaged("it holds another number of sessions or blobs than it says")
+            elif kind not in (HEADER, BLOB, END):
+                raise UnsupportedFormat(f"{self._where}: frame type {kind} is not known here: upgrade Perdure")
+        digest = self._hash.digest()
+        if self._file.read(len(digest) + 1) != digest:
+            raise self._damaged("its sha256 does not match")
+
+    def _piece(self, kind: int, body: bytes) -> tuple[str, bytes]:
+        """The name of a blob and a piece of it; no name if this frame is something else."""
+        return self._decode(body, tuple[str, bytes]) if kind == BLOB else ("", b"")
+
+    def _session(self, body: bytes) -> Dump:
+        session = self._decode(body, _Session)
+        rows = self._parts(ROWS, _Rows, session.rows)
+        artifacts = self._parts(ARTIFACTS, list[Artifact], session.artifacts)
+        inbox = self._parts(INBOX, list[InboxEntry], session.inbox)
+        return Dump(session.row, tuple(rows), tuple(artifacts), tuple(inbox))
+
+    def _parts(self, wanted: int, of: type[list[T]], count: int) -> list[T]:
+        items: list[T] = []
+        while len(items) < count:
+            kind, body = self._next()
+            if kind != wanted:
+                raise self._damaged("a session is incomplete")
+            items += self._decode(body, of)
+        if len(items) != count:
+            raise self._damaged("a session is incomplete")
+        return items
+
+    def _next(self) -> tuple[int, bytes]:
+        """The type and the inflated body of the frame that comes next."""
+        kind, packed, plain = _FRAME.unpack(self._read(_FRAME.size))
+        if plain > MAX_FRAME:
+            raise self._damaged("a frame claims an impossible size")
+        data = self._read(packed)
         try:
             if zstandard.frame_content_size(data) != plain:
-                raise Corrupted(f"backup {where}", "a frame has another size than it says")
-            body = decompressor.decompress(data, max_output_size=plain or 1)
+                raise self._damaged("a frame has another size than it says")
+            return kind, self._decompressor.decompress(data, max_output_size=plain or 1)
         except zstandard.ZstdError as e:
-            raise Corrupted(f"backup {where}", "a frame cannot be read") from e
-        yield kind, body
-    if file.read(33) != seen.digest():
-        raise Corrupted(f"backup {where}", "its sha256 does not match")
+            raise self._damaged("a frame cannot be read") from e
 
+    def _read(self, size: int) -> bytes:
+        # Asked first: a length that is not true must not make us set memory aside for it.
+        if size > self._size - self._file.tell():
+            raise self._damaged("it is cut short")
+        data = self._file.read(size)
+        self._hash.update(data)
+        return data
 
-_Rows = list[tuple[Row, dict[str, Any]]]
-
-
-def _items(frames: Iterator[tuple[int, bytes]], where: str) -> Iterator[Dump | tuple[str, bytes]]:
-    """The blobs and sessions of a file, in its order."""
-    session: SessionRow | None = None
-    rows: _Rows = []
-    artifacts: list[Artifact] = []
-    inbox: list[InboxEntry] = []
-    counted = _End(0, 0, 0)
-    for kind, body in frames:
+    def _decode(self, body: bytes, of: type[T]) -> T:
         try:
-            if kind == BLOB:
-                counted.blobs += 1
-                yield msgspec.msgpack.decode(body, type=tuple[str, bytes])
-            elif kind == SESSION:
-                session, rows, artifacts, inbox = msgspec.msgpack.decode(body, type=SessionRow), [], [], []
-            elif kind == ROWS:
-                rows.extend(msgspec.msgpack.decode(body, type=_Rows))
-            elif kind == ARTIFACT:
-                artifacts.append(msgspec.msgpack.decode(body, type=Artifact))
-            elif kind == INBOX:
-                inbox.extend(msgspec.msgpack.decode(body, type=list[InboxEntry]))
-            elif kind == DONE:
-                told = msgspec.msgpack.decode(body, type=list[int])
-                if session is None or told != [len(rows), len(artifacts), len(inbox)]:
-                    raise Corrupted(f"backup {where}", "a session is incomplete")
-                counted.sessions, counted.checkpoints = counted.sessions + 1, counted.checkpoints + len(rows)
-                yield Dump(session, tuple(rows), tuple(artifacts), tuple(inbox))
-                session = None
-            elif kind == END:
-                if msgspec.msgpack.decode(body, type=_End) != counted:
-                    raise Corrupted(f"backup {where}", "it holds another number of sessions or blobs than it says")
-            elif kind != HEADER:
-                raise UnsupportedFormat(f"backup {where}: frame type {kind} is not known: upgrade Perdure")
+            return msgspec.msgpack.decode(body, type=of)
         except (msgspec.MsgspecError, UnicodeDecodeError) as e:
-            raise Corrupted(f"backup {where}", "a frame cannot be read") from e
+            raise self._damaged("a frame cannot be read") from e
+
+    def _damaged(self, what: str) -> Corrupted:
+        return Corrupted(self._where, what)

@@ -1,4 +1,4 @@
-"""Keeping loads short and bytes few: packs of rows, and snapshots that refer to them. Runs off the commit path.
+"""Compaction: rows become packs, and snapshots that refer to them are taken, off the commit path.
 
 Rows are packed a hundred or so at a time. A snapshot is taken once the rows since the last one weigh as much as
 it does, so that all snapshots together stay linear and a load reads little more than the state.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.history.hydrate import load, open_row, payload_of
+from perdure.history.hydrate import load, open_row, payload_of, where_is
 from perdure.kernel import Kernel
 from perdure.model import Artifact, Rewrite, Span
 from perdure.record import codec
@@ -29,7 +29,7 @@ from perdure.state.document import STATE, genesis
 from perdure.system import faults
 
 if TYPE_CHECKING:
-    from perdure.model import Artifact, Row
+    from perdure.model import Bundle, Row
     from perdure.record.codec import Body
     from perdure.state.delta import Op
 
@@ -49,21 +49,17 @@ def compact(kernel: Kernel, session: str, line: int, minimum: int = PACK_ROWS) -
 
 def _compact_once(kernel: Kernel, session: str, line: int, minimum: int) -> int:
     bundle = kernel.store.load(session, line, None, refs=False)
-    reader = PackReader(kernel, session, bundle.packs)
-    builder = Builder(kernel, session, reader)
-    if bundle.base is not None:
-        builder.resume(bundle.base)
+    builder = SnapshotBuilder(kernel, session, bundle)
     rows: list[Packed] = []
     before: Point | None = None
     lo = size = 0
     for row in bundle.rows:
         if builder.point is None:
             # The first row of a line stays as it is: it says where the line comes from.
-            start_of_line(builder, row)
+            builder.start(row)
             continue
         previous = builder.point
-        point, body = open_row(kernel, session, row, reader, previous)
-        builder.take(point, body, packed=True)
+        body = builder.follow(row, packed=True)
         if not row.envelope:
             continue
         if not rows:
@@ -92,13 +88,13 @@ SHARE = 4
 """A list is pointed at when its appends make up at least 1/SHARE of the packed bytes; else they are carried."""
 
 
-class Builder:
-    """A skeleton that moves along a line, row by row."""
+class SnapshotBuilder:
+    """What a snapshot says, brought from the base of a bundle along its line, row by row."""
 
-    def __init__(self, kernel: Kernel, session: str, reader: PackReader) -> None:
-        self.kernel = kernel
-        self.session = session
-        self.reader = reader
+    def __init__(self, kernel: Kernel, session: str, bundle: Bundle) -> None:
+        self._kernel = kernel
+        self._session = session
+        self._reader = PackReader(kernel, session, bundle.packs)
         self.point: Point | None = None
         self.weight = 0
         """Bytes of the rows taken since the last snapshot."""
@@ -110,31 +106,43 @@ class Builder:
         self._carried: dict[str, int] = {}
         """Name of a list -> the last packed step that edited it other than at its end: no run may reach back there."""
 
-    def resume(self, base: Artifact) -> None:
-        """Begin at a snapshot or an anchor."""
-        opened = open_base(self.kernel, self.session, base)
-        if opened.skeleton is not None:
-            self.begin(opened.point, opened.skeleton.doc, opened.skeleton.lists)
+        if bundle.base is not None:
+            opened = open_base(kernel, session, bundle.base)
+            # An anchor may say only what changed since another one.
+            at_base = opened.skeleton or Skeleton(load(kernel, session, bundle.base.line, bundle.base.hi).doc, {})
+            self.point, self._doc, self._lists = opened.point, at_base.doc, at_base.lists
+
+    def start(self, row: Row) -> None:
+        """Begin at the first row of a line, on the skeleton of the checkpoint that the line comes from."""
+        origin = codec.decode_envelope(row.envelope, where_is(self._session, row.line, row.step)).x.get("from")
+        if origin is None:
+            self._doc = genesis()
         else:
-            self.begin(opened.point, load(self.kernel, self.session, base.line, base.hi).doc, {})
+            bundle = self._kernel.store.load(self._session, origin[0], origin[1], refs=False)
+            parent = SnapshotBuilder(self._kernel, self._session, bundle)
+            for other in bundle.rows:
+                if parent.point is None:
+                    parent.start(other)
+                else:
+                    parent.follow(other, packed=False)
+            self._reader.add(bundle.packs)
+            self._doc, self._lists = parent.skeleton()
+            self.point = parent.point
+        self.follow(row, packed=False)
 
-    def begin(self, point: Point | None, doc: dict[str, Any], lists: dict[str, list[list[Any]]]) -> None:
-        """Begin at a known skeleton."""
-        self.point, self._doc, self._lists = point, doc, lists
-
-    def take(self, point: Point, body: Body, *, packed: bool) -> None:
-        """Follow one row; ``packed`` rows can be pointed at."""
-        env = point.envelope
+    def follow(self, row: Row, *, packed: bool) -> Body:
+        """Verify one row and take in what it changed; ``packed`` rows can be pointed at."""
+        point, body = open_row(self._kernel, self._session, row, self._reader, self.point)
         self.weight += len(body.data)
-        ops, _ = payload_of(self.kernel, body, point)
         if packed:
-            line, lo, _ = self._span or (env.line, env.step, env.step)
-            self._span = (line, lo, env.step)
-        for op in ops:
-            self._follow(op, env.step, packed=packed)
+            line, lo, _ = self._span or (row.line, row.step, row.step)
+            self._span = (line, lo, row.step)
+        for op in payload_of(self._kernel, body, point)[0]:
+            self._apply(op, row.step, packed=packed)
         self.point = point
+        return body
 
-    def _follow(self, op: Op, step: int, *, packed: bool) -> None:
+    def _apply(self, op: Op, step: int, *, packed: bool) -> None:
         path = op[1]
         name = path[1] if len(path) > 1 and path[0] == STATE else None
         if name is None:
@@ -155,7 +163,7 @@ class Builder:
         if name in self._lists or name in self._packed:
             parts = self._lists.pop(name, None)
             if parts is not None:
-                flesh_out(Skeleton(self._doc, {name: parts}), self.reader)
+                flesh_out(Skeleton(self._doc, {name: parts}), self._reader)
             self._doc[STATE][name] = [*self._doc[STATE][name], *self._packed.pop(name, [])]
             self._sizes.pop(name, None)
 
@@ -193,30 +201,3 @@ def _add_values(parts: list[list[Any]], values: list[Any]) -> None:
         parts[-1] = [INLINE, [*parts[-1][1], *values]]
     else:
         parts.append([INLINE, values])
-
-
-def start_of_line(builder: Builder, row: Row) -> None:
-    """Begin a builder at the first row of a line, on the skeleton of the checkpoint the line comes from."""
-    kernel, session = builder.kernel, builder.session
-    env = codec.decode_envelope(row.envelope, f"session {session!r}, line {row.line}, step {row.step}")
-    origin = env.x.get("from")
-    before: Point | None = None
-    if origin is None:
-        builder.begin(None, genesis(), {})
-    else:
-        bundle = kernel.store.load(session, origin[0], origin[1], refs=False)
-        reader = PackReader(kernel, session, bundle.packs)
-        parent = Builder(kernel, session, reader)
-        if bundle.base is not None:
-            parent.resume(bundle.base)
-        for other in bundle.rows:
-            if parent.point is None:
-                start_of_line(parent, other)
-            else:
-                parent.take(*open_row(kernel, session, other, reader, parent.point), packed=False)
-        skeleton = parent.skeleton()
-        before = parent.point
-        builder.reader.add(bundle.packs)
-        builder.begin(before, skeleton.doc, skeleton.lists)
-    point, body = open_row(kernel, session, row, builder.reader, before)
-    builder.take(point, body, packed=False)

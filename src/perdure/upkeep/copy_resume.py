@@ -64,8 +64,6 @@ class CatchUp:
         new = [entry for entry in dump.inbox if entry.key not in known]
         self.unposted = [entry for entry in new if not entry.taken]
         self._taken = {entry.key: entry for entry in new if entry.taken}
-        self.size = sum(len(row.envelope) + len(row.payload) for row, _ in self.missing)
-        self.size += sum(len(entry.body) for entry in self.unposted)
 
     def _apart(self, what: str) -> Conflict:
         msg = f"session {self._id!r} differs in {self._target.store.url}: {what}; nothing was written"

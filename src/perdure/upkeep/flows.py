@@ -1,7 +1,6 @@
 """What keeps a database in order: packing, pruning, sweeping, migrating, collecting, verifying, backing up.
 
-Flows only: the work itself is done in ``compaction``, ``retention``, ``collection``, ``verify``, ``witness``,
-``backup`` and ``copying``, which are imported when first needed.
+Flows only: the work itself is done in the modules beside this one, which are imported when first needed.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.system.handle_guard import HandleGuard
-    from perdure.upkeep.backup import Backed, Restored
     from perdure.upkeep.blob_gc import Collected
     from perdure.upkeep.caretaker import Caretaker
-    from perdure.upkeep.copy import Copied
+    from perdure.upkeep.each_session import Progress
     from perdure.upkeep.retention import Pruned, Swept
+    from perdure.upkeep.transfer import Transferred
     from perdure.upkeep.verify import Report
 
-    Progress = Callable[[str, int], None]
     Path = str | os.PathLike[str]
 
 
@@ -179,21 +177,21 @@ class Upkeep:
         self.guard.check()
         return (yield Do(write_witness, (self.kernel, path)))
 
-    def backup(self, path: Path, progress: Progress | None = None) -> Flow[Backed]:
+    def backup(self, path: Path, progress: Progress | None = None) -> Flow[Transferred]:
         """Write everything, blobs included, into one file while the database is in use."""
         from perdure.upkeep.backup import backup
 
         self.guard.check()
         return (yield Do(backup, (self.kernel, path, progress)))
 
-    def restore(self, path: Path, progress: Progress | None = None) -> Flow[Restored]:
+    def restore(self, path: Path, progress: Progress | None = None) -> Flow[Transferred]:
         """Bring everything of a backup into this store; a damaged file is refused before anything is written."""
         from perdure.upkeep.backup import restore
 
         self.guard.check()
         return (yield Do(restore, (self.kernel, path, progress)))
 
-    def export_session(self, session: str, path: Path, progress: Progress | None = None) -> Flow[Backed]:
+    def export_session(self, session: str, path: Path, progress: Progress | None = None) -> Flow[Transferred]:
         """Write one session into a file: its branches and checkpoints, its inbox and its blobs, sealed as they are."""
         from perdure.upkeep.backup import backup
 
@@ -201,7 +199,7 @@ class Upkeep:
         yield Do(look, (self.kernel, check_session(session)))
         return (yield Do(lambda: backup(self.kernel, path, progress, only=(session,))))
 
-    def import_sessions(self, path: Path, progress: Progress | None = None) -> Flow[Restored]:
+    def import_sessions(self, path: Path, progress: Progress | None = None) -> Flow[Transferred]:
         """Bring the sessions of a file into this store. What is here, its leases and its cursors stay as they are."""
         from perdure.upkeep.backup import restore
 
@@ -223,7 +221,7 @@ class Upkeep:
         dry_run: bool = False,
         revive: bool = False,
         progress: Progress | None = None,
-    ) -> Flow[Copied]:
+    ) -> Flow[Transferred]:
         """Copy sessions into another database, digests unchanged: all, those named, or those of an owner.
 
         Each is checked before it is written and read back afterwards (``verify``). May be interrupted and run again:

@@ -1,11 +1,10 @@
-"""What leaves a store, and when: sessions whose time has run out, and old checkpoints that nobody asked to keep.
+"""Retention: sweeping sessions whose time has run out, and pruning old checkpoints that nobody asked to keep.
 
-Who decides which checkpoints stay is ``keeping``; how the others go is ``pruning``.
+Which checkpoints stay is decided in ``retention_rules``; how the others are dropped is written here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.errors import Busy, Corrupted, NotFound, PerdureError, Unavailable
@@ -17,6 +16,7 @@ from perdure.record.packs import PackReader, Skeleton, build_delta_anchor, build
 from perdure.state.delta import apply, diff
 from perdure.system import faults
 from perdure.upkeep.compaction import PACK_ROWS
+from perdure.upkeep.each_session import PAGE, Progress, each_session
 from perdure.upkeep.retention_rules import Keep, kept_lines
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from perdure.model import Row
     from perdure.record.commit import Loaded
     from perdure.upkeep.retention_rules import Line
-
-Progress = Callable[[str, int], None]
-"""Called with the session that was just done and how many are done so far."""
 
 
 class Swept(NamedTuple):
@@ -61,29 +58,25 @@ def expire(kernel: Kernel, session: str, token: int | None) -> bool:
     return True
 
 
-def sweep(kernel: Kernel, holder: str, lease_ttl: int, progress: Progress | None = None, batch: int = 100) -> Swept:
+def sweep(kernel: Kernel, holder: str, lease_ttl: int, progress: Progress | None = None, batch: int = PAGE) -> Swept:
     """Remove every session whose TTL has run out. Interrupted at any point, the next sweep goes on from there."""
     removed = kept = 0
     busy: list[str] = []
     failed: list[tuple[str, str]] = []
-    after: str | None = None
     # Those that expire while we sweep are left to the next one: the list ends.
-    now = kernel.clock.wall()
-    while rows := kernel.store.sessions(expired_at=now, after=after, limit=batch):
-        after = rows[-1].id
-        for row in rows:
-            try:
-                # Whoever is about to answer what waits there keeps the lease.
-                gone = not row.pending and _expire_alone(kernel, row.id, holder, lease_ttl)
-            except Busy:
-                busy.append(row.id)
-                continue
-            except PerdureError as e:
-                failed.append((row.id, str(e)))
-                continue
-            removed, kept = removed + gone, kept + (not gone)
-            if progress is not None:
-                progress(row.id, removed)
+    for row in each_session(kernel.store, batch, expired_at=kernel.clock.wall()):
+        try:
+            # Whoever is about to answer what waits there keeps the lease.
+            gone = not row.pending and _expire_alone(kernel, row.id, holder, lease_ttl)
+        except Busy:
+            busy.append(row.id)
+            continue
+        except PerdureError as e:
+            failed.append((row.id, str(e)))
+            continue
+        removed, kept = removed + gone, kept + (not gone)
+        if progress is not None:
+            progress(row.id, removed)
     return Swept(removed, kept, tuple(busy), tuple(failed))
 
 

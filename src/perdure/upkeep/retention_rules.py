@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Corrupted, InvalidInput
-from perdure.history.hydrate import head_of, load, origins, where_is
+from perdure.history.hydrate import ancestry, head_of, load, origins, where_is
 from perdure.kernel import Kernel
 from perdure.model import TAG_PREFIX, Kind
 from perdure.state.document import BOOK
 
 if TYPE_CHECKING:
-    from perdure.model import Envelope, SessionRow
-
-    Lines = dict[int, tuple[int, tuple[int, int] | None, Envelope]]
+    from perdure.history.hydrate import Origins
+    from perdure.model import SessionRow
 
 
 class Keep(NamedTuple):
@@ -64,7 +63,7 @@ def kept_lines(kernel: Kernel, row: SessionRow, keep: Keep) -> list[Line]:
     for n, (_, _, env) in lines.items():
         if env.kind == Kind.TAG:
             continue
-        past = _past(lines, session, n, found[n].last)
+        past = ancestry(kernel, session, n, found[n].last, lines)
         if keep.last is not None and n in heads:
             _keep_from(found, past, found[n].last - keep.last + 1)
         book = load(kernel, session, n, None).doc[BOOK]
@@ -88,24 +87,13 @@ def _line(found: dict[int, Line], session: str, line: int, step: int) -> Line:
     return found[line]
 
 
-def _past(lines: Lines, session: str, line: int, step: int) -> dict[int, int]:
-    """The lines a checkpoint stands on, each with the last step of it that belongs to its past."""
-    reach = {line: step}
-    while (origin := lines[line][1]) is not None:
-        line, step = origin
-        if line not in lines:
-            raise Corrupted(where_is(session, line, step), "its line has no beginning")
-        reach[line] = step
-    return reach
-
-
 def _keep_from(found: dict[int, Line], past: dict[int, int], step: int) -> None:
     """Keep all of a past from a step on: steps only grow along it, whatever the lines."""
     for line, end in past.items():
         found[line].kept.update(range(max(found[line].first, step), end + 1))
 
 
-def _outcomes(book: dict[str, Any], lines: Lines, line: int) -> set[int]:
+def _outcomes(book: dict[str, Any], lines: Origins, line: int) -> set[int]:
     """Where outcomes lie that a line which left this one before them would reuse.
 
     Only lines that are there already count. On a branch forked later, an outcome that is gone is not reused:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Corrupted, KeyMismatch, NotFound, PerdureError, UnsupportedFormat
@@ -17,21 +16,15 @@ from perdure.session.inbox import open_entry
 from perdure.state.delta import apply
 from perdure.state.document import genesis
 from perdure.state.values import BlobRef
+from perdure.upkeep.each_session import each_session
+from perdure.upkeep.transfer import check_blob
 from perdure.upkeep.witness import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from perdure.kernel import Kernel
-    from perdure.model import Row
+    from perdure.upkeep.each_session import Progress
     from perdure.upkeep.witness import Waited, Witness
-
-    Progress = Callable[[str, int], None]
-
-PAGE = 100
 
 
 class Report(NamedTuple):
@@ -104,11 +97,9 @@ class _Verifier:
         return Report(done, self._checkpoints, len(self._blobs), tuple(self._findings))
 
     def _ids(self) -> Iterator[str]:
-        after: str | None = None
         try:
-            while rows := self._kernel.store.sessions(after=after, limit=PAGE):
-                after = rows[-1].id
-                yield from [row.id for row in rows]
+            for row in each_session(self._kernel.store):
+                yield row.id
         except Corrupted as e:
             self._findings.append(Finding("corrupted", "", e.where, e.what))
 
@@ -160,14 +151,11 @@ class _Verifier:
         if ref not in self._blobs:
             self._blobs[ref] = ""
             try:
-                data = self._kernel.blobs.get(ref)
+                check_blob(ref, self._kernel.blobs.get_stream(ref))
             except NotFound:
                 self._blobs[ref] = "it is missing"
             except Corrupted as e:
                 self._blobs[ref] = e.what
-            else:
-                if hashlib.sha256(data).hexdigest() != ref:
-                    self._blobs[ref] = "the content does not match its name"
         return self._blobs[ref]
 
     def _compare_head(self, one: Seen, inspection: Inspection) -> None:

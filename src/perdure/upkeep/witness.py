@@ -13,24 +13,26 @@ import fcntl
 import hmac
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from perdure.errors import Corrupted, NotFound, Unavailable, UnsupportedFormat
 from perdure.record import codec
-from perdure.system.disk import FILE_MODE, Disk, explain, sync_folder, write_all
+from perdure.system.disk import FILE_MODE
+from perdure.upkeep.each_session import each_session
+from perdure.upkeep.whole_file import write_whole
 
 if TYPE_CHECKING:
     from perdure.kernel import Kernel
     from perdure.record.commit import Point
+    from perdure.upkeep.each_session import Progress
 
 T = TypeVar("T")
 PAGE = 500
 COMPACT_FROM = 1000
 """Lines behind the end line below which a live witness is not written anew when it is opened."""
-Progress = Callable[[str, int], None]
 log = logging.getLogger("perdure")
 
 
@@ -91,22 +93,17 @@ def write_witness(kernel: Kernel, path: str | os.PathLike[str], progress: Progre
     """
 
     def heads() -> Iterable[Seen | Waited]:
-        after: str | None = None
-        done = 0
-        while rows := kernel.store.sessions(after=after, limit=PAGE):
-            after = rows[-1].id
-            for row in rows:
-                for head in row.heads:
-                    now = kernel.clock.wall()
-                    found = kernel.store.slice(row.id, head.line, head.step, head.step).rows
-                    if found and found[0].id == head.id:
-                        digest = found[0].digest.hex()
-                        yield Seen(row.id, head.branch, head.line, head.step, head.id.hex(), digest, now)
-                for entry in kernel.store.inbox(row.id, row.pending) if row.pending else ():
-                    yield Waited(row.id, entry.key, entry.digest.hex(), kernel.clock.wall())
-                done += 1
-                if progress is not None:
-                    progress(row.id, done)
+        for number, row in enumerate(each_session(kernel.store, PAGE), start=1):
+            for head in row.heads:
+                now = kernel.clock.wall()
+                found = kernel.store.slice(row.id, head.line, head.step, head.step).rows
+                if found and found[0].id == head.id:
+                    digest = found[0].digest.hex()
+                    yield Seen(row.id, head.branch, head.line, head.step, head.id.hex(), digest, now)
+            for entry in kernel.store.inbox(row.id, row.pending) if row.pending else ():
+                yield Waited(row.id, entry.key, entry.digest.hex(), kernel.clock.wall())
+            if progress is not None:
+                progress(row.id, number)
 
     return _write(kernel, os.fspath(path), heads())
 
@@ -122,26 +119,9 @@ def _write(kernel: Kernel, path: str, seen: Iterable[Seen | Waited]) -> int:
     body = b"\n".join(lines) + b"\n"
     mac = _digest(kernel, name, body, path)
     body += msgspec.json.encode(_End(len(lines) - 1, mac)) + b"\n"
-    try:
-        _replace(path, body)
-    except OSError as e:
-        raise explain(e, path) from e
+    with write_whole(path) as file:
+        file.write(body)
     return heads
-
-
-def _replace(path: str, data: bytes) -> None:
-    disk = Disk()
-    target = os.path.abspath(path)
-    unfinished = f"{target}.{os.getpid()}.tmp"
-    fd = disk.open(unfinished, create=True)
-    try:
-        disk.truncate(fd, 0)
-        write_all(disk, fd, data, 0)
-        disk.fdatasync(fd)
-    finally:
-        disk.close(fd)
-    disk.rename(unfinished, target)
-    sync_folder(disk, os.path.dirname(target))
 
 
 def _digest(kernel: Kernel, name: str, data: bytes, path: str) -> str:

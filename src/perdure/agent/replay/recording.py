@@ -12,11 +12,11 @@ from perdure.agent.models import Answer, Request
 from perdure.agent.models.recorded import answer_of
 from perdure.agent.requests import AGENT, build, compactors_request, is_answer
 from perdure.errors import InvalidInput
-from perdure.history.hydrate import ancestry, head_of, look, open_row, payload_of
+from perdure.history.hydrate import ancestry, head_of, look, payload_of
+from perdure.history.lineage import read_rows
 from perdure.kernel import Kernel
 from perdure.model import Kind
 from perdure.record.commit import Point
-from perdure.record.packs import PackReader
 from perdure.state.delta import APPEND, apply
 from perdure.state.document import BOOK, STATE, Document, genesis, plain
 
@@ -119,14 +119,13 @@ def _rows(kernel: Kernel, session: str, branch: str) -> Iterator[tuple[Point, li
     head = head_of(kernel, look(kernel, session), branch)
     before: Point | None = None
     for line, end in sorted(ancestry(kernel, session, head.line, head.step).items()):
-        bundle = kernel.store.slice(session, line, 1, end)
-        packs = PackReader(kernel, session, bundle.packs)
-        for row in bundle.rows:
-            if not row.envelope and packs.anchored(row.line, row.step) is not None:
-                msg = f"session {session!r} was pruned up to step {row.step}: its beginning is not there to replay"
+        for point, body in read_rows(kernel, session, line, 1, end, before):
+            if body is None:
+                step = point.envelope.step
+                msg = f"session {session!r} was pruned up to step {step}: its beginning is not there to replay"
                 raise InvalidInput(msg)
-            before, body = open_row(kernel, session, row, packs, before)
-            yield before, *payload_of(kernel, body, before)
+            yield point, *payload_of(kernel, body, point)
+            before = point
 
 
 def _turn(env: Envelope, root: Any, book: Any, extra: dict[str, Any], unanswered: list[Any]) -> Turn:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.agent.loop import Loop, as_message
 from perdure.agent.requests import AGENT, is_answer
 from perdure.agent.stopping import Limits
-from perdure.history.hydrate import load_at, look, open_row, payload_of
-from perdure.history.lineage import unverified
+from perdure.errors import Gone
+from perdure.history.hydrate import load_at, look
+from perdure.history.lineage import change_of
 from perdure.kernel import Kernel
 from perdure.model import MAIN
 from perdure.record.commit import Loaded
-from perdure.record.packs import PackReader
 from perdure.state.delta import diff
 from perdure.state.document import BOOK, STATE, edit, genesis, plain
 
@@ -91,16 +91,11 @@ def _extra(kernel: Kernel, loaded: Loaded) -> dict[str, Any]:
     """What a checkpoint carries beside its change."""
     assert loaded.point is not None
     env = loaded.point.envelope
-    bundle = kernel.store.slice(env.session, env.line, max(env.step - 1, 1), env.step)
-    packs = PackReader(kernel, env.session, bundle.packs)
-    before, extra = None, dict[str, Any]()
-    for row in bundle.rows:
-        if row.step < env.step:
-            before = unverified(kernel, env.session, row, packs)
-            continue
-        point, body = open_row(kernel, env.session, row, packs, before)
-        extra = payload_of(kernel, body, point)[1]
-    return extra
+    change = change_of(kernel, env)
+    if change is None:
+        msg = f"session {env.session!r}: what was before step {env.step} was dropped by retention: take a later answer"
+        raise Gone(msg, "retention")
+    return change[1]
 
 
 def undo_answer(s: AsyncSession) -> None:

@@ -38,7 +38,7 @@ _RESOLVED = Output((s.Waiting, s.Decided, s.Many), when=("of one session", "of o
 _DECIDED = Output((s.Waiting, s.Decided), when=("without an id", "with one"))
 _POSTED = Output((s.Posted,))
 _RUN = Output((s.Ended,), "the run ended with failed, incompatible, in_doubt or cancelled")
-_FILE = Output((w.BackedUp,), "blobs are missing")
+_TRANSFERRED = Output((w.Transferred,), "a session could not be transferred, or blobs are missing")
 _SERVED = Output((w.Serving,), lines=True)
 
 OUTPUTS: dict[str, Output] = {
@@ -63,14 +63,14 @@ OUTPUTS: dict[str, Output] = {
     "wake": Output((s.Posted,)),
     "verify": Output((w.Verified,), "something is not as it was written"),
     "doctor": Output((w.Checked,), "a check failed"),
-    "backup": _FILE,
-    "restore": Output((w.Restored,)),
+    "backup": _TRANSFERRED,
+    "restore": _TRANSFERRED,
     "sweep": Output((w.Swept,), "a session could not be removed"),
     "prune": Output((w.Pruned,)),
     "migrate": Output((w.Migrated,), "a session could not be migrated"),
-    "export": _FILE,
-    "import": Output((w.Restored,)),
-    "copy": Output((w.Copied,), "a session could not be copied"),
+    "export": _TRANSFERRED,
+    "import": _TRANSFERRED,
+    "copy": _TRANSFERRED,
     "query": Output((w.Answer,)),
     "replay": Output(
         (s.Replayed, s.Rerun),

@@ -78,25 +78,6 @@ class Checked(Shape):
     findings: list[Finding]
 
 
-class BackedUp(Shape):
-    """What was written into a file."""
-
-    sessions: int
-    checkpoints: int
-    blobs: int
-    bytes: int
-    missing: Annotated[list[str], Meta(description="Blobs that are referred to and were not there.")]
-
-
-class Restored(Shape):
-    """What was brought in from a file."""
-
-    sessions: int
-    skipped: Annotated[int, Meta(description="Sessions that were there already, exactly so.")]
-    blobs: int
-    store: str
-
-
 class Collected(Shape):
     """What became of blobs that nothing refers to."""
 
@@ -145,22 +126,23 @@ class Migrated(Shape):
     failed: list[Reason]
 
 
-class Copied(Shape):
-    """What a copy did, or with --dry-run would do."""
+class Transferred(Shape):
+    """What a copy, a backup or an export wrote, or a restore or an import; or with --dry-run would write."""
 
     ok: bool
-    source: str
+    source: Annotated[str, Meta(description="A database or a file, and so is the destination.")]
     destination: str
-    copied: int
-    updated: int
-    unchanged: int
+    copied: Annotated[int, Meta(description="Sessions that are new in the destination.")]
+    updated: Annotated[int, Meta(description="Sessions that were there and were brought up to date.")]
+    unchanged: Annotated[int, Meta(description="Sessions that were there already.")]
     left: list[Reason]
     failed: list[Problem]
+    missing: Annotated[list[str], Meta(description="Blobs that are referred to and were not in the source.")]
     checkpoints: int
     blobs: int
     bytes: int
     seconds: float
-    verified: bool
+    verified: Annotated[bool, Meta(description="Whether sessions were checked before and after they were written.")]
     dry_run: bool
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.agent.requests import AGENT, is_answer, request_of
-from perdure.errors import Gone, NotFound, PerdureError, format_path
+from perdure.errors import NotFound, PerdureError, format_path
 from perdure.history.checkpoint import Checkpoint, Reading
-from perdure.history.hydrate import load_at, look, open_row, payload_of
-from perdure.history.lineage import history, unverified
+from perdure.history.hydrate import load_at, look
+from perdure.history.lineage import change_of, history
 from perdure.model import MAIN, Kind, Status
-from perdure.record.packs import PackReader
 from perdure.server.console.rendering import is_tag
 from perdure.state.delta import APPEND, DEL, SET
 from perdure.state.document import BOOK, STATE, plain
@@ -219,7 +218,8 @@ def changes_of(kernel: Kernel, moment: Moment) -> tuple[list[Change], int]:
     """What a step changed in the state, and how many messages it added to the conversation."""
     assert moment.loaded.point is not None
     env = moment.loaded.point.envelope
-    ops = [op for op in _ops(kernel, moment) if op[1][:1] == [STATE]]
+    change = change_of(kernel, env)
+    ops = [op for op in change[0] if op[1][:1] == [STATE]] if change is not None else []
     old: Any = None
     if any(op[0] != APPEND for op in ops):
         try:
@@ -231,25 +231,6 @@ def changes_of(kernel: Kernel, moment: Moment) -> tuple[list[Change], int]:
         found += _changes(op, old)
     added = sum(len(op[2]) for op in ops if op[0] == APPEND and op[1] == [STATE, "messages"])
     return found, added
-
-
-def _ops(kernel: Kernel, moment: Moment) -> list[Any]:
-    """The operations that a step is stored as."""
-    assert moment.loaded.point is not None
-    env = moment.loaded.point.envelope
-    bundle = kernel.store.slice(env.session, env.line, max(env.step - 1, 1), env.step)
-    packs = PackReader(kernel, env.session, bundle.packs)
-    before = None
-    for row in bundle.rows:
-        if row.step < env.step:
-            before = unverified(kernel, env.session, row, packs)
-            continue
-        try:
-            point, body = open_row(kernel, env.session, row, packs, before)
-        except Gone:
-            return []
-        return payload_of(kernel, body, point)[0]
-    return []
 
 
 def _changes(op: Any, old: Any) -> list[Change]:
