@@ -260,7 +260,7 @@ def test_a_commit_still_in_flight_is_not_in_conflict_with_itself(store: Postgres
 
 def test_statements_that_the_server_has_forgotten_are_prepared_anew(store: PostgresStore):
     write(store, count=1)
-    for connection in store._link._idle:
+    for connection in store._link._pool._idle:
         connection.execute("deallocate all")
     write(store, count=1)
     assert store.load("s", 0).last == 1

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import InvalidInput
-from perdure.stores.tiered.link import Broken, Link, Refused, maker
+from perdure.links.redis import maker
+from perdure.stores.tiered.link import Broken, Link, Refused
 from tests.servers import valkey
 from tests.servers.valkey import redis_url
 
@@ -144,6 +145,15 @@ def test_a_real_server_is_understood():
         assert isinstance(said[3], Refused)
         assert (said[3].code, said[4]) == ("WRONGTYPE", 1)
     finally:
+        link.close()
+
+
+def test_connections_may_be_made_again_as_often_as_they_are_lost():
+    # More often than the driver's own pool would make them.
+    make = maker(redis_url(valkey()), 5.0)
+    for _ in range(130):
+        link = Link(make(), MOST)
+        assert link.ask([(b"PING",)], 30) == [b"PONG"]
         link.close()
 
 

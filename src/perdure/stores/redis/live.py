@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.links.redis import pack
 from perdure.stores.live import MOST, STALE
 
 if TYPE_CHECKING:
@@ -31,13 +30,13 @@ class RedisLive:
             return
         self._bytes[session] = said
         key, link = self._key(session), self._desk.link
-        link.one(pack(b"XADD", key, b"MAXLEN", b"~", b"10000", b"*", b"p", piece), writes=True)
-        link.one(pack(b"EXPIRE", key, b"%d" % STALE), writes=True)
+        link.one((b"XADD", key, b"MAXLEN", b"~", b"10000", b"*", b"p", piece), writes=True)
+        link.one((b"EXPIRE", key, b"%d" % STALE), writes=True)
 
     def hear(self, session: str, after: str) -> tuple[list[bytes], str]:
         """The pieces after a cursor, and the next one."""
         since = f"({after}".encode() if after else b"-"
-        found: Any = self._desk.link.one(pack(b"XRANGE", self._key(session), since, b"+"))
+        found: Any = self._desk.link.one((b"XRANGE", self._key(session), since, b"+"))
         pieces = [bytes(fields[1]) for _, fields in found]
         return pieces, bytes(found[-1][0]).decode() if found else after
 
@@ -49,5 +48,5 @@ class RedisLive:
         """
         self._bytes.pop(session, None)
         key, link = self._key(session), self._desk.link
-        link.one(pack(b"XTRIM", key, b"MAXLEN", b"0"), writes=True)
-        link.one(pack(b"EXPIRE", key, b"%d" % _QUIET), writes=True)
+        link.one((b"XTRIM", key, b"MAXLEN", b"0"), writes=True)
+        link.one((b"EXPIRE", key, b"%d" % _QUIET), writes=True)

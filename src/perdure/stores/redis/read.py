@@ -6,7 +6,6 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.links.redis import pack
 from perdure.model import Bundle, Change, ChangePage, Dump, SessionRow, Usage
 from perdure.stores import rules as verdicts
 from perdure.stores.cursors import resume
@@ -106,7 +105,7 @@ class Reader:
         """Ids of sessions that may have expired by then; the index holds times that are never too late."""
         assert asked.expired_at is not None
         index, first = b"%b:expiry" % self._desk.prefix, utf8(asked.after or "") if not asked.newest else b""
-        due = self._desk.link.one(pack(b"ZRANGEBYSCORE", index, b"-inf", b"%d" % min(asked.expired_at, WHOLE)))
+        due = self._desk.link.one((b"ZRANGEBYSCORE", index, b"-inf", b"%d" % min(asked.expired_at, WHOLE)))
         ids = sorted(id for id in due if id > first)
         if not asked.newest:
             return iter(ids)
@@ -160,7 +159,7 @@ class Reader:
     def artifacts(self, session: str) -> list[Artifact]:
         """All artifacts of a session."""
         key = b"%b:a:%b" % (self._desk.prefix, utf8(session))
-        found = self._desk.link.one(pack(b"HVALS", key))
+        found = self._desk.link.one((b"HVALS", key))
         return sorted((self._desk.form.artifact(value) for value in found), key=lambda a: a[:3])
 
     # -- inbox, changes, blobs ---------------------------------------------------------------------
@@ -210,15 +209,13 @@ class Reader:
         keys = {part: b"%b:%b:%b" % (desk.prefix, part, id) for part in (b"s", b"r", b"a", b"i", b"w")}
         # A transaction, not a script: a large session goes straight to the wire, without a copy inside a script.
         commands = (
-            pack(b"MULTI"),
             desk.call(scripts.LOOK, None, desk.now(), id),
-            pack(b"HGETALL", keys[b"r"]),
-            pack(b"HVALS", keys[b"a"]),
-            pack(b"HGETALL", keys[b"i"]),
-            pack(b"ZRANGE", keys[b"w"], b"0", b"-1"),
-            pack(b"EXEC"),
+            (b"HGETALL", keys[b"r"]),
+            (b"HVALS", keys[b"a"]),
+            (b"HGETALL", keys[b"i"]),
+            (b"ZRANGE", keys[b"w"], b"0", b"-1"),
         )
-        looked, flat, artifacts, inbox, waiting = desk.link.unit(commands)
+        looked, flat, artifacts, inbox, waiting = desk.link.transaction(commands)
         if looked[0] == b"other":
             raise desk.replaced()
         if len(looked) == 1:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.errors import PerdureError
-    from perdure.links.redis import Link, Script
+    from perdure.links.redis import Command, Link
     from perdure.protocols import Clock
 
 
@@ -44,8 +44,8 @@ class Desk:
         clock = self._clock
         return b"" if clock is None else b"%d:%d" % (clock.wall(), clock.monotonic())
 
-    def call(self, script: Script, session: str | None, *args: bytes) -> bytes:
-        """A packed call of a script, about a session or about the store."""
+    def call(self, script: Script, session: str | None, *args: bytes) -> Command:
+        """A call of a script, about a session or about the store."""
         return script.call(None if session is None else self.key(session), self.prefix, self.id, *args)
 
     def ask(self, script: Script, session: str | None, *args: bytes) -> Any:

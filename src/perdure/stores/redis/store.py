@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perdure.errors import InvalidInput, UnsupportedFormat
-from perdure.links.redis import Link, check, look_at, pack, prefix_of
+from perdure.links.redis import Link, check, look_at, prefix_of
 from perdure.model import Promise
 from perdure.stores.listing import Asked
 from perdure.stores.redis import scripts
@@ -19,11 +19,11 @@ from perdure.system.clock import SystemClock
 from perdure.system.urls import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Unpack
 
     from perdure.errors import PerdureError
-    from perdure.links.redis import Server
+    from perdure.links.redis import Ask, Server
     from perdure.model import (
         Append,
         Artifact,
@@ -83,7 +83,7 @@ class RedisStore:
         self._server: Server | None = None
         self.id = self.epoch = ""
         try:
-            self._link.one(pack(b"PING"), patience=min(retry_for, OPENING))
+            self._link.one((b"PING",), patience=min(retry_for, OPENING))
         except BaseException:
             self._link.close()
             raise
@@ -91,7 +91,7 @@ class RedisStore:
         self.promise = promise_of(self._server, wait_replicas)
         warn_if_nothing_is_kept(self._server, self.url)
 
-    def _greet(self, ask: Callable[[bytes], Any]) -> None:
+    def _greet(self, ask: Ask) -> None:
         """On each new connection: is this a server to rely on, and still the store that was opened?"""
         server = look_at(ask)
         check(server, self.url)

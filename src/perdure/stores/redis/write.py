@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.errors import InvalidInput, OutcomeUnknown, PerdureError
-from perdure.links.redis import Lost, pack
+from perdure.links.redis import Lost
 from perdure.model import PACK, Landed, Lease, Status
 from perdure.stores import rules as verdicts
 from perdure.stores.redis import scripts
@@ -33,6 +33,7 @@ from perdure.system import faults
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from perdure.links.redis import Command
     from perdure.model import Append, Dump, InboxEntry, Rewrite, Row
     from perdure.stores.redis.scripts import Desk
 
@@ -53,8 +54,8 @@ class Writer:
         # A write of its own comes first: the server waits for the replicas to have the last write of this connection,
         # and a commit that had landed already writes nothing.
         self._wait = (
-            pack(b"HINCRBY", b"%b:meta" % desk.prefix, b"waits", b"1"),
-            pack(b"WAIT", b"%d" % wait_replicas, b"%d" % (patience * 500)),
+            (b"HINCRBY", b"%b:meta" % desk.prefix, b"waits", b"1"),
+            (b"WAIT", b"%d" % wait_replicas, b"%d" % (patience * 500)),
         )
 
     # -- commits -----------------------------------------------------------------------------------
@@ -87,9 +88,9 @@ class Writer:
         waiting: Sequence[int],
         answers: list[Landed | PerdureError | None],
         freed: dict[str, bytes],
-    ) -> tuple[list[bytes], list[int]]:
+    ) -> tuple[list[Command], list[int]]:
         now = self._desk.now()
-        commands: list[bytes] = []
+        commands: list[Command] = []
         places: list[int] = []
         for place in waiting:
             try:
@@ -104,7 +105,7 @@ class Writer:
 
     def _send(
         self,
-        commands: list[bytes],
+        commands: list[Command],
         places: list[int],
         items: Sequence[Append],
         answers: list[Landed | PerdureError | None],
@@ -133,7 +134,7 @@ class Writer:
     def _confirmed(self, reply: Any) -> bool:
         return type(reply) is int and reply >= self._wait_for
 
-    def _commit(self, item: Append, now: bytes, freed: bytes) -> bytes:
+    def _commit(self, item: Append, now: bytes, freed: bytes) -> Command:
         # Written out in one piece: this is what every commit pays on top of the round trip.
         id, branch, line, step, ttl, desk = item.id, item.branch, item.line, item.step, item.ttl, self._desk
         if not (0 <= line <= WHOLE and 0 <= step <= WHOLE and (ttl is None or 0 <= ttl <= LONGEST)):
@@ -193,7 +194,7 @@ class Writer:
     def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
         """Send inbox entries in one round trip."""
         answers: list[bool | PerdureError] = []
-        commands: list[bytes] = []
+        commands: list[Command] = []
         places: list[int] = []
         now = self._desk.now()
         for entry in entries:
@@ -233,7 +234,7 @@ class Writer:
         """Take the lease, or raise ``Busy``."""
         span, name = number(ttl, "the time of a lease in ms"), utf8(holder)
 
-        def call(op: bytes, freed: bytes) -> bytes:
+        def call(op: bytes, freed: bytes) -> Command:
             faults.point("redis.acquire.before_send")
             return self._desk.call(scripts.ACQUIRE, session, self._desk.now(), name, span, freed, op)
 
@@ -242,7 +243,7 @@ class Writer:
             raise self._desk.refused(answer, session)
         return Lease(session, holder, int(answer[1]), answer[2] + ttl)
 
-    def _past_the_dead(self, call: Callable[[bytes, bytes], bytes]) -> Any:
+    def _past_the_dead(self, call: Callable[[bytes, bytes], Command]) -> Any:
         """Send a call that a lease may stand against; once more when its holder turns out to be dead."""
         op, freed = os.urandom(8).hex().encode(), b""
         answer: Any = None
@@ -299,7 +300,7 @@ class Writer:
         status = (Status.EXPIRED if reason == Status.EXPIRED else Status.CLOSED).value.encode()
         fence, why = b"" if token is None else b"%d" % token, utf8(reason or "deleted")
 
-        def call(op: bytes, freed: bytes) -> bytes:
+        def call(op: bytes, freed: bytes) -> Command:
             faults.point("redis.drop.before_send")
             return self._desk.call(scripts.DROP, session, self._desk.now(), fence, freed, op, why, status)
 
@@ -331,7 +332,7 @@ def restore(desk: Desk, dump: Dump) -> None:
     try:
         for command in _ready(dump, stage, totals):
             commands.append(command)
-            size += len(command)
+            size += sum(map(len, command))
             if size > PIECE:
                 _send(desk, commands)
                 commands, size = [], 0
@@ -355,12 +356,12 @@ def restore(desk: Desk, dump: Dump) -> None:
         raise verdicts.has_checkpoints(row.id, None if name is None else desk.form.head(name.decode(), value))
 
 
-def _begin(desk: Desk, stage: bytes) -> bytes:
+def _begin(desk: Desk, stage: bytes) -> Command:
     """Note what is being laid ready, after taking away what killed processes left behind long ago."""
-    stages, now = b"%b:stages" % desk.prefix, int(desk.link.one(pack(b"TIME"))[0])
-    for left in desk.link.one(pack(b"ZRANGEBYSCORE", stages, b"-inf", b"%d" % (now - LEFTOVER))):
+    stages, now = b"%b:stages" % desk.prefix, int(desk.link.one((b"TIME",))[0])
+    for left in desk.link.one((b"ZRANGEBYSCORE", stages, b"-inf", b"%d" % (now - LEFTOVER))):
         _clear(desk, left)
-    return pack(b"ZADD", stages, b"%d" % now, stage)
+    return (b"ZADD", stages, b"%d" % now, stage)
 
 
 def _about(dump: Dump, totals: dict[str, int]) -> bytes:
@@ -396,34 +397,32 @@ def _fields(dump: Dump) -> Iterator[bytes]:
         yield b"%d" % step
 
 
-def _ready(dump: Dump, stage: bytes, totals: dict[str, int]) -> Iterator[bytes]:
+def _ready(dump: Dump, stage: bytes, totals: dict[str, int]) -> Iterator[Command]:
     """The commands that lay everything ready."""
     for place, (stored, projections) in enumerate(dump.rows):
         field = b"%d:%d" % (stored.line, stored.step)
         shown = _projected(stored, projections)
         value = b"+%d:" % place + row_tail(mark(stored.id, stored.digest), shown, stored.envelope, stored.payload)
         totals["bytes"] += len(value)
-        yield pack(b"HSET", stage + b"r", field, value)
+        yield (b"HSET", stage + b"r", field, value)
         branch, kind, status, at = shown[:4]
         change = ("branch", branch, "line", str(stored.line), "step", str(stored.step), "id", stored.id.hex())
-        yield pack(
-            b"ZADD", stage + b"o", b"%d" % place, packed((*change, "kind", kind, "status", status, "at", str(at)))
-        )
+        yield (b"ZADD", stage + b"o", b"%d" % place, packed((*change, "kind", kind, "status", status, "at", str(at))))
         if shown[8]:
-            yield pack(b"HSET", stage + b"l", b"%d" % stored.line, b"%d:%b" % (stored.step, utf8(branch)))
+            yield (b"HSET", stage + b"l", b"%d" % stored.line, b"%d:%b" % (stored.step, utf8(branch)))
         if shown[7]:
-            yield pack(b"HSET", stage + b"b", b"r:" + field, names_value(shown[7]))
+            yield (b"HSET", stage + b"b", b"r:" + field, names_value(shown[7]))
     for artifact in dump.artifacts:
         key = f"{artifact.kind}:{artifact.line:010}:{artifact.lo:016}".encode()
         value = artifact_value(artifact)
         totals["bytes"] += len(value)
-        yield pack(b"HSET", stage + b"a", key, value)
-        yield pack(b"ZADD", stage + b"x", b"0", b"%b:%016d" % (key, artifact.hi))
+        yield (b"HSET", stage + b"a", key, value)
+        yield (b"ZADD", stage + b"x", b"0", b"%b:%016d" % (key, artifact.hi))
         if artifact.blobs:
-            yield pack(b"HSET", stage + b"b", b"a:" + key, names_value(artifact.blobs))
+            yield (b"HSET", stage + b"b", b"a:" + key, names_value(artifact.blobs))
     for place, entry in enumerate(dump.inbox):
-        yield pack(b"ZADD", stage + b"k", b"%d" % place, (b"t" if entry.taken else b"w") + utf8(entry.key))
-        yield pack(b"HSET", stage + b"i", utf8(entry.key), entry_tail(entry))
+        yield (b"ZADD", stage + b"k", b"%d" % place, (b"t" if entry.taken else b"w") + utf8(entry.key))
+        yield (b"HSET", stage + b"i", utf8(entry.key), entry_tail(entry))
 
 
 def _projected(stored: Row, projections: dict[str, Any]) -> tuple[Any, ...]:
@@ -434,7 +433,7 @@ def _projected(stored: Row, projections: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(values[name] for name in SHOWN)
 
 
-def _send(desk: Desk, commands: list[bytes]) -> None:
+def _send(desk: Desk, commands: list[Command]) -> None:
     for answer in desk.link.many(commands):
         if isinstance(answer, PerdureError):
             raise answer
@@ -445,7 +444,7 @@ def _clear(desk: Desk, stage: bytes) -> None:
     with suppress(PerdureError):
         desk.link.many(
             [
-                pack(b"UNLINK", *[stage + part for part in (b"r", b"l", b"a", b"x", b"b", b"k", b"i", b"o")]),
-                pack(b"ZREM", b"%b:stages" % desk.prefix, stage),
+                (b"UNLINK", *[stage + part for part in (b"r", b"l", b"a", b"x", b"b", b"k", b"i", b"o")]),
+                (b"ZREM", b"%b:stages" % desk.prefix, stage),
             ]
         )

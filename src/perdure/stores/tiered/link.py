@@ -10,12 +10,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import InvalidInput, MissingExtra
-from perdure.system.urls import shown
-
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 _READ = 1 << 16
 
@@ -32,42 +29,11 @@ class Broken(Exception):
     """What came is no answer: the connection cannot be used any more."""
 
 
-def maker(url: str, timeout: float) -> Callable[[], Any]:
-    """What makes connections; a URL that the driver does not understand is refused at once, without its secrets."""
-    try:
-        import redis
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-    except ImportError:
-        raise MissingExtra("redis", "redis") from None
-    # No retries here: the hot tier is given up at the first sign of trouble, and tried again later.
-    given: dict[str, Any] = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "protocol": 2,
-        "driver_info": None,
-        "health_check_interval": 0,
-        "retry": Retry(NoBackoff(), 0),
-    }
-    try:
-        kind: Any = redis.ConnectionPool
-        pool = kind.from_url(url, **given)
-        # Answers are read as those of the older protocol, whatever the URL says.
-        pool.connection_kwargs["protocol"] = 2
-        pool.make_connection()
-    except (ValueError, TypeError, redis.RedisError):
-        raise InvalidInput(
-            f"{shown(url)!r:.200} cannot be used as the hot tier: write redis://user:password@host:6379/0 "
-            "(rediss:// for TLS), with parameters that redis-py knows"
-        ) from None
-    return pool.make_connection
-
-
 class Link:
     """A connection that is open; whoever meets an error on it other than ``Refused`` closes it."""
 
     def __init__(self, made: Any, most: int) -> None:
-        """Connect what a :func:`maker` made; ``most`` is how many bytes one answer may have."""
+        """Connect what :func:`perdure.links.redis.maker` made; ``most`` is how many bytes one answer may have."""
         self._made = made
         self._most = self._room = most
         self._held = bytearray()
@@ -84,7 +50,7 @@ class Link:
         """Send commands together and give all their answers; errors of the server among them as ``Refused``."""
         self._deadline = time.monotonic() + within
         self._socket.settimeout(within)
-        self._socket.sendall(b"".join([_packed(command) for command in commands]))
+        self._socket.sendall(b"".join(self._made.pack_commands(commands)))
         answers: list[Any] = []
         for _ in commands:
             self._room = self._most
@@ -165,13 +131,6 @@ class Link:
     def _forget(self) -> None:
         if self._at == len(self._held):
             self._held, self._at = bytearray(), 0
-
-
-def _packed(command: Sequence[bytes]) -> bytes:
-    parts = [b"*%d\r\n" % len(command)]
-    for word in command:
-        parts += (b"$%d\r\n" % len(word), word, b"\r\n")
-    return b"".join(parts)
 
 
 def _whole(text: bytes) -> int:
