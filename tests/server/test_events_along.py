@@ -33,7 +33,7 @@ def say(db: perdure.Database, session: perdure.Session, step: int, offset: int, 
     piece = {"w": session.fence, "s": step, "a": 1, "o": offset, "t": text, **more}
     live = live_of(db.kernel)
     assert live is not None
-    live.say("s", seal_piece(db.kernel, "s", [piece]))
+    live.publish("s", seal_piece(db.kernel, "s", [piece]))
 
 
 def told(along: Along) -> list[tuple[str, Any]]:
@@ -71,7 +71,7 @@ def test_whoever_comes_back_is_told_only_what_is_new_and_what_is_void_is_taken_b
         # Another attempt says something else under the same number: what was told does not fit.
         live = live_of(db.kernel)
         assert live is not None
-        live.hush("s")
+        live.clear("s")
         say(db, s, 2, 0, "uno dos")
         assert told(reader(db, parse(first.id))[0]) == [("retracted", 2), ("delta", "uno dos")]
         assert told(reader(db)[0]) == [("delta", "uno dos")]

@@ -107,13 +107,13 @@ class Speaker:
         elif event.kind in ("committed", "retracted"):
             self.flush()
             if self._begun:
-                self._do(lambda live=self._live: live.hush(self._session))
+                self._do(lambda live=self._live: live.clear(self._session))
 
     def _add(self, data: dict[str, Any]) -> None:
         if not self._begun and self._live is not None:
             # What a worker that died has left there is void.
             self._begun = True
-            self._do(lambda live=self._live: live.hush(self._session))
+            self._do(lambda live=self._live: live.clear(self._session))
         last = self._waiting[-1] if self._waiting else None
         if last is not None and (last["s"], last["a"]) == (data["step"], data["attempt"]):
             last["t"] += data["text"]
@@ -131,7 +131,7 @@ class Speaker:
         waiting, self._waiting = self._waiting, []
         if waiting and self._live is not None:
             piece = seal_piece(self._kernel, self._session, waiting)
-            self._do(lambda live=self._live: live.say(self._session, piece))
+            self._do(lambda live=self._live: live.publish(self._session, piece))
 
     def _do(self, job: Callable[[], None]) -> None:
         try:
@@ -247,7 +247,7 @@ class _Reader:
         if self._live is None:
             return []
         try:
-            sealed, self._cursor = await self._db.bridge.perform(Do(self._live.hear, (self._session, self._cursor)))
+            sealed, self._cursor = await self._db.bridge.perform(Do(self._live.poll, (self._session, self._cursor)))
         except (PerdureError, OSError):
             # The history says it all, a little later.
             return []

@@ -254,20 +254,20 @@ class Link:
 class Connection:
     """One connection of redis-py, for a pool."""
 
-    def __init__(self, made: Any) -> None:
-        self._made = made
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
         try:
-            made.connect()
+            driver.connect()
         except BaseException:
-            made.disconnect()
+            driver.disconnect()
             raise
         self._incoming = select.poll()
-        self._incoming.register(made._get_socket(), select.POLLIN)
+        self._incoming.register(driver._get_socket(), select.POLLIN)
 
     @property
     def closed(self) -> bool:
         """Whether it was lost or closed."""
-        return not self._made.is_connected
+        return not self._driver.is_connected
 
     def is_quiet(self) -> bool:
         """Whether the server said nothing that it was not asked."""
@@ -275,17 +275,15 @@ class Connection:
 
     def close(self) -> None:
         """Close it."""
-        self._made.disconnect()
+        self._driver.disconnect()
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Send commands in one piece; redis-py alone would send a packet for each 6 kB."""
-        pack = self._made.pack_command
-        packed = [pack(*command)[0] for command in commands]
-        self._made.send_packed_command(packed if len(packed) == 1 else (b"".join(packed),))
+        """Send commands in one piece."""
+        self._driver.send_packed_command((b"".join([pack(command) for command in commands]),))
 
     def read(self) -> Any:
         """The next answer; the server's refusals are raised as redis-py's ``ResponseError``."""
-        return self._made.read_response(disable_decoding=True)
+        return self._driver.read_response(disable_decoding=True)
 
 
 class _Sent:
@@ -301,30 +299,27 @@ def _explain(error: Exception, where: str) -> PerdureError:
     return unreachable(error, where)
 
 
-class Packer:
-    """Writes commands for redis-py, which lets one bring one's own.
-
-    Its own, without the C library hiredis, takes 20 microseconds for a commit of two dozen short parts, this one 5.
-    """
-
-    def pack(self, *args: bytes) -> tuple[bytes]:
-        r"""One command in one piece.
-
-        >>> Packer().pack(b"GET", b"key")
-        (b'*2\\r\\n$3\\r\\nGET\\r\\n$3\\r\\nkey\\r\\n',)
-        """
-        parts = [b"*%d\r\n" % len(args)]
-        add = parts.append
-        for arg in args:
-            size = len(arg)
-            add(_LENGTHS[size] if size < 1024 else b"$%d\r\n" % size)
-            add(arg)
-            add(b"\r\n")
-        return (b"".join(parts),)
-
-
 # Looking a length up costs a third of writing it out.
 _LENGTHS: Final = [b"$%d\r\n" % size for size in range(1024)]
+
+
+def pack(command: Command) -> bytes:
+    r"""A command as the protocol writes it.
+
+    redis-py's own packer takes 20 microseconds for a commit's two dozen short parts where this one takes 5, which made
+    a commit 1.05 times as long in turns, and 1.2 times in processor time.
+
+    >>> pack((b"GET", b"key"))
+    b'*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n'
+    """
+    parts = [b"*%d\r\n" % len(command)]
+    add = parts.append
+    for word in command:
+        size = len(word)
+        add(_LENGTHS[size] if size < 1024 else b"$%d\r\n" % size)
+        add(word)
+        add(b"\r\n")
+    return b"".join(parts)
 
 
 def maker(url: str, timeout: float) -> Callable[[], Any]:
@@ -337,7 +332,6 @@ def maker(url: str, timeout: float) -> Callable[[], Any]:
         "health_check_interval": 0,
         "retry": Retry(NoBackoff(), 0),
         "driver_info": None,
-        "command_packer": Packer(),
     }
     pool: Any = redis.ConnectionPool
     try:

@@ -268,7 +268,7 @@ class Along:
         if self._live is None:
             return []
         try:
-            sealed, self._cursor = self._live.hear(self._session, self._cursor)
+            sealed, self._cursor = self._live.poll(self._session, self._cursor)
         except (PerdureError, OSError):
             # The history says it all, a little later.
             return []

@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.model import ANCHOR, MAIN, PACK, SNAPSHOT, Head, SessionRow, Span, Status
 from perdure.stores.file.records import Birth, Commit, Posted, Record, Rewritten, State
-from perdure.stores.rules import speaks
+from perdure.stores.rules import sets_session_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -185,7 +185,7 @@ class SessionIndex:
         self.ordinal = max(self.ordinal, record.ordinal)
         self.live += place.size
         self.owner, self.updated = record.owner, record.wall
-        if speaks(record.branch, MAIN in self.heads):
+        if sets_session_status(record.branch, MAIN in self.heads):
             self.status, self.error, self.agent = record.status, record.error, record.agent or self.agent
         self.expires = None if record.ttl is None else record.wall + record.ttl * 1000
         for key in record.takes:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Busy, ForkedProcess, HandleClosed, Misuse, PerdureError, Poisoned, StoreFull, Unavailable
 from perdure.model import Lease, Promise
-from perdure.stores import rules as verdicts
-from perdure.stores.file import read as reading
-from perdure.stores.file import write as writing
+from perdure.stores import rules
+from perdure.stores.file import read, write
 from perdure.stores.file.read import Listing
 from perdure.stores.file.root import FileRoot, salt_of, session_name
 from perdure.stores.file.session_folder import Pool, SessionFile
@@ -89,7 +88,7 @@ class FileStore:
     def _append(self, session: str, items: Sequence[Append]) -> list[Landed | PerdureError]:
         with self._handle.session(session, items) as file:
             assert file is not None
-            return writing.append(file, session, items, self._judge, self._clock.wall())
+            return write.append(file, session, items, self._judge, self._clock.wall())
 
     def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
         """Put entries into inboxes, with one write and one sync for each session."""
@@ -98,7 +97,7 @@ class FileStore:
     def _post(self, session: str, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
         with self._handle.session(session) as file:
             assert file is not None
-            return writing.post(file, session, entries)
+            return write.post(file, session, entries)
 
     def _by_session(self, items: Sequence[Any], do: Callable[[str, Sequence[Any]], list[Any]]) -> list[Any]:
         """Do something with the items of each session, and put the answers in the order of the items."""
@@ -132,38 +131,38 @@ class FileStore:
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
         with self._handle.known(session) as file:
-            return reading.inbox(file, limit, key) if file else []
+            return read.inbox(file, limit, key) if file else []
 
     # -- looking -----------------------------------------------------------------------------------
 
     def look(self, session: str) -> SessionRow | None:
         """What is known of a session, a tombstone included."""
         with self._handle.known(session) as file:
-            return reading.look(file, self._judge) if file else None
+            return read.look(file, self._judge) if file else None
 
     def starts(self, session: str, branch: str | None) -> list[Row]:
         """The first rows of all lines of a branch (None: of any), by line."""
         with self._handle.known(session) as file:
-            return reading.starts(file, branch) if file else []
+            return read.starts(file, branch) if file else []
 
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
         with self._handle.known(session) as file:
             if file is None:
-                raise verdicts.no_session(session)
-            return reading.load(file, line, step, refs=refs)
+                raise rules.no_session(session)
+            return read.load(file, line, step, refs=refs)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
         with self._handle.known(session) as file:
             if file is None:
-                raise verdicts.no_session(session)
-            return reading.slice(file, line, lo, hi)
+                raise rules.no_session(session)
+            return read.slice(file, line, lo, hi)
 
     def artifacts(self, session: str) -> list[Artifact]:
         """All artifacts of a session."""
         with self._handle.known(session) as file:
-            return reading.artifacts(file) if file else []
+            return read.artifacts(file) if file else []
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
         """Sessions in order of id, or the newest first, without tombstones."""
@@ -226,23 +225,23 @@ class FileStore:
     def rewrite(self, change: Rewrite) -> bool:
         """Do maintenance in one record; False when it no longer applies."""
         with self._handle.known(change.session, exclusive=True) as file:
-            return writing.rewrite(file, change, self._judge) if file else False
+            return write.rewrite(file, change, self._judge) if file else False
 
     def drop(self, session: str, token: int | None, reason: str) -> None:
         """Delete a session and leave a tombstone, which takes a few hundred bytes."""
         with self._handle.known(session, exclusive=True) as file:
             if file is None:
-                raise verdicts.no_session(session)
-            if refused := verdicts.fenced(session, token, file.lease(), self._judge):
+                raise rules.no_session(session)
+            if refused := rules.fenced(session, token, file.lease(), self._judge):
                 raise refused
-            writing.drop(file, session, reason, self._clock.wall())
+            write.drop(file, session, reason, self._clock.wall())
 
     def dump(self, session: str) -> Dump:
         """A whole session as stored, at one instant."""
         with self._handle.known(session) as file:
             if file is None:
-                raise verdicts.no_session(session)
-            return reading.dump(file, self._judge)
+                raise rules.no_session(session)
+            return read.dump(file, self._judge)
 
     def restore(self, dump: Dump) -> None:
         """Put a dumped session into this store."""
@@ -250,7 +249,7 @@ class FileStore:
             assert file is not None
             # Tokens of the other store may still be about: ours go on behind them.
             self._handle.root.skip_tokens(dump.row.lease.token)
-            writing.restore(file, dump)
+            write.restore(file, dump)
 
     def renew_epoch(self) -> None:
         """Give the store a new epoch: cursors expire and every lease ends."""

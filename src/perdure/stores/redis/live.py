@@ -23,7 +23,7 @@ class RedisLive:
     def _key(self, session: str) -> bytes:
         return b"%b:live:%b" % (self._desk.prefix, session.encode())
 
-    def say(self, session: str, piece: bytes) -> None:
+    def publish(self, session: str, piece: bytes) -> None:
         """Append a piece."""
         said = self._bytes.get(session, 0) + len(piece)
         if said > MOST:
@@ -33,15 +33,15 @@ class RedisLive:
         link.one((b"XADD", key, b"MAXLEN", b"~", b"10000", b"*", b"p", piece), writes=True)
         link.one((b"EXPIRE", key, b"%d" % STALE), writes=True)
 
-    def hear(self, session: str, after: str) -> tuple[list[bytes], str]:
+    def poll(self, session: str, after: str) -> tuple[list[bytes], str]:
         """The pieces after a cursor, and the next one."""
         since = f"({after}".encode() if after else b"-"
         found: Any = self._desk.link.one((b"XRANGE", self._key(session), since, b"+"))
         pieces = [bytes(fields[1]) for _, fields in found]
         return pieces, bytes(found[-1][0]).decode() if found else after
 
-    def hush(self, session: str) -> None:
-        """Forget what was said.
+    def clear(self, session: str) -> None:
+        """Forget what was published.
 
         The stream is emptied, not deleted: a new one would count from the clock again, and what is said within the
         same millisecond would stand before the place that readers have reached.

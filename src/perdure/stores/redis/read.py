@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.model import Bundle, Change, ChangePage, Dump, SessionRow, Usage
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.stores.cursors import resume
 from perdure.stores.listing import Asked
 from perdure.stores.redis import scripts
@@ -148,11 +148,11 @@ class Reader:
                     last,
                 )
             case b"noline":
-                raise verdicts.no_line(session, line)
+                raise rules.no_line(session, line)
             case b"retained":
-                raise verdicts.retained(session, line, *answer[1:])
+                raise rules.retained(session, line, *answer[1:])
             case b"nostep":
-                raise verdicts.no_step(session, line, *answer[1:])
+                raise rules.no_step(session, line, *answer[1:])
             case _:
                 raise self._desk.refused(answer, session)
 
@@ -219,10 +219,10 @@ class Reader:
         if looked[0] == b"other":
             raise desk.replaced()
         if len(looked) == 1:
-            raise verdicts.no_session(session)
+            raise rules.no_session(session)
         row = self._session(*looked)
         if row.reason:
-            raise verdicts.gone(session, row.reason)
+            raise rules.gone(session, row.reason)
         waits = set(waiting)
         rows = sorted(
             (form.row(place, value) for place, value in zip(flat[::2], flat[1::2], strict=True)),

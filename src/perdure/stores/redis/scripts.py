@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.errors import Busy, Corrupted, InvalidInput
 from perdure.links.redis import Script
 from perdure.model import LeaseInfo
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.stores.redis.format import Form, Session
 from perdure.system.clock import SystemClock
 from perdure.system.lease_holders import describe, is_dead
@@ -64,13 +64,13 @@ class Desk:
             case b"other":
                 return self.replaced()
             case b"lost":
-                return verdicts.lease_lost(session)
+                return rules.lease_lost(session)
             case b"busy":
                 return Busy(session, describe(answer[1].decode(errors="replace")), answer[4] + answer[3])
             case b"none":
-                return verdicts.no_session(session)
+                return rules.no_session(session)
             case b"gone":
-                return verdicts.gone(session, answer[1].decode(errors="replace"))
+                return rules.gone(session, answer[1].decode(errors="replace"))
             case _:
                 return self.form.damaged("an answer of the server")
 

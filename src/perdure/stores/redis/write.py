@@ -11,7 +11,7 @@ import msgspec
 from perdure.errors import InvalidInput, OutcomeUnknown, PerdureError
 from perdure.links.redis import Lost
 from perdure.model import PACK, Landed, Lease, Status
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.stores.redis import scripts
 from perdure.stores.redis.format import (
     SHOWN,
@@ -176,16 +176,14 @@ class Writer:
             return reply
         match reply[0]:
             case b"moved":
-                return verdicts.moved(item, self._desk.form.head(item.branch, reply[1]))
+                return rules.moved(item, self._desk.form.head(item.branch, reply[1]))
             case b"taken":
-                return verdicts.taken_place(
-                    item, self._desk.form.head(item.branch, reply[1] if len(reply) > 1 else None)
-                )
+                return rules.taken_place(item, self._desk.form.head(item.branch, reply[1] if len(reply) > 1 else None))
             case b"waiting":
                 head = self._desk.form.head(item.branch, reply[2] if len(reply) > 2 else None)
-                return verdicts.not_waiting(item, reply[1].decode(), head)
+                return rules.not_waiting(item, reply[1].decode(), head)
             case b"digest":
-                return verdicts.other_digest(item)
+                return rules.other_digest(item)
             case _:
                 return self._desk.refused(reply, item.session)
 
@@ -223,7 +221,7 @@ class Writer:
             elif type(reply) is int:
                 answers[place] = reply == 1
             elif reply[0] == b"used":
-                answers[place] = verdicts.other_post(entry.session, entry.key)
+                answers[place] = rules.other_post(entry.session, entry.key)
             else:
                 answers[place] = self._desk.refused(reply, entry.session)
         return answers
@@ -353,7 +351,7 @@ def restore(desk: Desk, dump: Dump) -> None:
     if there := refusal(answer):
         _clear(desk, stage)
         name, value = there[1:]
-        raise verdicts.has_checkpoints(row.id, None if name is None else desk.form.head(name.decode(), value))
+        raise rules.has_checkpoints(row.id, None if name is None else desk.form.head(name.decode(), value))
 
 
 def _begin(desk: Desk, stage: bytes) -> Command:

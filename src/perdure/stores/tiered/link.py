@@ -32,25 +32,25 @@ class Broken(Exception):
 class Link:
     """A connection that is open; whoever meets an error on it other than ``Refused`` closes it."""
 
-    def __init__(self, made: Any, most: int) -> None:
+    def __init__(self, connection: Any, most: int) -> None:
         """Connect what :func:`perdure.links.redis.maker` made; ``most`` is how many bytes one answer may have."""
-        self._made = made
+        self._connection = connection
         self._most = self._room = most
         self._held = bytearray()
         self._at = 0
         self._deadline = 0.0
         try:
-            self._made.connect()
+            self._connection.connect()
         except BaseException:
-            self._made.disconnect()
+            self._connection.disconnect()
             raise
-        self._socket: socket.socket = self._made._get_socket()
+        self._socket: socket.socket = self._connection._get_socket()
 
     def ask(self, commands: Sequence[Sequence[bytes]], within: float) -> list[Any]:
         """Send commands together and give all their answers; errors of the server among them as ``Refused``."""
         self._deadline = time.monotonic() + within
         self._socket.settimeout(within)
-        self._socket.sendall(b"".join(self._made.pack_commands(commands)))
+        self._socket.sendall(b"".join(self._connection.pack_commands(commands)))
         answers: list[Any] = []
         for _ in commands:
             self._room = self._most
@@ -59,7 +59,7 @@ class Link:
 
     def close(self) -> None:
         """Close the connection."""
-        self._made.disconnect()
+        self._connection.disconnect()
 
     # -- reading ---------------------------------------------------------------------------------------
 

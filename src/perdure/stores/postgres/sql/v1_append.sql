@@ -17,7 +17,7 @@ create function $schema.perdure_append_one(
     p_at bigint, p_ttl bigint, p_takes jsonb, p_blobs jsonb, p_tool text, p_error text, p_run text,
     p_effect text, p_approval text, p_agent text,
     out code text, out head_line integer, out head_step integer, out head_id bytea,
-    out who text, out number bigint, out until bigint
+    out detail text, out number bigint, out until bigint
 ) language plpgsql volatile as $body$
 declare
     v_wall bigint := coalesce(p_wall, $schema.perdure_now());
@@ -73,7 +73,7 @@ begin
             return;
         elsif p_takes is not null then
             code := 'w';
-            who := p_takes ->> 0;
+            detail := p_takes ->> 0;
             return;
         end if;
         insert into $schema.perdure_session (id, status, created, updated)
@@ -98,7 +98,7 @@ begin
     if p_token is null then
         if s.holder <> '' and s.until > v_mono and not s.token = any (p_dead) then
             code := 'b';
-            who := s.holder;
+            detail := s.holder;
             number := s.token;
             until := v_wall + s.until - v_mono;
             return;
@@ -116,7 +116,7 @@ begin
         return;
     end if;
     if p_takes is not null then
-        select k.key into who
+        select k.key into detail
         from (select e.key, e.n, row_number() over (partition by e.key order by e.n) as again
               from jsonb_array_elements_text(p_takes) with ordinality as e (key, n)) k
         where k.again > 1 or not exists (
@@ -168,7 +168,7 @@ create function $schema.perdure_append(
     p_error text[], p_run text[], p_effect text[], p_approval text[],
     p_agent text[]
 ) returns table (
-    code text, head_line integer, head_step integer, head_id bytea, who text, number bigint, until bigint
+    code text, head_line integer, head_step integer, head_id bytea, detail text, number bigint, until bigint
 ) language plpgsql volatile as $body$
 declare
     r record;
@@ -195,8 +195,8 @@ begin
             session, branch, line, step, id, expect, digest, envelope, payload, token, starts,
             owner, status, kind, at, ttl, takes, blobs, tool, error, run, effect, approval, agent)
     loop
-        select o.code, o.head_line, o.head_step, o.head_id, o.who, o.number, o.until
-        into code, head_line, head_step, head_id, who, number, until
+        select o.code, o.head_line, o.head_step, o.head_id, o.detail, o.number, o.until
+        into code, head_line, head_step, head_id, detail, number, until
         from $schema.perdure_append_one(
             p_timeline, p_wall, p_mono, p_dead,
             r.session, r.branch, r.line, r.step, r.id, r.expect, r.digest, r.envelope, r.payload, r.token, r.starts,
