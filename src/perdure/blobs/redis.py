@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from perdure.blobs.content import WholeStreams, check_content, check_ref
 from perdure.errors import Corrupted, LimitExceeded, NotFound
-from perdure.links.redis import Link, Script, check, look_at, prefix_of
+from perdure.links.redis import Link, Script, check_server, prefix_of, server_info
 from perdure.system.clock import SystemClock
 from perdure.system.urls import shown
 
@@ -81,7 +81,7 @@ class RedisBlobs(WholeStreams):
             scripts=(_RENEW, _PUT, _DELETE),
             retry_for=retry_for,
             socket_timeout=socket_timeout,
-            greet=lambda ask: check(look_at(ask), self._url),
+            on_connect=lambda ask: check_server(server_info(ask), self._url),
         )
 
     def put(self, ref: str, data: bytes) -> None:

@@ -95,13 +95,13 @@ class Link:
         scripts: Sequence[Script],
         retry_for: float,
         socket_timeout: float,
-        greet: Callable[[Ask], None] | None = None,
+        on_connect: Callable[[Ask], None] | None = None,
     ) -> None:
         self.url = name
         self._scripts = scripts
         self._retry_for = retry_for
-        self._greet = greet
-        self._make = maker(url, socket_timeout)
+        self._on_connect = on_connect
+        self._make = connection_maker(url, socket_timeout)
         self._pool = Pool(name, self._connect, size=CONNECTIONS, wait=socket_timeout + retry_for)
 
     # -- sending -----------------------------------------------------------------------------------
@@ -222,8 +222,8 @@ class Link:
         """A new connection, greeted before anybody uses it."""
         connection = Connection(self._make())
         try:
-            if self._greet is not None:
-                self._greet(lambda command: self._ask(connection, command))
+            if self._on_connect is not None:
+                self._on_connect(lambda command: self._ask(connection, command))
         except BaseException:
             connection.close()
             raise
@@ -322,7 +322,7 @@ def pack(command: Command) -> bytes:
     return b"".join(parts)
 
 
-def maker(url: str, timeout: float) -> Callable[[], Any]:
+def connection_maker(url: str, timeout: float) -> Callable[[], Any]:
     """What makes connections of redis-py; a URL that it does not understand is refused at once, without its secrets."""
     # No retries here: whoever uses a connection tries again, or does without, by rules of its own.
     given: dict[str, Any] = {
@@ -389,7 +389,7 @@ class Server(NamedTuple):
     replicas: int
 
 
-def look_at(ask: Ask) -> Server:
+def server_info(ask: Ask) -> Server:
     """Ask a server about itself; what it refuses to say (managed services do) stays unknown."""
     about = _info(_allowed(ask, _INFO))
     settings: list[Any] = _allowed(ask, _CONFIG) or []
@@ -413,7 +413,7 @@ def look_at(ask: Ask) -> Server:
     )
 
 
-def check(server: Server, where: str) -> None:
+def check_server(server: Server, where: str) -> None:
     """Refuse a server that cannot hold a store."""
     if server.cluster:
         raise cluster(where)

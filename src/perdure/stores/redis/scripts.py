@@ -1,4 +1,4 @@
-"""What every question to the Redis store shares: names of keys, the time, and what the scripts' refusals mean."""
+"""The scripts of the Redis store (in lua/), how they are called, and what their refusals mean."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from perdure.protocols import Clock
 
 
-class Desk:
-    """One store behind one link."""
+class ScriptRunner:
+    """Calls the scripts of one store: its keys, its id, its clock."""
 
     def __init__(self, link: Link, prefix: str, clock: Clock, changes_kept: int) -> None:
         self.link = link

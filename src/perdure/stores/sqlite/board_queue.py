@@ -1,7 +1,7 @@
 """The sessions on the board: how they are put there, queued, taken and put down. Inside the caller's transactions.
 
-How a session gets its place in the queue is a trigger of the tables (see sql/sqlite_board.sql): here a session is
-only touched, and stands in the queue as soon as nothing is against it. Which ones are next is in _sqlite_board_pick.
+How a session gets its place in the queue is a trigger of the tables (see sql/board.sql): here a session is only
+touched, and stands in the queue as soon as nothing is against it. Which ones are next is decided by ``pick``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,10 @@ from perdure.stores.sqlite.driver import value_of
 from perdure.stores.sqlite.read import Checks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from perdure.stores.sqlite.driver import Cursor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.protocols import Clock, Filter, NewWork, Rest
     from perdure.stores.lease_clock import LeaseJudge
-
-    # MOVED
     from perdure.stores.sqlite.driver import Cursor
 
 AT_ONCE = 1000
@@ -170,19 +163,11 @@ class Queue(Checks):
         cursor.executemany(
             _REST,
             [
-                (
-                    i.step,
-                    i.park,
-                    i.avoid_version,
-                    2 if i.uncounted else int(i.failed),
-                    i.again,
-                    i.due,
-                    i.session,
-                    worker,
-                )
+                (i.step, i.park, i.avoid_version, 2 if i.uncounted else int(i.failed), i.again, i.due, i.session,
+                 worker)
                 for i in items
             ],
-        )
+        )  # fmt: skip
 
     def got(self, cursor: Cursor, worker: str, session: str, step: int) -> int:
         """Note how far a session has come; its tries there."""

@@ -64,9 +64,9 @@ class Hot:
 
     def __init__(self, url: str, *, timeout: float, ttl: float, most: int) -> None:
         # Imported with the first tier: whoever only imports this module need not have the driver.
-        from perdure.links.redis import maker
+        from perdure.links.redis import connection_maker
 
-        self._make = maker(url, timeout)
+        self._make = connection_maker(url, timeout)
         self._timeout = timeout
         self._ttl = str(int(ttl * 1000)).encode()
         self._most = most

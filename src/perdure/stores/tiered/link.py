@@ -33,7 +33,7 @@ class Link:
     """A connection that is open; whoever meets an error on it other than ``Refused`` closes it."""
 
     def __init__(self, connection: Any, most: int) -> None:
-        """Connect what :func:`perdure.links.redis.maker` made; ``most`` is how many bytes one answer may have."""
+        """Connect one of redis-py that is not open yet; ``most`` is how many bytes one answer may have."""
         self._connection = connection
         self._most = self._room = most
         self._held = bytearray()
