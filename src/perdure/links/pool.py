@@ -64,6 +64,8 @@ class Pool(Generic[C]):
 
     def take(self) -> C:
         """A connection that was idle and is alive, or a new one; errors of making it are the caller's."""
+        # Before any lock: in a forked child somebody may hold it for ever.
+        self.check()
         if not self._slots.acquire(timeout=self._wait):
             raise Unavailable(
                 f"{self._url}: all {self._size} connections were in use for {self._wait:g} seconds; nothing was "
@@ -72,7 +74,8 @@ class Pool(Generic[C]):
         try:
             while True:
                 with self._lock:
-                    self.check()
+                    if self._closed:
+                        self.check()
                     connection = self._idle.pop() if self._idle else None
                 if connection is None:
                     return self._make()

@@ -146,7 +146,6 @@ class Link:
         ``whole`` the caller can do it in pieces, and is told at once when other transactions are in the way. Errors
         of the server are told as ours.
         """
-        self.check()
         sent, pause, deadline = False, _FIRST_PAUSE, 0.0
         while True:
             try:

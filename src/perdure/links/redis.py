@@ -148,7 +148,6 @@ class Link:
         pause = FIRST_PAUSE
         deadline = 0.0
         while True:
-            self.check()
             if whole:
                 answers.clear()
             try:
@@ -279,7 +278,8 @@ class Connection:
 
     def send(self, commands: Sequence[Command]) -> None:
         """Send commands in one piece."""
-        self._driver.send_packed_command((b"".join([pack(command) for command in commands]),))
+        packed = pack(commands[0]) if len(commands) == 1 else b"".join([pack(command) for command in commands])
+        self._driver.send_packed_command((packed,))
 
     def read(self) -> Any:
         """The next answer; the server's refusals are raised as redis-py's ``ResponseError``."""

@@ -40,14 +40,14 @@ def _append(
     try:
         return transact(items)
     except PerdureError as error:
-        if _is_final(error, passing) and first:
+        if is_final(error, passing) and first:
             raise
-        if _is_final(error, passing) or len(items) == 1:
+        if is_final(error, passing) or len(items) == 1:
             return [error]
     answers: Answers = []
     for item in items:
         answers += _append([item], transact, passing, first=first and not answers)
-        if isinstance(answers[-1], PerdureError) and _is_final(answers[-1], passing):
+        if isinstance(answers[-1], PerdureError) and is_final(answers[-1], passing):
             break
     return answers
 
@@ -63,13 +63,13 @@ def post(
     except OutcomeUnknown:
         raise
     except PerdureError as error:
-        if _is_final(error, passing):
+        if is_final(error, passing):
             raise
         if len(entries) <= 1:
             return [error]
     return [answer for entry in entries for answer in post([entry], transact, passing)]
 
 
-def _is_final(error: PerdureError, passing: Passing) -> bool:
+def is_final(error: PerdureError, passing: Passing = FULL) -> bool:
     """Whether an error is the store's own, so that trying the next item could only fail again."""
     return isinstance(error, (Misuse, Poisoned)) or (isinstance(error, Unavailable) and not isinstance(error, passing))

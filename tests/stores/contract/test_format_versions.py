@@ -84,6 +84,7 @@ def version_of(kind: str, url: str) -> tuple[int, bool]:
     if kind == "sqlite":
         with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as file:
             ((version,),) = file.execute("select value from meta where key = 'schema'").fetchall()
+            assert isinstance(version, int)
             return version, bool(file.execute("select 1 from sqlite_schema where name = 'newer'").fetchall())
     schema = url.partition("?schema=")[2]
     with psycopg.connect(postgres_url(postgres())) as connection:

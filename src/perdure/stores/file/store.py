@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import Busy, ForkedProcess, HandleClosed, Misuse, PerdureError, Poisoned, StoreFull, Unavailable
+from perdure.errors import Busy, ForkedProcess, HandleClosed, PerdureError, Poisoned
 from perdure.model import Lease, Promise
 from perdure.stores import rules
+from perdure.stores.batches import is_final
 from perdure.stores.file import read, write
 from perdure.stores.file.read import Listing
 from perdure.stores.file.root import FileRoot, salt_of, session_name
@@ -105,7 +106,7 @@ class FileStore:
             try:
                 return do(items[0].session, items)
             except PerdureError as error:
-                if _is_final(error):
+                if is_final(error):
                     raise
                 return [error]
         self._handle.check()
@@ -121,7 +122,7 @@ class FileStore:
                     raise failed
                 found = do(session, [items[number] for number in numbers])
             except PerdureError as error:
-                failed = error if _is_final(error) else None
+                failed = error if is_final(error) else None
                 if failed is not None and not answers:
                     raise
                 found = [error] * len(numbers)
@@ -265,11 +266,6 @@ class FileStore:
     def close(self) -> None:
         """Close all files; the store cannot be used afterwards."""
         self._handle.close()
-
-
-def _is_final(error: PerdureError) -> bool:
-    """Whether an error is the store's own, so that trying the next session could only fail again."""
-    return isinstance(error, Misuse | Poisoned | Unavailable) and not isinstance(error, StoreFull)
 
 
 TORN = 1000

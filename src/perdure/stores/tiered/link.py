@@ -1,8 +1,8 @@
 """One connection to the hot tier: a few commands and their answers, all before a deadline.
 
-redis-py makes the connection (address, TLS, login, database). What then goes over it is read here: the driver's own
-time-out is per packet, so that a slow network could hold a reader for minutes, and its parser takes ten times as long
-for a record of a megabyte.
+redis-py makes the connection (address, TLS, login, database) and packs the commands. Answers are read here: the
+driver's time-out is per packet, so that a slow network could hold a reader for minutes; it believes any length that it
+is told; and a state of one MiB takes it 3.6 times as long, and 7 times the processor time.
 """
 
 from __future__ import annotations
