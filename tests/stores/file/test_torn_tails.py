@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.model import Landed
-from perdure.stores.file.records import MAGIC, MAX_BODY
+from perdure.stores.file.records import MAGIC, MAX_BODY, pack
 from perdure.stores.file.root import salt_of, session_name
 from perdure.stores.file.store import FileStore, TornTail
 from perdure.system.disk import Disk
@@ -126,7 +126,7 @@ def test_bytes_inside_a_record_that_look_like_a_record_do_not_matter(root: Path)
     store = FileStore(root)
     write(store)
     end = log_of(root).stat().st_size
-    fake, _ = frames.pack([(2, b"x")], end, salt_of(session_name("other")))
+    fake, _ = pack([(2, b"x")], end, salt_of(session_name("other")))
     write(store, payload=fake * 20)
     store.close()
     raw = log_of(root).read_bytes()
