@@ -2,7 +2,7 @@
 
 The drivers' own pools were measured in turns with this one. psycopg_pool commits as fast, but connects in threads of
 its own: the reason why there is no connection goes to the log, and the caller hears after the whole time-out that there
-was none (a wrong password: explained after 0.03 s here; not explained, after all of 20 s, there). redis-py's pool costs
+was none (a wrong password: explained after 0.03 s here; not explained, after all of it, there). redis-py's pool costs
 27 microseconds for each command, a quarter of a round trip: a look at a session took 1.29 times as long, a load 1.07.
 """
 
@@ -41,11 +41,13 @@ C = TypeVar("C", bound=Closable)
 class Pool(Generic[C]):
     """Connections to one place. May be used from any thread, by the process that made it."""
 
-    def __init__(self, url: str, make: Callable[[], C], *, size: int, wait: float) -> None:
+    def __init__(self, url: str, make: Callable[[], C], *, size: int, wait: float, advice: str) -> None:
+        """``wait`` is how many seconds to wait for one of ``size`` connections; then ``advice`` says what to do."""
         self._url = url
         self._make = make
         self._size = size
         self._wait = wait
+        self._advice = advice
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
@@ -69,7 +71,7 @@ class Pool(Generic[C]):
         if not self._slots.acquire(timeout=self._wait):
             raise Unavailable(
                 f"{self._url}: all {self._size} connections were in use for {self._wait:g} seconds; nothing was "
-                "written: use fewer threads per handle, or open with a larger pool="
+                f"written: {self._advice}"
             )
         try:
             while True:

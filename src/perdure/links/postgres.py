@@ -137,7 +137,7 @@ class Link:
         self._place = place
         self._patience = patience
         self._timeout = timeout
-        self._pool = Pool(place.url, self._connect, size=size, wait=timeout)
+        self._pool = Pool(place.url, self._connect, size=size, wait=timeout, advice="open with a larger pool=")
 
     def do(self, what: str, work: Callable[[Connection], T], *, writes: bool = True, whole: bool = True) -> T:
         """Do some work on a connection; when that is lost, on another one. The work must bear being done twice.

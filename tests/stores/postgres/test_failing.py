@@ -258,6 +258,16 @@ def test_a_user_who_may_not_make_tables_is_told(tmp_path: Path):
     assert "permission denied" in refused(plain)
 
 
+def test_a_connection_that_never_gets_free_is_not_waited_for_for_ever(tmp_path: Path):
+    store = PostgresStore(url_of("postgres", tmp_path), pool=1, timeout=0.2)
+    taken = store._link._pool.take()
+    with pytest.raises(Unavailable, match="all 1 connections were in use for 0.2 seconds.*larger pool="):
+        store.look("s")
+    store._link._pool.give_back(taken)
+    assert store.look("s") is None
+    store.close()
+
+
 def test_more_threads_than_connections_take_turns(tmp_path: Path):
     store = PostgresStore(url_of("postgres", tmp_path), pool=2)
     threads = [threading.Thread(target=write, args=(store, f"s{n}", 5)) for n in range(12)]
