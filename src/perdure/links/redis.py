@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 CONNECTIONS: Final = 32
 """Connections at most; more callers wait for one."""
-ADVICE: Final = "use fewer threads per handle"
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 1.0
 _BROKEN: Final = (redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse, OSError)
@@ -313,7 +312,7 @@ _LENGTHS: Final = [b"$%d\r\n" % size for size in range(1024)]
 def pack(command: Command) -> bytes:
     r"""A command as the protocol writes it.
 
-    redis-py's own packer takes 20 microseconds for the two dozen short parts of a commit, this one 5. Measured in turns,
+    redis-py's own packer takes 20 microseconds for the two dozen short parts of a commit, this one 5. In turns,
     commits with it took 1.12 times as long (1.18 times the processor time) on a server that does not sync; with
     ``appendfsync always`` the disk hides the difference.
 

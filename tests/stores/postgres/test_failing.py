@@ -259,9 +259,10 @@ def test_a_user_who_may_not_make_tables_is_told(tmp_path: Path):
 
 
 def test_a_connection_that_never_gets_free_is_not_waited_for_for_ever(tmp_path: Path):
-    store = PostgresStore(url_of("postgres", tmp_path), pool=1, timeout=0.2)
+    store = PostgresStore(url_of("postgres", tmp_path), pool=1)
     taken = store._link._pool.take()
-    with pytest.raises(Unavailable, match="all 1 connections were in use for 0.2 seconds.*larger pool="):
+    store._link._pool._wait = 0.2
+    with pytest.raises(Unavailable, match=r"all 1 connections were in use for 0\.2 seconds.*larger pool="):
         store.look("s")
     store._link._pool.give_back(taken)
     assert store.look("s") is None
