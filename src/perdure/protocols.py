@@ -238,16 +238,16 @@ class Blobs(Protocol):
 class Live(Protocol):
     """Carries pieces of an answer on their way to whoever reads along. Nothing in it is durable, or believed."""
 
-    def say(self, session: str, piece: bytes) -> None:
+    def publish(self, session: str, piece: bytes) -> None:
         """Add a piece; what is too much is lost. Only the holder of the lease does this."""
         ...
 
-    def hear(self, session: str, after: str) -> tuple[list[bytes], str]:
+    def poll(self, session: str, after: str) -> tuple[list[bytes], str]:
         """The pieces after a cursor ("" from the first that is there), and the cursor to ask with next time."""
         ...
 
-    def hush(self, session: str) -> None:
-        """Forget what was said: the answer was committed, or will not be."""
+    def clear(self, session: str) -> None:
+        """Forget what was published: the answer was committed, or will not be."""
         ...
 
 
@@ -309,7 +309,7 @@ class Rest(NamedTuple):
     """Whether this claim goes on counting among the ``tries``; otherwise they start anew."""
     uncounted: bool = False
     """Whether this claim does not count at all: it was put down before anything was done with it."""
-    shun: str = ""
+    avoid_version: str = ""
     """The version that cannot go on with it: workers of that version do not claim it before others have."""
     park: str = ""
     """Why nobody should try again; "" when somebody should."""
@@ -375,7 +375,7 @@ class Board(Protocol):
 
         What was due by ``now`` is queued first. Owners in turns: each owner's sessions are numbered from the place the
         queue has reached, so that one with ten thousand of them does not stand before one with a single one. What is
-        parked or paused, belongs to an agent that is held, or shuns this ``version``, is left. An owner with
+        parked or paused, belongs to an agent that is held, or avoids this ``version``, is left. An owner with
         ``per_owner`` sessions at work gets no more.
         """
         ...
@@ -423,7 +423,7 @@ class Board(Protocol):
     def change(self, which: Filter, do: str, now: int) -> int:
         """Do something to sessions: "pause", "unpause", "retry", "forget"; how many.
 
-        To be retried are those that are parked, and those that shun a version: any may claim them again.
+        To be retried are those that are parked, and those that avoid a version: any may claim them again.
         """
         ...
 

@@ -142,42 +142,42 @@ def test_pieces_go_through_every_store_and_are_forgotten(tmp_path: Path, kind: s
         here, there = live_of(one.kernel), live_of(other.kernel)
         assert here is not None
         assert there is not None
-        assert there.hear("s", "") == ([], "")
-        here.say("s", b"a")
-        here.say("s", b"b\0")
-        here.say("t", b"other")
-        pieces, cursor = there.hear("s", "")
+        assert there.poll("s", "") == ([], "")
+        here.publish("s", b"a")
+        here.publish("s", b"b\0")
+        here.publish("t", b"other")
+        pieces, cursor = there.poll("s", "")
         assert pieces == [b"a", b"b\0"]
-        assert there.hear("s", cursor) == ([], cursor)
-        here.say("s", b"c")
-        pieces, cursor = there.hear("s", cursor)
+        assert there.poll("s", cursor) == ([], cursor)
+        here.publish("s", b"c")
+        pieces, cursor = there.poll("s", cursor)
         assert pieces == [b"c"]
         for _ in range(20):
             # Said within the same millisecond or not, it is new to who has heard what was before.
-            here.hush("s")
-            here.say("s", b"new")
-            pieces, cursor = there.hear("s", cursor)
+            here.clear("s")
+            here.publish("s", b"new")
+            pieces, cursor = there.poll("s", cursor)
             assert pieces == [b"new"]
-        here.hush("s")
-        here.hush("s")
+        here.clear("s")
+        here.clear("s")
         for _ in range(300):
-            here.say("s", bytes(10_000))
-        assert sum(map(len, there.hear("s", "")[0])) <= 1 << 20
+            here.publish("s", bytes(10_000))
+        assert sum(map(len, there.poll("s", "")[0])) <= 1 << 20
         # Nothing of it is in the history.
         assert one.sessions() == []
 
 
 def test_a_file_that_was_made_just_now_says_nothing_yet(tmp_path: Path):
     said = FolderLive(str(tmp_path))
-    said.say("s", b"a")
+    said.publish("s", b"a")
     path = next(tmp_path.iterdir())
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        pieces, cursor = said.hear("s", "")
+        pieces, cursor = said.poll("s", "")
         assert pieces == []
         path.write_bytes(whole)
-        assert said.hear("s", cursor)[0] == [b"a"]
+        assert said.poll("s", cursor)[0] == [b"a"]
 
 
 def test_a_piece_that_was_altered_is_not_shown(tmp_path: Path):
@@ -211,10 +211,10 @@ def test_a_way_that_hangs_slows_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     free = threading.Event()
 
     class Hanging:
-        def say(self, session: str, piece: bytes) -> None:
+        def publish(self, session: str, piece: bytes) -> None:
             free.wait(60)
 
-        hush = hear = say
+        clear = poll = publish
 
     monkeypatch.setattr(run_events, "live_of", lambda _: Hanging())
     monkeypatch.setattr(run_events, "BATCH", 0.0)
@@ -250,7 +250,7 @@ def test_what_was_seen_of_another_attempt_is_retracted_by_the_commit(tmp_path: P
             async with db.session("s") as s:
                 way = live_of(db.kernel)
                 assert way is not None
-                way.say("s", seal_pieces(db.kernel, "s", [Piece(s.fence or 0, 1, 1, 0, "I thi")]))
+                way.publish("s", seal_pieces(db.kernel, "s", [Piece(s.fence or 0, 1, 1, 0, "I thi")]))
                 assert [e.kind for e in reader.read()] == ["delta"]
                 assert reader.ended() is None
             await agent.run(db, session="s", message="go")

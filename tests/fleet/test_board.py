@@ -224,10 +224,10 @@ class TestHold:
 
 
 class TestShunning:
-    def test_one_that_shuns_a_version_is_claimed_by_others_only(self, board: Board):
+    def test_one_that_avoids_a_version_is_claimed_by_others_only(self, board: Board):
         put(board, "s1", "s2")
         claim(board, 1, version="v1")
-        rest(board, "s1", again=True, shun="v1")
+        rest(board, "s1", again=True, avoid_version="v1")
         assert claim(board, 9, version="v1") == ["s2"]
         assert work_of(board, "s1").queued
         assert claim(board, 9, version="v2") == ["s1"]
@@ -235,7 +235,7 @@ class TestShunning:
     def test_once_another_has_had_it_the_version_may_again(self, board: Board):
         put(board, "s1")
         claim(board, version="v1")
-        rest(board, "s1", again=True, shun="v1")
+        rest(board, "s1", again=True, avoid_version="v1")
         claim(board, version="v2")
         rest(board, "s1", again=True)
         assert claim(board, version="v1") == ["s1"]
@@ -243,7 +243,7 @@ class TestShunning:
     def test_one_whose_next_worker_died_may_be_claimed_by_all(self, board: Board):
         put(board, "s1")
         claim(board, version="v1")
-        rest(board, "s1", again=True, shun="v1")
+        rest(board, "s1", again=True, avoid_version="v1")
         claim(board, version="v2", worker="dies")
         board.leave("dies")
         assert claim(board, version="v1") == ["s1"]
@@ -251,13 +251,13 @@ class TestShunning:
     def test_without_a_version_nothing_is_left(self, board: Board):
         put(board, "s1")
         claim(board)
-        rest(board, "s1", again=True, shun="v1")
+        rest(board, "s1", again=True, avoid_version="v1")
         assert claim(board) == ["s1"]
 
     def test_one_that_is_retried_may_be_claimed_by_all(self, board: Board):
         put(board, "s1", "s2")
         claim(board, version="v1")
-        rest(board, "s1", again=True, shun="v1")
+        rest(board, "s1", again=True, avoid_version="v1")
         assert board.change(Filter(sessions=("s1", "s2")), "retry", NOW) == 1
         assert claim(board, 9, version="v1") == ["s2", "s1"]
 
@@ -265,7 +265,7 @@ class TestShunning:
     def test_one_that_somebody_has_decided_on_may_be_claimed_by_all(self, board: Board, store: Store, again: bool):
         put(board, "s1")
         claim(board, version="v1")
-        rest(board, "s1", again=again, shun="v1")
+        rest(board, "s1", again=again, avoid_version="v1")
         store.post([entry("hello", session="s1")])
         assert claim(board, version="v1") == []
         store.post([entry("yes", session="s1", kind="decision")])
@@ -274,7 +274,7 @@ class TestShunning:
     def test_stays_when_it_waits_in_between(self, board: Board, store: Store):
         put(board, "s1")
         claim(board, version="v1")
-        rest(board, "s1", shun="v1")
+        rest(board, "s1", avoid_version="v1")
         store.post([entry(session="s1")])
         assert claim(board, version="v1") == []
         assert claim(board, version="v2") == ["s1"]

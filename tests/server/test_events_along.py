@@ -33,7 +33,7 @@ def say(
     """A piece of an answer, as a worker publishes it."""
     live = live_of(db.kernel)
     assert live is not None
-    live.say("s", seal_pieces(db.kernel, "s", [Piece(session.fence or 0, step, 1, offset, text, branch)]))
+    live.publish("s", seal_pieces(db.kernel, "s", [Piece(session.fence or 0, step, 1, offset, text, branch)]))
 
 
 def told(along: SessionReader) -> list[tuple[str, Any]]:
@@ -73,7 +73,7 @@ def test_whoever_comes_back_is_told_only_what_is_new_and_what_is_void_is_taken_b
         # Another attempt says something else under the same number: what was told does not fit.
         live = live_of(db.kernel)
         assert live is not None
-        live.hush("s")
+        live.clear("s")
         say(db, s, 2, 0, "uno dos")
         assert told(reader(db, first.position)[0]) == [("retracted", 2), ("delta", "uno dos")]
         assert told(reader(db)[0]) == [("delta", "uno dos")]

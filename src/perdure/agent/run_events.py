@@ -174,7 +174,7 @@ class Publisher:
                 self._clear(self._live)
 
     def _clear(self, live: Live) -> None:
-        self._do(lambda: live.hush(self._session))
+        self._do(lambda: live.clear(self._session))
 
     def _gather(self, data: dict[str, Any]) -> None:
         last = self._gathered[-1] if self._gathered else None
@@ -194,7 +194,7 @@ class Publisher:
         pieces, self._gathered = self._gathered, []
         if pieces and (live := self._live) is not None:
             sealed = seal_pieces(self._kernel, self._session, pieces)
-            self._do(lambda: live.say(self._session, sealed))
+            self._do(lambda: live.publish(self._session, sealed))
 
     def _do(self, job: Callable[[], None]) -> None:
         try:

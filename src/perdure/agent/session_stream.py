@@ -305,7 +305,7 @@ class SessionReader:
         if self._live is None:
             return []
         try:
-            batches, self._cursor = self._live.hear(self._session, self._cursor)
+            batches, self._cursor = self._live.poll(self._session, self._cursor)
         except (PerdureError, OSError):
             # The history says it all, a little later.
             return []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from perdure.blobs.content import WholeStreams, check_content, check_ref
 from perdure.errors import Corrupted, LimitExceeded, NotFound
-from perdure.links.redis import Link, Script, check, look_at, pack, prefix_of
+from perdure.links.redis import Link, Script, check_server, prefix_of, server_info
 from perdure.system.clock import SystemClock
 from perdure.system.urls import shown
 
@@ -81,7 +81,7 @@ class RedisBlobs(WholeStreams):
             scripts=(_RENEW, _PUT, _DELETE),
             retry_for=retry_for,
             socket_timeout=socket_timeout,
-            greet=lambda ask: check(look_at(ask), self._url),
+            on_connect=lambda ask: check_server(server_info(ask), self._url),
         )
 
     def put(self, ref: str, data: bytes) -> None:
@@ -99,7 +99,7 @@ class RedisBlobs(WholeStreams):
     def get(self, ref: str) -> bytes:
         """The content, verified; ``NotFound`` when missing, ``Corrupted`` when altered."""
         check_ref(ref)
-        data = self._link.one(pack(b"GET", self._key(ref)))
+        data = self._link.one((b"GET", self._key(ref)))
         if data is None:
             raise NotFound(f"there is no blob {ref} in {self._url}")
         if hashlib.sha256(data).hexdigest() != ref:
@@ -113,8 +113,15 @@ class RedisBlobs(WholeStreams):
         ahead = self._ahead()
         after, first = b"-inf", 0
         while True:
-            command = pack(
-                b"ZRANGEBYSCORE", self._index, after, b"+inf", b"WITHSCORES", b"LIMIT", b"%d" % first, b"%d" % PAGE
+            command = (
+                b"ZRANGEBYSCORE",
+                self._index,
+                after,
+                b"+inf",
+                b"WITHSCORES",
+                b"LIMIT",
+                b"%d" % first,
+                b"%d" % PAGE,
             )
             found = self._link.one(command)
             for ref, at in zip(found[::2], found[1::2], strict=True):
@@ -147,5 +154,5 @@ class RedisBlobs(WholeStreams):
         """How far the server's clock is ahead of ours, in ms, and rather too little: then a blob looks younger."""
         if self._clock is not None:
             return 0
-        seconds, micros = self._link.one(pack(b"TIME"))
+        seconds, micros = self._link.one((b"TIME",))
         return int(seconds) * 1000 + int(micros) // 1000 - self._system.wall() - 1

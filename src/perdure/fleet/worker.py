@@ -100,7 +100,7 @@ def after_run(
                 return rest._replace(failed=True, park=f"failed {work.tries} times: {result.reason}"[:500])
             return rest._replace(failed=True, due=now + wait_before(work.tries))
         case ended.INCOMPATIBLE:
-            return rest._replace(again=True, shun=version)
+            return rest._replace(again=True, avoid_version=version)
         case ended.WAITING_APPROVAL:
             # An expired request is an outcome, and somebody must notice.
             return rest._replace(due=min((a.expires for a in result.approvals), default=None))
@@ -138,7 +138,7 @@ def after_error(work: Work, error: Exception, now: int, *, most: int, span: int,
         return rest
     if isinstance(error, Incompatible):
         # Another version of the program has brought it to a schema that this one does not know: it is theirs.
-        return rest._replace(again=True, shun=version)
+        return rest._replace(again=True, avoid_version=version)
     if isinstance(error, (Unavailable, OutcomeUnknown)):
         # The store is down or full, which is not the session's doing: it is not suspected, nor ever parked for it.
         return rest._replace(uncounted=True, due=now + wait_before(1))

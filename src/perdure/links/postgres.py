@@ -1,27 +1,26 @@
-"""A few connections to one server, and work done over them: again when one was lost, until patience ends.
-
-Kept by ourselves rather than by a pool with threads: whoever needs a connection makes it, so an error is told to
-the caller whose error it is, nothing runs in the background, and a fork is noticed.
-"""
+"""Connections to a PostgreSQL server, and work done over them: again when one was lost, until patience ends."""
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import select
-import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import psycopg
-from psycopg import Error, generators
-from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import ExecStatus
-from psycopg.rows import tuple_row
-from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
+from perdure.errors import InvalidInput, MissingExtra, OutcomeUnknown, PerdureError, Unavailable
 
-from perdure.errors import ForkedProcess, HandleClosed, InvalidInput, OutcomeUnknown, PerdureError, Unavailable
+try:
+    import psycopg
+    from psycopg import generators
+    from psycopg.conninfo import conninfo_to_dict
+    from psycopg.pq import ExecStatus, TransactionStatus
+    from psycopg.rows import tuple_row
+    from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
+except ImportError:
+    raise MissingExtra("psycopg", "postgres") from None
+
+from perdure.links.pool import Pool
 from perdure.links.postgres_errors import (
     is_clash,
     is_lost,
@@ -35,15 +34,12 @@ from perdure.system.clock import SystemClock
 from perdure.system.urls import shown, take
 
 if TYPE_CHECKING:
-    from perdure.protocols import Clock
-
-if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from psycopg.abc import PQGen
     from psycopg.pq.abc import PGconn, PGresult
 
-    # MOVED
+    from perdure.protocols import Clock
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
@@ -67,6 +63,12 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def __init__(self, pgconn: PGconn, row_factory: Any = tuple_row) -> None:
         super().__init__(pgconn, row_factory)
         self._perdure_names: dict[str, bytes] = {}
+        self._incoming = select.poll()
+        self._incoming.register(pgconn.socket, select.POLLIN)
+
+    def is_quiet(self) -> bool:
+        """Whether the server said nothing that it was not asked."""
+        return not self._incoming.poll(0)
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Wait for an answer as long as the limit says; a server that keeps silent counts as lost."""
@@ -93,7 +95,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         except psycopg.errors.InvalidSqlStatementName:
             # The driver lets all prepared statements go after a rollback, ours with them. Nothing was done: once more.
             self._perdure_names.clear()
-            if self.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            if self.info.transaction_status != TransactionStatus.IDLE:
                 raise
         return self._ask_named(sql, values, formats)
 
@@ -133,24 +135,9 @@ class Link:
         self.url = place.url
         self.pooled = place.pooled
         self._place = place
-        self._size = size
         self._patience = patience
         self._timeout = timeout
-        self._pid = os.getpid()
-        self._closed = False
-        self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(size)
-        self._idle: list[Connection] = []
-
-    def check(self) -> None:
-        """Refuse to work on a handle that is closed or from another process."""
-        if self._closed:
-            raise HandleClosed(f"{self.url}: this handle was closed: open a new one")
-        if os.getpid() != self._pid:
-            raise ForkedProcess(
-                f"{self.url}: this handle was opened in process {self._pid}, before a fork: "
-                "open a new one in this process"
-            )
+        self._pool = Pool(place.url, self._connect, size=size, wait=timeout, advice="open with a larger pool=")
 
     def do(self, what: str, work: Callable[[Connection], T], *, writes: bool = True, whole: bool = True) -> T:
         """Do some work on a connection; when that is lost, on another one. The work must bear being done twice.
@@ -159,11 +146,10 @@ class Link:
         ``whole`` the caller can do it in pieces, and is told at once when other transactions are in the way. Errors
         of the server are told as ours.
         """
-        self.check()
         sent, pause, deadline = False, _FIRST_PAUSE, 0.0
         while True:
             try:
-                connection = self._take()
+                connection = self._pool.take()
             except psycopg.Error as error:
                 failure, hopeless = not_connected(error, self.url), not may_come_back(error)
             else:
@@ -171,20 +157,20 @@ class Link:
                     result = work(connection)
                 except BaseException as error:
                     if is_lost(error):
-                        self._lose(connection)
+                        self._pool.lose(connection)
                         sent, hopeless = True, False
                         failure = Unavailable(f"{self.url}: the connection was lost ({_why(error)})")
                     elif is_worth_another_try(error) and (whole or not is_clash(error)):
-                        self._give(connection)
+                        self._give_back(connection)
                         hopeless = False
                         failure = translate(error, self.url) or Unavailable(self.url)
                     else:
-                        self._give(connection)
+                        self._give_back(connection)
                         if is_replica(error):
-                            self.forget()
+                            self._pool.forget()
                         raise self._known(error) from None
                 else:
-                    self._give(connection)
+                    self._give_back(connection)
                     return result
             now = time.monotonic()
             deadline = deadline or now + self._patience
@@ -210,27 +196,6 @@ class Link:
 
     # -- connections -------------------------------------------------------------------------------
 
-    def _take(self) -> Connection:
-        if not self._slots.acquire(timeout=self._timeout):
-            raise Unavailable(
-                f"{self.url}: all {self._size} connections were in use for {self._timeout:g} seconds; nothing was "
-                "written: open with a larger pool="
-            )
-        try:
-            while True:
-                with self._lock:
-                    self.check()
-                    connection = self._idle.pop() if self._idle else None
-                if connection is None:
-                    return self._connect()
-                if _is_quiet(connection):
-                    return connection
-                # The server has said good-bye, or worse. Nothing was sent over this one: another's turn.
-                connection.close()
-        except BaseException:
-            self._slots.release()
-            raise
-
     def _connect(self) -> Connection:
         # Prepared statements belong to one server connection, which a pooler gives to everyone in turn.
         connection = Connection.connect(**self._place.parameters, autocommit=True, prepare_threshold=None)
@@ -248,48 +213,18 @@ class Link:
             raise
         return connection
 
-    def _give(self, connection: Connection) -> None:
-        if connection.closed or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+    def _give_back(self, connection: Connection) -> None:
+        if connection.info.transaction_status != TransactionStatus.IDLE:
             connection.close()
-        else:
-            with self._lock:
-                kept = not self._closed
-                if kept:
-                    self._idle.append(connection)
-            if not kept:
-                connection.close()
-        self._slots.release()
+        self._pool.give_back(connection)
 
-    def _lose(self, connection: Connection) -> None:
-        """A lost connection rarely goes alone: the idle ones are made anew, too."""
-        connection.close()
-        self.forget()
-        self._slots.release()
-
-    def forget(self) -> None:
-        """Close the connections that nobody uses at the moment."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+    def check(self) -> None:
+        """Refuse to work on a handle that is closed or from another process."""
+        self._pool.check()
 
     def close(self) -> None:
         """Close all connections; those in use are closed when they are given back. Again: no error."""
-        # In a forked child the connections belong to the parent: they are left alone, not closed.
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            self._closed = True
-        self.forget()
-
-
-def _is_quiet(connection: Connection) -> bool:
-    """Whether nothing came in while the connection was idle: an idle server speaks only to say that it ends."""
-    if connection.closed:
-        return False
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return not poll.poll(0)
+        self._pool.close()
 
 
 def _why(error: BaseException) -> str:
@@ -336,7 +271,7 @@ def place_of(url: str) -> Place:
         rest, ours = take(url, "schema", "pgbouncer")
         named = ours.get("schema", "")
         parameters: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(rest), "client_encoding": "UTF8"}
-    except (Error, ValueError):
+    except (psycopg.Error, ValueError):
         # The driver's words may quote a part of the URL, and with it the password.
         raise InvalidInput(
             f"{shown(url)} is no PostgreSQL URL: write postgresql://user:password@host:port/database, "

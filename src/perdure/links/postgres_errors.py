@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import psycopg
+from perdure.errors import (
+    InvalidInput,
+    LimitExceeded,
+    MissingExtra,
+    PerdureError,
+    StoreFull,
+    Unavailable,
+    UnsupportedFormat,
+)
 
-from perdure.errors import InvalidInput, LimitExceeded, PerdureError, StoreFull, Unavailable, UnsupportedFormat
+try:
+    import psycopg
+except ImportError:
+    raise MissingExtra("psycopg", "postgres") from None
 
 _CLASH = {"40001", "40P01", "55P03"}
 _AGAIN = {*_CLASH, "53300", "57014"}

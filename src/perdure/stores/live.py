@@ -28,7 +28,7 @@ class FolderLive:
     def _path(self, session: str) -> str:
         return os.path.join(self._folder, hashlib.sha256(session.encode()).hexdigest()[:40])
 
-    def say(self, session: str, piece: bytes) -> None:
+    def publish(self, session: str, piece: bytes) -> None:
         """Append a piece."""
         if not self._tidy:
             self._tidy = True
@@ -45,7 +45,7 @@ class FolderLive:
         finally:
             os.close(file)
 
-    def hear(self, session: str, after: str) -> tuple[list[bytes], str]:
+    def poll(self, session: str, after: str) -> tuple[list[bytes], str]:
         """The pieces after a cursor, and the next one."""
         try:
             with open(self._path(session), "rb") as file:
@@ -65,8 +65,8 @@ class FolderLive:
             at += 4 + size
         return pieces, f"{header}:{at}" if len(header) == 2 * _HEADER else ""
 
-    def hush(self, session: str) -> None:
-        """Forget what was said."""
+    def clear(self, session: str) -> None:
+        """Forget what was published."""
         with suppress(FileNotFoundError):
             os.unlink(self._path(session))
 
@@ -90,13 +90,13 @@ class MemoryLive:
     def __init__(self, said: dict[str, _Said]) -> None:
         self._said = said
 
-    def say(self, session: str, piece: bytes) -> None:
+    def publish(self, session: str, piece: bytes) -> None:
         """Append a piece."""
         pieces = self._said.setdefault(session, _Said(os.urandom(8).hex(), [])).pieces
         if sum(map(len, pieces)) + len(piece) <= MOST:
             pieces.append(piece)
 
-    def hear(self, session: str, after: str) -> tuple[list[bytes], str]:
+    def poll(self, session: str, after: str) -> tuple[list[bytes], str]:
         """The pieces after a cursor, and the next one."""
         said = self._said.get(session)
         if said is None:
@@ -105,6 +105,6 @@ class MemoryLive:
         pieces = said.pieces[int(place) if name == said.name else 0 :]
         return pieces, f"{said.name}:{len(said.pieces)}"
 
-    def hush(self, session: str) -> None:
-        """Forget what was said."""
+    def clear(self, session: str) -> None:
+        """Forget what was published."""
         self._said.pop(session, None)

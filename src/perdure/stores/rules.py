@@ -1,4 +1,4 @@
-"""The refusals that all stores give alike: one wording, and the parts of a decision that need no I/O."""
+"""Rules that all stores share: who may write, which branch sets the status, and the wording of every refusal."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def has_checkpoints(session: str, head: Head | None) -> Conflict:
     )
 
 
-def speaks(branch: str, has_main: bool) -> bool:
-    """Whether a commit on this branch says where its session stands."""
+def sets_session_status(branch: str, has_main: bool) -> bool:
+    """Whether a commit on this branch sets status, error and agent of its session: main does, or any without a main."""
     return branch == MAIN or not has_main
 
 

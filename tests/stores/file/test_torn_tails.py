@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.model import Landed
-from perdure.stores.file import records
+from perdure.stores.file.records import MAGIC, MAX_BODY, pack
 from perdure.stores.file.root import salt_of, session_name
 from perdure.stores.file.store import FileStore, TornTail
 from perdure.system.disk import Disk
@@ -78,7 +78,7 @@ def test_a_length_beyond_the_file_allocates_nothing(root: Path):
     end = log_of(root).stat().st_size
     salt = salt_of(session_name("s"))
     # A header that is intact, and tells of a body of a gigabyte.
-    head = struct.pack("<3sBIII", records.MAGIC, 2, records.MAX_BODY, 0, 0)
+    head = struct.pack("<3sBIII", MAGIC, 2, MAX_BODY, 0, 0)
     seed = zlib.crc32(struct.pack("<Q", end), salt)
     with log_of(root).open("ab") as log:
         log.write(head + struct.pack("<I", zlib.crc32(head, seed)))
@@ -126,7 +126,7 @@ def test_bytes_inside_a_record_that_look_like_a_record_do_not_matter(root: Path)
     store = FileStore(root)
     write(store)
     end = log_of(root).stat().st_size
-    fake, _ = records.pack([(2, b"x")], end, salt_of(session_name("other")))
+    fake, _ = pack([(2, b"x")], end, salt_of(session_name("other")))
     write(store, payload=fake * 20)
     store.close()
     raw = log_of(root).read_bytes()

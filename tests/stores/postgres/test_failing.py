@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -113,16 +115,11 @@ def test_connections_that_the_server_ended_are_replaced_without_a_word(server: S
     with psycopg.connect(server.url, autocommit=True) as admin:
         admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'perdure'")
     deadline = time.monotonic() + 30
-    while store._link._idle and _is_alive(store._link._idle[-1]) and time.monotonic() < deadline:
+    (idle,) = store._link._pool._idle
+    while idle.is_quiet() and time.monotonic() < deadline:
         time.sleep(0.01)
     write(store, count=1)
     store.close()
-
-
-def _is_alive(connection: Any) -> bool:
-    from perdure.links.postgres import _is_quiet
-
-    return _is_quiet(connection)
 
 
 def test_calls_whose_answer_was_lost_are_not_done_twice(server: Server, monkeypatch: pytest.MonkeyPatch):
@@ -226,6 +223,21 @@ def test_a_host_that_does_not_exist_says_so():
     assert "check the host name" in refused("postgresql://ana:s3cr3t@nowhere.invalid/agents")
 
 
+def test_a_missing_driver_says_what_to_install():
+    for module in ("perdure.stores.postgres.store", "perdure.blobs.postgres", "perdure.links.postgres"):
+        script = f"""
+import sys
+sys.modules["psycopg"] = None
+from perdure.errors import MissingExtra
+try:
+    import {module}
+except MissingExtra as e:
+    print(e, e.__suppress_context__)
+"""
+        done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=120)
+        assert done.stdout == 'psycopg is not installed: pip install "perdure[postgres]" True\n'
+
+
 def test_a_read_only_server_says_so(tmp_path: Path):
     url = url_of("postgres", tmp_path)
     PostgresStore(url).close()
@@ -244,6 +256,17 @@ def test_a_user_who_may_not_make_tables_is_told(tmp_path: Path):
     assert "permission denied" in refused(plain)
     PostgresStore(url).close()
     assert "permission denied" in refused(plain)
+
+
+def test_a_connection_that_never_gets_free_is_not_waited_for_for_ever(tmp_path: Path):
+    store = PostgresStore(url_of("postgres", tmp_path), pool=1)
+    taken = store._link._pool.take()
+    store._link._pool._wait = 0.2
+    with pytest.raises(Unavailable, match=r"all 1 connections were in use for 0\.2 seconds.*larger pool="):
+        store.look("s")
+    store._link._pool.give_back(taken)
+    assert store.look("s") is None
+    store.close()
 
 
 def test_more_threads_than_connections_take_turns(tmp_path: Path):

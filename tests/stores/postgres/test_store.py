@@ -13,7 +13,7 @@ import pytest
 from perdure.errors import Conflict, CursorExpired, InvalidInput, LeaseLost, StoreFull, UnsupportedFormat
 from perdure.links.postgres import packed, unpacked
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
-from perdure.stores import open_store
+from perdure.stores import batches, open_store
 from perdure.stores.postgres import write as postgres_write
 from perdure.stores.postgres.store import PostgresStore
 from perdure.stores.postgres.tables import VERSION
@@ -51,9 +51,9 @@ def admin(store: PostgresStore) -> Iterator[Any]:
 @pytest.fixture
 def elsewhere(store: PostgresStore) -> Iterator[Any]:
     """A connection of the store's own kind, on which a test begins and ends transactions itself."""
-    connection = store._link._take()
+    connection = store._link._pool.take()
     yield connection
-    store._link._give(connection)
+    store._link._pool.give_back(connection)
 
 
 # -- opening -----------------------------------------------------------------------------------------
@@ -175,13 +175,13 @@ def test_batches_in_another_order_never_wait_for_each_other_in_a_circle(
     url: str, monkeypatch: pytest.MonkeyPatch, known: bool
 ):
     sizes: list[int] = []
-    real = PostgresStore._append_or_split
+    real = batches._append
 
-    def counted(self: PostgresStore, items: Any, *, first: bool) -> Any:
+    def counted(items: Any, *how: Any, first: bool) -> Any:
         sizes.append(len(items))
-        return real(self, items, first=first)
+        return real(items, *how, first=first)
 
-    monkeypatch.setattr(PostgresStore, "_append_or_split", counted)
+    monkeypatch.setattr(batches, "_append", counted)
     stores = [PostgresStore(url) for _ in range(4)]
     answers: list[Any] = []
     gate = threading.Barrier(4)
@@ -260,7 +260,7 @@ def test_a_commit_still_in_flight_is_not_in_conflict_with_itself(store: Postgres
 
 def test_statements_that_the_server_has_forgotten_are_prepared_anew(store: PostgresStore):
     write(store, count=1)
-    for connection in store._link._idle:
+    for connection in store._link._pool._idle:
         connection.execute("deallocate all")
     write(store, count=1)
     assert store.load("s", 0).last == 1

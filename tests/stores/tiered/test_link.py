@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.errors import InvalidInput
-from perdure.stores.tiered.link import Broken, Link, Refused, maker
+from perdure.links.redis import connection_maker
+from perdure.stores.tiered.link import Broken, Link, Refused
 from tests.servers import valkey
 from tests.servers.valkey import redis_url
 
@@ -62,7 +63,7 @@ def peer() -> Iterator[Peer]:
 
 @pytest.fixture
 def link(peer: Peer) -> Iterator[Link]:
-    made = Link(maker(f"redis://127.0.0.1:{peer.port}", 5.0)(), MOST)
+    made = Link(connection_maker(f"redis://127.0.0.1:{peer.port}", 5.0)(), MOST)
     yield made
     made.close()
 
@@ -133,7 +134,7 @@ def test_one_that_sends_byte_by_byte_is_not_waited_for(link: Link, peer: Peer):
 
 
 def test_a_real_server_is_understood():
-    link = Link(maker(redis_url(valkey()), 5.0)(), 1 << 24)
+    link = Link(connection_maker(redis_url(valkey()), 5.0)(), 1 << 24)
     try:
         key = b"test_link"
         big = bytes(range(256)) * 20_000
@@ -147,11 +148,20 @@ def test_a_real_server_is_understood():
         link.close()
 
 
+def test_connections_may_be_made_again_as_often_as_they_are_lost():
+    # More often than the driver's own pool would make them.
+    make = connection_maker(redis_url(valkey()), 5.0)
+    for _ in range(130):
+        link = Link(make(), MOST)
+        assert link.ask([(b"PING",)], 30) == [b"PONG"]
+        link.close()
+
+
 @pytest.mark.parametrize(
     "url", ["redis://:s3cr3t@host:port/0", "redis://:s3cr3t@host/0?nonsense=1", "redis://:s3cr3t@host?db=x"]
 )
 def test_an_address_that_cannot_be_used_is_refused_without_its_secret(url: str):
     with pytest.raises(InvalidInput) as refused:
-        maker(url, 1.0)
+        connection_maker(url, 1.0)
     assert "s3cr3t" not in str(refused.value)
     assert refused.value.__suppress_context__

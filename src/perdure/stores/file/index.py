@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.model import ANCHOR, MAIN, PACK, SNAPSHOT, Head, SessionRow, Span, Status
 from perdure.stores.file.records import Birth, Commit, Posted, Record, Rewritten, State
-from perdure.stores.rules import speaks
+from perdure.stores.rules import sets_session_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -118,8 +118,6 @@ class SessionIndex:
         self.token = 0
         """The last token known when the log was rewritten; the lease file knows better, if it is there."""
         self.heads: dict[str, Head] = {}
-        self._said = b""
-        """Id of the newest commit that said where the session stands."""
         self.next_line = 0
         self.ordinal = 0
         self.trimmed = 0
@@ -187,9 +185,8 @@ class SessionIndex:
         self.ordinal = max(self.ordinal, record.ordinal)
         self.live += place.size
         self.owner, self.updated = record.owner, record.wall
-        if speaks(record.branch, MAIN in self.heads):
+        if sets_session_status(record.branch, MAIN in self.heads):
             self.status, self.error, self.agent = record.status, record.error, record.agent or self.agent
-            self._said = record.id
         self.expires = None if record.ttl is None else record.wall + record.ttl * 1000
         for key in record.takes:
             self._take(key, record.id)
@@ -248,9 +245,7 @@ class SessionIndex:
         self.owner, self.agent = record.owner, record.agent
         self.created, self.updated, self.expires = record.created, record.updated, record.expires
         self.heads = {head.branch: head for head in record.heads}
-        # An earlier version may have noted where another branch stands; the commit at main's head knows better.
-        if MAIN not in self.heads or self.heads[MAIN].id != self._said:
-            self.status, self.error = record.status, record.error
+        self.status, self.error = record.status, record.error
         self.reason, self.token, self.next_line = record.reason, record.token, record.lines
         self.ordinal, self.trimmed, self.posted = record.ordinal, record.trimmed, record.posts
         self.live += place.size

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Packed = tuple[Record, tuple[int, bytes]]
     """A record, and its type and body."""
+    Read = Callable[[int, int], bytes]
+    """(size, offset) -> bytes, shorter only at the end of the file."""
 
 _AT_ONCE = 64 << 20
 _BUFFER = 4 << 20
@@ -313,10 +315,3 @@ class SessionLog:
 def new_birth(session: str, created: int) -> Birth:
     """The first record of a log that is about to be made."""
     return Birth(FORMAT, session, os.urandom(8), created)
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    Read = Callable[[int, int], bytes]
-    """(size, offset) -> bytes, shorter only at the end of the file."""

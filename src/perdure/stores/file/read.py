@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.model import ANCHOR, Artifact, Bundle, Change, ChangePage, Dump, InboxEntry, Row, SessionRow, Span, Usage
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.stores.file.changes import Reach, resume
 from perdure.stores.file.records import Commit, Posted, Rewritten
 
@@ -38,15 +38,15 @@ def load(file: SessionFile, line: int, step: int | None, *, refs: bool) -> Bundl
     last = _last(file, line)
     at = last if step is None else step
     if at > last:
-        raise verdicts.no_step(index.session, line, at, last)
+        raise rules.no_step(index.session, line, at, last)
     base = index.base(line, at)
     rows = index.rows(Span(line, base.hi + 1 if base else 0, at))
     reached = rows[-1].step if rows else base.hi if base else -1
     if reached != at:
         for art in index.artifacts.values():
             if art.kind == ANCHOR and art.line == line and art.lo <= at < art.hi:
-                raise verdicts.retained(index.session, line, at, art.lo, art.hi)
-        raise verdicts.no_step(index.session, line, at, last)
+                raise rules.retained(index.session, line, at, art.lo, art.hi)
+        raise rules.no_step(index.session, line, at, last)
     packs = index.packs([*_thin_spans(rows), *(base.refs if base and refs else ())])
     read = _artifacts(file, [*packs, *([base] if base else [])])
     return Bundle(read.pop() if base else None, tuple(_rows(file, rows)), tuple(read), last)
@@ -99,7 +99,7 @@ def dump(file: SessionFile, judge: LeaseJudge) -> Dump:
     """The whole session."""
     index = file.index
     if index.reason:
-        raise verdicts.gone(index.session, index.reason)
+        raise rules.gone(index.session, index.reason)
     rows: list[tuple[Row, dict[str, Any]]] = []
     for at, said in zip(index.commits.values(), file.commits(), strict=True):
         projections = {
@@ -121,12 +121,12 @@ def dump(file: SessionFile, judge: LeaseJudge) -> Dump:
 def _last(file: SessionFile, line: int) -> int:
     index = file.index
     if index.reason:
-        raise verdicts.gone(index.session, index.reason)
+        raise rules.gone(index.session, index.reason)
     if not index.next_line:
-        raise verdicts.no_session(index.session)
+        raise rules.no_session(index.session)
     last = index.last(line)
     if last is None:
-        raise verdicts.no_line(index.session, line)
+        raise rules.no_line(index.session, line)
     return last
 
 

@@ -188,11 +188,6 @@ class SessionFile:
         write_all(self._disk, self._lock_fd, raw.ljust(_LEASE_SIZE, b"\0"), 0)
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    # MOVED
-
 OPEN = 128
 """Sessions with open files (two each): well below the usual limit of 1024 descriptors."""
 KEPT = 4096

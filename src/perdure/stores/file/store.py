@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import Busy, ForkedProcess, HandleClosed, Misuse, PerdureError, Poisoned, StoreFull, Unavailable
+from perdure.errors import Busy, ForkedProcess, HandleClosed, PerdureError, Poisoned
 from perdure.model import Lease, Promise
-from perdure.stores import rules as verdicts
-from perdure.stores.file import read as reading
-from perdure.stores.file import write as writing
+from perdure.stores import rules
+from perdure.stores.batches import is_final
+from perdure.stores.file import read, write
 from perdure.stores.file.read import Listing
 from perdure.stores.file.root import FileRoot, salt_of, session_name
 from perdure.stores.file.session_folder import Pool, SessionFile
@@ -89,7 +89,7 @@ class FileStore:
     def _append(self, session: str, items: Sequence[Append]) -> list[Landed | PerdureError]:
         with self._handle.session(session, items) as file:
             assert file is not None
-            return writing.append(file, session, items, self._judge, self._clock.wall())
+            return write.append(file, session, items, self._judge, self._clock.wall())
 
     def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
         """Put entries into inboxes, with one write and one sync for each session."""
@@ -98,7 +98,7 @@ class FileStore:
     def _post(self, session: str, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
         with self._handle.session(session) as file:
             assert file is not None
-            return writing.post(file, session, entries)
+            return write.post(file, session, entries)
 
     def _by_session(self, items: Sequence[Any], do: Callable[[str, Sequence[Any]], list[Any]]) -> list[Any]:
         """Do something with the items of each session, and put the answers in the order of the items."""
@@ -106,7 +106,7 @@ class FileStore:
             try:
                 return do(items[0].session, items)
             except PerdureError as error:
-                if _is_final(error):
+                if is_final(error):
                     raise
                 return [error]
         self._handle.check()
@@ -122,7 +122,7 @@ class FileStore:
                     raise failed
                 found = do(session, [items[number] for number in numbers])
             except PerdureError as error:
-                failed = error if _is_final(error) else None
+                failed = error if is_final(error) else None
                 if failed is not None and not answers:
                     raise
                 found = [error] * len(numbers)
@@ -132,38 +132,38 @@ class FileStore:
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
         with self._handle.known(session) as file:
-            return reading.inbox(file, limit, key) if file else []
+            return read.inbox(file, limit, key) if file else []
 
     # -- looking -----------------------------------------------------------------------------------
 
     def look(self, session: str) -> SessionRow | None:
         """What is known of a session, a tombstone included."""
         with self._handle.known(session) as file:
-            return reading.look(file, self._judge) if file else None
+            return read.look(file, self._judge) if file else None
 
     def starts(self, session: str, branch: str | None) -> list[Row]:
         """The first rows of all lines of a branch (None: of any), by line."""
         with self._handle.known(session) as file:
-            return reading.starts(file, branch) if file else []
+            return read.starts(file, branch) if file else []
 
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
         with self._handle.known(session) as file:
             if file is None:
-                raise verdicts.no_session(session)
-            return reading.load(file, line, step, refs=refs)
+                raise rules.no_session(session)
+            return read.load(file, line, step, refs=refs)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
         with self._handle.known(session) as file:
             if file is None:
-                raise verdicts.no_session(session)
-            return reading.slice(file, line, lo, hi)
+                raise rules.no_session(session)
+            return read.slice(file, line, lo, hi)
 
     def artifacts(self, session: str) -> list[Artifact]:
         """All artifacts of a session."""
         with self._handle.known(session) as file:
-            return reading.artifacts(file) if file else []
+            return read.artifacts(file) if file else []
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
         """Sessions in order of id, or the newest first, without tombstones."""
@@ -226,23 +226,23 @@ class FileStore:
     def rewrite(self, change: Rewrite) -> bool:
         """Do maintenance in one record; False when it no longer applies."""
         with self._handle.known(change.session, exclusive=True) as file:
-            return writing.rewrite(file, change, self._judge) if file else False
+            return write.rewrite(file, change, self._judge) if file else False
 
     def drop(self, session: str, token: int | None, reason: str) -> None:
         """Delete a session and leave a tombstone, which takes a few hundred bytes."""
         with self._handle.known(session, exclusive=True) as file:
             if file is None:
-                raise verdicts.no_session(session)
-            if refused := verdicts.fenced(session, token, file.lease(), self._judge):
+                raise rules.no_session(session)
+            if refused := rules.fenced(session, token, file.lease(), self._judge):
                 raise refused
-            writing.drop(file, session, reason, self._clock.wall())
+            write.drop(file, session, reason, self._clock.wall())
 
     def dump(self, session: str) -> Dump:
         """A whole session as stored, at one instant."""
         with self._handle.known(session) as file:
             if file is None:
-                raise verdicts.no_session(session)
-            return reading.dump(file, self._judge)
+                raise rules.no_session(session)
+            return read.dump(file, self._judge)
 
     def restore(self, dump: Dump) -> None:
         """Put a dumped session into this store."""
@@ -250,7 +250,7 @@ class FileStore:
             assert file is not None
             # Tokens of the other store may still be about: ours go on behind them.
             self._handle.root.skip_tokens(dump.row.lease.token)
-            writing.restore(file, dump)
+            write.restore(file, dump)
 
     def renew_epoch(self) -> None:
         """Give the store a new epoch: cursors expire and every lease ends."""
@@ -266,11 +266,6 @@ class FileStore:
     def close(self) -> None:
         """Close all files; the store cannot be used afterwards."""
         self._handle.close()
-
-
-def _is_final(error: PerdureError) -> bool:
-    """Whether an error is the store's own, so that trying the next session could only fail again."""
-    return isinstance(error, Misuse | Poisoned | Unavailable) and not isinstance(error, StoreFull)
 
 
 TORN = 1000

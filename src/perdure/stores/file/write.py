@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, PerdureError
 from perdure.model import Append, Head, Landed, Span, Status
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.stores.file.records import Commit, Posted, Record, Rewritten, State, checked
 from perdure.stores.lease_clock import StoredLease
 from perdure.stores.rules import restored_row
@@ -46,16 +46,16 @@ class Draft:
         place = (item.line, item.step)
         there = self._rows.get(place) or self._index.find(*place)
         if there is not None and there[0] == item.id:
-            return Landed(item.id, again=True) if there[1] == item.digest else verdicts.other_digest(item)
-        if refused := verdicts.fenced(item.session, item.token, self.lease, self._judge):
+            return Landed(item.id, again=True) if there[1] == item.digest else rules.other_digest(item)
+        if refused := rules.fenced(item.session, item.token, self.lease, self._judge):
             return refused
         head = self._heads.get(item.branch) or self._index.heads.get(item.branch)
         if (head.id if head else None) != item.expect:
-            return verdicts.moved(item, head)
+            return rules.moved(item, head)
         if there is not None or (item.starts and item.line < self._lines):
-            return verdicts.taken_place(item, head)
+            return rules.taken_place(item, head)
         if item.takes and (missing := self._not_waiting(item.takes)) is not None:
-            return verdicts.not_waiting(item, missing, head)
+            return rules.not_waiting(item, missing, head)
         try:
             record = self._record(item)
             self.packed.append((record, checked(record)))
@@ -137,7 +137,7 @@ def post(file: SessionFile, session: str, entries: Sequence[InboxEntry]) -> list
         old = file.index.posts.get(entry.key)
         known = digests.get(entry.key) if old is None else old.digest
         if known is not None:
-            answers.append(False if known == entry.digest else verdicts.other_post(session, entry.key))
+            answers.append(False if known == entry.digest else rules.other_post(session, entry.key))
             continue
         number = file.index.posted + len(packed) + 1
         record = Posted(number, entry.key, entry.kind, entry.at, entry.digest, entry.body)
@@ -158,7 +158,7 @@ def post(file: SessionFile, session: str, entries: Sequence[InboxEntry]) -> list
 def rewrite(file: SessionFile, change: Rewrite, judge: LeaseJudge) -> bool:
     """Store a session otherwise; False (and nothing is done) when it no longer applies."""
     if change.token is not None:
-        refused = verdicts.fenced(change.session, change.token, file.lease(), judge)
+        refused = rules.fenced(change.session, change.token, file.lease(), judge)
         if refused:
             raise refused
     elif file.index.reason:
@@ -214,7 +214,7 @@ def restore(file: SessionFile, dump: Dump) -> None:
     """Write a dumped session; what was posted here meanwhile stays."""
     row, index = restored_row(dump), file.index
     if index.next_line:
-        raise verdicts.has_checkpoints(row.id, next(iter(index.heads.values()), None))
+        raise rules.has_checkpoints(row.id, next(iter(index.heads.values()), None))
     lease = file.lease()
     token = lease.token if lease.holder else max(lease.token, row.lease.token)
     posts = _merged(list(file.posts()) if file.log.end else [], index.posted, dump.inbox)

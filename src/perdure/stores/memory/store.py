@@ -33,12 +33,12 @@ from perdure.model import (
     Status,
     Usage,
 )
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.stores.cursors import resume
 from perdure.stores.lease_clock import LeaseJudge, StoredLease
 from perdure.stores.listing import Asked
 from perdure.stores.live import MemoryLive
-from perdure.stores.rules import restored_row, speaks
+from perdure.stores.rules import restored_row, sets_session_status
 from perdure.system import faults
 from perdure.system.clock import SystemClock
 
@@ -101,17 +101,17 @@ class MemoryStore:
         there = session.rows.get(item.line, {}).get(item.step)
         if there is not None and there.row.id == item.id:
             same = there.row.digest == item.digest
-            return Landed(item.id, again=True) if same else verdicts.other_digest(item)
-        if refused := verdicts.fenced(item.session, item.token, session.lease, self._judge):
+            return Landed(item.id, again=True) if same else rules.other_digest(item)
+        if refused := rules.fenced(item.session, item.token, session.lease, self._judge):
             return refused
         if (head.id if head else None) != item.expect:
-            return verdicts.moved(item, head)
+            return rules.moved(item, head)
         if there is not None or (item.starts and item.line < session.lines):
-            return verdicts.taken_place(item, head)
+            return rules.taken_place(item, head)
         for n, key in enumerate(item.takes):
             entry = session.inbox.get(key)
             if entry is None or entry.taken or key in item.takes[:n]:
-                return verdicts.not_waiting(item, key, head)
+                return rules.not_waiting(item, key, head)
         faults.point("memory.append.before_insert")
         room.sessions[item.session] = session
         shown = {
@@ -134,7 +134,7 @@ class MemoryStore:
         if session.reason or not session.lines:
             session.created, session.reason = wall, ""
         session.owner, session.updated = item.owner, wall
-        if speaks(item.branch, MAIN in session.heads):
+        if sets_session_status(item.branch, MAIN in session.heads):
             session.status, session.error, session.agent = item.status, item.error, item.agent or session.agent
         session.expires = None if item.ttl is None else wall + item.ttl * 1000
         session.lines = max(session.lines, item.line + 1)
@@ -150,7 +150,7 @@ class MemoryStore:
                 inbox = self._session(room, entry.session).inbox
                 if known := inbox.get(entry.key):
                     same = known.digest == entry.digest
-                    answers.append(False if same else verdicts.other_post(entry.session, entry.key))
+                    answers.append(False if same else rules.other_post(entry.session, entry.key))
                     continue
                 room.arrivals += 1
                 inbox[entry.key] = entry._replace(seq=room.arrivals, taken=b"")
@@ -228,8 +228,8 @@ class MemoryStore:
             if reached != at:
                 for anchor in anchors:
                     if anchor.lo <= at < anchor.hi:
-                        raise verdicts.retained(session, line, at, anchor.lo, anchor.hi)
-                raise verdicts.no_step(session, line, at, last)
+                        raise rules.retained(session, line, at, anchor.lo, anchor.hi)
+                raise rules.no_step(session, line, at, last)
             return Bundle(base, tuple(rows), packs_for(found, rows, base.refs if base and refs else ()), last)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
@@ -302,7 +302,7 @@ class MemoryStore:
             if found is None or (found.reason and change.token is None):
                 return False
             if change.token is not None:
-                refused = verdicts.fenced(change.session, change.token, found.lease, self._judge)
+                refused = rules.fenced(change.session, change.token, found.lease, self._judge)
                 if refused:
                     raise refused
             thin = [(found.rows.get(span.line, {}), span) for span in change.thin]
@@ -330,8 +330,8 @@ class MemoryStore:
         with self._inside() as room:
             found = room.sessions.get(session)
             if found is None:
-                raise verdicts.no_session(session)
-            if refused := verdicts.fenced(session, token, found.lease, self._judge):
+                raise rules.no_session(session)
+            if refused := rules.fenced(session, token, found.lease, self._judge):
                 raise refused
             for rows in found.rows.values():
                 delete_rows(room, rows, list(rows))
@@ -349,9 +349,9 @@ class MemoryStore:
         with self._inside() as room:
             found = room.sessions.get(session)
             if found is None:
-                raise verdicts.no_session(session)
+                raise rules.no_session(session)
             if found.reason:
-                raise verdicts.gone(session, found.reason)
+                raise rules.gone(session, found.reason)
             return Dump(
                 self._shown(session, found),
                 tuple((record.row, dict(record.shown)) for record in found.records()),
@@ -378,7 +378,7 @@ class MemoryStore:
         with self._inside() as room:
             found = self._session(room, row.id)
             if found.lines:
-                raise verdicts.has_checkpoints(row.id, next(iter(found.heads.values()), None))
+                raise rules.has_checkpoints(row.id, next(iter(found.heads.values()), None))
             for stored, shown in dump.rows:
                 write_row(
                     room,
@@ -521,13 +521,13 @@ def find_line(room: Room, id: str, line: int) -> tuple[Session, int]:
     """A session and the last step of one of its lines."""
     session = room.sessions.get(id)
     if session is not None and session.reason:
-        raise verdicts.gone(id, session.reason)
+        raise rules.gone(id, session.reason)
     if session is None or not session.lines:
-        raise verdicts.no_session(id)
+        raise rules.no_session(id)
     anchors = (a.hi for a in session.artifacts.values() if a.kind == ANCHOR and a.line == line)
     last = max(session.rows.get(line) or anchors, default=None)
     if last is None:
-        raise verdicts.no_line(id, line)
+        raise rules.no_line(id, line)
     return session, last
 
 

@@ -32,8 +32,8 @@ _CHANGES = {
     ),
     "unpause": "update {work} w set paused = false where w.paused and w.session = any (%s)",
     "retry": (
-        "update {work} w set parked = '', tries = 0, shun = '', rank = null, touched = true"
-        " where (w.parked <> '' or w.shun <> '') and w.session = any (%s)"
+        "update {work} w set parked = '', tries = 0, avoid_version = '', rank = null, touched = true"
+        " where (w.parked <> '' or w.avoid_version <> '') and w.session = any (%s)"
     ),
     "forget": "delete from {work} w where w.session = any (%s)",
 }
@@ -109,7 +109,7 @@ class PostgresBoard:
     def rest(self, worker: str, items: Sequence[Rest], now: int) -> None:
         """Put sessions down."""
         rows = [
-            (packed(r.session), r.step, r.again, r.due, _counts(r), packed(r.shun), packed(r.park))
+            (packed(r.session), r.step, r.again, r.due, _counts(r), packed(r.avoid_version), packed(r.park))
             for r in {item.session: item for item in items}.values()
         ]
         if rows:

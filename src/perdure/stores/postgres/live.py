@@ -20,7 +20,7 @@ class PostgresLive:
         self._bytes: dict[str, int] = {}
         """What this process has said of each session."""
 
-    def say(self, session: str, piece: bytes) -> None:
+    def publish(self, session: str, piece: bytes) -> None:
         """Append a piece."""
         said = self._bytes.get(session, 0) + len(piece)
         if said > MOST:
@@ -29,7 +29,7 @@ class PostgresLive:
         self._link.ask("live", f"insert into {self._table} (session, body) values (%s, %s)", (session.encode(), piece))
         self._bytes[session] = said
 
-    def hear(self, session: str, after: str) -> tuple[list[bytes], str]:
+    def poll(self, session: str, after: str) -> tuple[list[bytes], str]:
         """The pieces after a cursor, and the next one."""
         if not self._is_there():
             return [], ""
@@ -41,8 +41,8 @@ class PostgresLive:
         )
         return [bytes(body) for _, body in rows], str(rows[-1][0]) if rows else after
 
-    def hush(self, session: str) -> None:
-        """Forget what was said."""
+    def clear(self, session: str) -> None:
+        """Forget what was published."""
         self._bytes.pop(session, None)
         if self._is_there():
             self._link.ask("live", f"delete from {self._table} where session = %s", (session.encode(),))

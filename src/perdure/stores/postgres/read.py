@@ -23,7 +23,7 @@ from perdure.model import (
     SessionRow,
     Span,
 )
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.system.lease_holders import is_dead
 
 if TYPE_CHECKING:
@@ -176,9 +176,9 @@ class Reader:
         try:
             row = self.look(connection, session)
             if row is None:
-                raise verdicts.no_session(session)
+                raise rules.no_session(session)
             if row.reason:
-                raise verdicts.gone(session, row.reason)
+                raise rules.gone(session, row.reason)
             found = connection.ask(
                 f"select {_of('r', _ROW)}, {_of('r', _SHOWN)} from {self._schema}.perdure_row r"
                 f" join {self._schema}.perdure_session s on s.no = r.no where s.id = %s order by r.pos, r.seq",
@@ -228,15 +228,15 @@ def _bundle(found: list[tuple[Any, ...]], session: str, line: int, step: int | N
         case "ok":
             pass
         case "gone":
-            raise verdicts.gone(session, unpacked(kind))
+            raise rules.gone(session, unpacked(kind))
         case "no line":
-            raise verdicts.no_line(session, line)
+            raise rules.no_line(session, line)
         case "retained":
-            raise verdicts.retained(session, line, at if step is None else step, lo, hi)
+            raise rules.retained(session, line, at if step is None else step, lo, hi)
         case "no step":
-            raise verdicts.no_step(session, line, at if step is None else step, at)
+            raise rules.no_step(session, line, at if step is None else step, at)
         case _:
-            raise verdicts.no_session(session)
+            raise rules.no_session(session)
     base: Artifact | None = None
     rows: list[Row] = []
     packs: list[Artifact] = []

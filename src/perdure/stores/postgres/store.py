@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from perdure.errors import Misuse, OutcomeUnknown, PerdureError, Poisoned, StoreFull, Unavailable
+from perdure.errors import OutcomeUnknown, StoreFull
 from perdure.links.postgres import Link, Time, place_of
 from perdure.links.postgres_errors import Clash
 from perdure.model import Usage
+from perdure.stores import batches
 from perdure.stores.listing import Asked
 from perdure.stores.postgres.live import PostgresLive
 from perdure.stores.postgres.read import Answer, Reader, query
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Unpack
 
+    from perdure.errors import PerdureError
     from perdure.links.postgres import Connection
     from perdure.model import (
         Append,
@@ -42,6 +44,8 @@ T = TypeVar("T")
 
 BATCH = 512
 """Commits in one transaction at most."""
+PASSING = (StoreFull, Clash)
+"""What ends the transaction of one item and leaves the others a chance."""
 
 
 class PostgresStore:
@@ -115,48 +119,25 @@ class PostgresStore:
     def append(self, batch: Sequence[Append]) -> list[Landed | PerdureError]:
         """Make a batch durable in as few transactions as possible; see the protocol for the rules."""
         self._link.check()
-        answers: list[Landed | PerdureError] = []
-        for start in range(0, len(batch), BATCH):
-            items = batch[start : start + BATCH]
-            answers += self._append_or_split(items, first=not answers)
-            if len(answers) < start + len(items):
-                break
-        return _filled(answers, len(batch))
 
-    def _append_or_split(self, items: Sequence[Append], *, first: bool) -> list[Landed | PerdureError]:
-        """One transaction; when something fails in it, one per item, up to an error of the store's own."""
-        try:
-            return self._write(
-                "append", lambda connection: self._writer.append(connection, items), whole=len(items) == 1
-            )
-        except OutcomeUnknown as error:
-            return [OutcomeUnknown(f"commit {item.id.hex()}: {error}", item.id) for item in items]
-        except PerdureError as error:
-            if _is_final(error) and first:
-                raise
-            if _is_final(error) or len(items) == 1:
-                return [error]
-        answers: list[Landed | PerdureError] = []
-        for item in items:
-            answers += self._append_or_split([item], first=first and not answers)
-            if isinstance(answers[-1], PerdureError) and _is_final(answers[-1]):
-                break
-        return answers
+        def transact(items: Sequence[Append]) -> list[Landed | PerdureError]:
+            try:
+                return self._write(
+                    "append", lambda connection: self._writer.append(connection, items), whole=len(items) == 1
+                )
+            except OutcomeUnknown as error:
+                return [OutcomeUnknown(f"commit {item.id.hex()}: {error}", item.id) for item in items]
+
+        return batches.append(batch, BATCH, transact, PASSING)
 
     def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
         """Put entries into inboxes, in one transaction; one by one when that fails."""
-        try:
-            return self._write(
-                "post", lambda connection: self._writer.post(connection, entries), whole=len(entries) <= 1
-            )
-        except OutcomeUnknown:
-            raise
-        except PerdureError as error:
-            if _is_final(error):
-                raise
-            if len(entries) <= 1:
-                return [error]
-        return [answer for entry in entries for answer in self.post([entry])]
+
+        def transact(entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+            whole = len(entries) <= 1
+            return self._write("post", lambda connection: self._writer.post(connection, entries), whole=whole)
+
+        return batches.post(entries, transact, PASSING)
 
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
@@ -283,15 +264,3 @@ class PostgresStore:
     def close(self) -> None:
         """Close all connections."""
         self._link.close()
-
-
-def _is_final(error: PerdureError) -> bool:
-    """Whether an error is the store's own, so that trying the next item could only fail again."""
-    return isinstance(error, (Misuse, Poisoned)) or (
-        isinstance(error, Unavailable) and not isinstance(error, (StoreFull, Clash))
-    )
-
-
-def _filled(answers: list[Landed | PerdureError], length: int) -> list[Landed | PerdureError]:
-    """The error that stopped a batch also answers all items behind it."""
-    return answers if len(answers) == length else answers + answers[-1:] * (length - len(answers))

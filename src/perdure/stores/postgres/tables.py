@@ -15,9 +15,9 @@ from perdure.model import Promise
 if TYPE_CHECKING:
     from perdure.links.postgres import Connection
 
-VERSION = 2
+VERSION = 1
 OLDEST_SERVER = 140000
-PARTS = {1: ("", "_append", "_write", "_read", "_views"), 2: ("",)}
+PARTS = {1: ("", "_append", "_write", "_read", "_views")}
 """The scripts of each version, which lead there from the one before it."""
 LOCK = 0x5045524455524500
 """Of the transactions that make or change tables: one at a time in a whole database."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import Busy, InvalidInput, PerdureError
 from perdure.links.postgres import packed, unpacked
 from perdure.model import MAIN, Append, Head, Landed, Lease, Status
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.stores.postgres.read import EXTRA
 from perdure.stores.rules import restored_row
 from perdure.system.lease_holders import describe, is_dead
@@ -74,10 +74,10 @@ class Writer:
         holders = "{" + ",".join(map(str, dead)) + "}"
         values = (self.timeline, wall, mono, holders, *_values(item))
         result = connection.ask_raw(self._one, list(map(_encoded, values)), _FORMATS)
-        code, line, step, id, who, number, until = (result.get_value(0, column) for column in range(7))
+        code, line, step, id, detail, number, until = (result.get_value(0, column) for column in range(7))
         return (
             (code or b"").decode(), line and int(line), step and int(step), id and bytes.fromhex(id[2:].decode()),
-            (who or b"").decode(), number and int(number), until and int(until),
+            (detail or b"").decode(), number and int(number), until and int(until),
         )  # fmt: skip
 
     def _append_many(self, connection: Connection, items: Sequence[Append], dead: list[int]) -> list[tuple[Any, ...]]:
@@ -100,7 +100,7 @@ class Writer:
             raise Promoted
         codes = {place: code for (place, _), (code,) in zip(placed, found, strict=True)}
         return [
-            verdicts.other_post(entry.session, entry.key) if codes[place] == "other" else codes[place] == "new"
+            rules.other_post(entry.session, entry.key) if codes[place] == "other" else codes[place] == "new"
             for place, entry in enumerate(entries)
         ]
 
@@ -122,13 +122,13 @@ class Writer:
                 case "p":
                     raise Promoted
                 case "n":
-                    raise verdicts.no_session(session)
+                    raise rules.no_session(session)
                 case "f":
-                    raise verdicts.lease_lost(session)
+                    raise rules.lease_lost(session)
                 case "b":
-                    who, number, until = rest
-                    if number in dead or not is_dead(unpacked(who)):
-                        raise Busy(session, describe(unpacked(who)), until)
+                    detail, number, until = rest
+                    if number in dead or not is_dead(unpacked(detail)):
+                        raise Busy(session, describe(unpacked(detail)), until)
                     dead.append(number)
                 case _:
                     return tuple(rest)
@@ -170,7 +170,7 @@ class Writer:
             case "p":
                 raise Promoted
             case "f":
-                raise verdicts.lease_lost(change.session)
+                raise rules.lease_lost(change.session)
             case _:
                 return code != "x", code == "l"
 
@@ -198,7 +198,7 @@ class Writer:
             if lines:
                 if claimed == claim:  # it was done, and only the answer was lost
                     return
-                raise verdicts.has_checkpoints(row.id, Head(MAIN, 0, 0, head) if head else None)
+                raise rules.has_checkpoints(row.id, Head(MAIN, 0, 0, head) if head else None)
             size = sum(len(r.envelope) + len(r.payload) + 160 for r, _ in dump.rows)
             size += sum(len(artifact.body) for artifact in dump.artifacts)
             connection.each(
@@ -298,7 +298,7 @@ def _encoded(value: Any) -> bytes | None:
 
 
 def _answer(item: Append, row: tuple[Any, ...]) -> Landed | PerdureError:
-    code, line, step, id, who, _, until = row
+    code, line, step, id, detail, _, until = row
     head = None if id is None else Head(item.branch, line, step, id)
     match code:
         case "l":
@@ -306,17 +306,17 @@ def _answer(item: Append, row: tuple[Any, ...]) -> Landed | PerdureError:
         case "a":
             return Landed(item.id, again=True)
         case "d":
-            return verdicts.other_digest(item)
+            return rules.other_digest(item)
         case "f":
-            return verdicts.lease_lost(item.session)
+            return rules.lease_lost(item.session)
         case "b":
-            return Busy(item.session, describe(unpacked(who)), until)
+            return Busy(item.session, describe(unpacked(detail)), until)
         case "t":
-            return verdicts.taken_place(item, head)
+            return rules.taken_place(item, head)
         case "w":
-            return verdicts.not_waiting(item, unpacked(who), head)
+            return rules.not_waiting(item, unpacked(detail), head)
         case _:
-            return verdicts.moved(item, head)
+            return rules.moved(item, head)
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> list[list[Any]]:

@@ -6,9 +6,8 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.links.redis import pack
 from perdure.model import Bundle, Change, ChangePage, Dump, SessionRow, Usage
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.stores.cursors import resume
 from perdure.stores.listing import Asked
 from perdure.stores.redis import scripts
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from perdure.model import Artifact, InboxEntry, Row
     from perdure.stores.listing import Count
-    from perdure.stores.redis.scripts import Desk
+    from perdure.stores.redis.scripts import ScriptRunner
 
 PAGE = 500
 """Sessions asked about in one go at most."""
@@ -45,8 +44,8 @@ class Glance(NamedTuple):
 class Reader:
     """The questions."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, runner: ScriptRunner) -> None:
+        self._runner = runner
 
     # -- sessions ----------------------------------------------------------------------------------
 
@@ -56,12 +55,12 @@ class Reader:
         return found[0] if found else None
 
     def _looked(self, ids: Sequence[bytes]) -> list[SessionRow]:
-        about, *found = self._desk.ask(scripts.LOOK, None, self._desk.now(), *ids)
+        about, *found = self._runner.ask(scripts.LOOK, None, self._runner.now(), *ids)
         return [self._session(about, values) for values in found]
 
     def _session(self, about: Sequence[Any], values: Sequence[Any]) -> SessionRow:
-        session = self._desk.form.session(*values)
-        return session.shown(self._desk.lease(about, session))
+        session = self._runner.form.session(*values)
+        return session.shown(self._runner.lease(about, session))
 
     def sessions(self, asked: Asked) -> list[SessionRow]:
         """Sessions in the order that is asked for, tombstones left out; each is looked at anew before it is shown."""
@@ -70,7 +69,7 @@ class Reader:
         while len(rows) < asked.limit and (ids := list(islice(chosen, min(PAGE, asked.limit - len(rows))))):
             rows += [row for row in self._looked(ids) if asked.keeps(row.id, row)]
         if not rows:
-            self._desk.link.check()
+            self._runner.link.check()
         return sorted(rows, key=lambda row: asked.key(row.id, row.updated))
 
     def _chosen(self, asked: Asked) -> Iterator[bytes]:
@@ -83,14 +82,14 @@ class Reader:
 
     def _listed(self, first: bytes, asked: Asked) -> Iterator[Glance]:
         """What listings choose by, of the sessions of the index that has the fewest of them."""
-        index = b"%b:ids" % self._desk.prefix
+        index = b"%b:ids" % self._runner.prefix
         if asked.owner is not None:
-            index = b"%b:owner:%b" % (self._desk.prefix, utf8(asked.owner))
+            index = b"%b:owner:%b" % (self._runner.prefix, utf8(asked.owner))
         elif asked.status is not None:
-            index = b"%b:status:%b" % (self._desk.prefix, utf8(asked.status))
+            index = b"%b:status:%b" % (self._runner.prefix, utf8(asked.status))
         count = LISTED if asked.newest else max(1, min(asked.limit, LISTED))
         while first:
-            first, *found = self._desk.ask(scripts.LIST, None, index, first, b"%d" % count)
+            first, *found = self._runner.ask(scripts.LIST, None, index, first, b"%d" % count)
             count = LISTED
             for values in found:
                 yield self._glance(*values)
@@ -100,13 +99,13 @@ class Reader:
             owner, status, agent, error = ((value or b"").decode() for value in values[:4])
             return Glance(id.decode(), owner, status, agent, error, int(values[4] or b"0"))
         except ValueError:
-            raise self._desk.form.damaged(f"session {id!r:.80}") from None
+            raise self._runner.form.damaged(f"session {id!r:.80}") from None
 
     def _expired(self, asked: Asked) -> Iterator[bytes]:
         """Ids of sessions that may have expired by then; the index holds times that are never too late."""
         assert asked.expired_at is not None
-        index, first = b"%b:expiry" % self._desk.prefix, utf8(asked.after or "") if not asked.newest else b""
-        due = self._desk.link.one(pack(b"ZRANGEBYSCORE", index, b"-inf", b"%d" % min(asked.expired_at, WHOLE)))
+        index, first = b"%b:expiry" % self._runner.prefix, utf8(asked.after or "") if not asked.newest else b""
+        due = self._runner.link.one((b"ZRANGEBYSCORE", index, b"-inf", b"%d" % min(asked.expired_at, WHOLE)))
         ids = sorted(id for id in due if id > first)
         if not asked.newest:
             return iter(ids)
@@ -122,8 +121,8 @@ class Reader:
 
     def starts(self, session: str, branch: str | None) -> list[Row]:
         """The first rows of a branch's lines, or of all lines."""
-        found = self._desk.ask(scripts.STARTS, session, _wanted(branch))
-        return [self._desk.form.row(place, value).row for place, value in found]
+        found = self._runner.ask(scripts.STARTS, session, _wanted(branch))
+        return [self._runner.form.row(place, value).row for place, value in found]
 
     def load(self, session: str, line: int, step: int | None, *, refs: bool) -> Bundle:
         """What rebuilds a line at a step."""
@@ -135,11 +134,11 @@ class Reader:
         return self._read(session, line, (b"slice", _bounded(lo), _bounded(hi), b"0"))
 
     def _read(self, session: str, line: int, how: tuple[bytes, ...]) -> Bundle:
-        answer = self._desk.ask(scripts.READ, session, _bounded(line), *how)
+        answer = self._runner.ask(scripts.READ, session, _bounded(line), *how)
         match answer[0]:
             case b"rows":
                 _, base, steps, values, packs, last = answer
-                form = self._desk.form
+                form = self._runner.form
                 return Bundle(
                     None if base is None else form.artifact(base),
                     tuple(
@@ -149,33 +148,33 @@ class Reader:
                     last,
                 )
             case b"noline":
-                raise verdicts.no_line(session, line)
+                raise rules.no_line(session, line)
             case b"retained":
-                raise verdicts.retained(session, line, *answer[1:])
+                raise rules.retained(session, line, *answer[1:])
             case b"nostep":
-                raise verdicts.no_step(session, line, *answer[1:])
+                raise rules.no_step(session, line, *answer[1:])
             case _:
-                raise self._desk.refused(answer, session)
+                raise self._runner.refused(answer, session)
 
     def artifacts(self, session: str) -> list[Artifact]:
         """All artifacts of a session."""
-        key = b"%b:a:%b" % (self._desk.prefix, utf8(session))
-        found = self._desk.link.one(pack(b"HVALS", key))
-        return sorted((self._desk.form.artifact(value) for value in found), key=lambda a: a[:3])
+        key = b"%b:a:%b" % (self._runner.prefix, utf8(session))
+        found = self._runner.link.one((b"HVALS", key))
+        return sorted((self._runner.form.artifact(value) for value in found), key=lambda a: a[:3])
 
     # -- inbox, changes, blobs ---------------------------------------------------------------------
 
     def inbox(self, session: str, limit: int, key: str | None) -> list[InboxEntry]:
         """Waiting entries, or the one of a key if it waits."""
-        found = self._desk.ask(scripts.INBOX, session, b"%d" % min(limit, WHOLE), _wanted(key))
-        return [self._desk.form.entry(session, name, value, waiting=True) for name, value in found]
+        found = self._runner.ask(scripts.INBOX, session, b"%d" % min(limit, WHOLE), _wanted(key))
+        return [self._runner.form.entry(session, name, value, waiting=True) for name, value in found]
 
     def changes(self, after: str | None, limit: int) -> ChangePage:
         """Commits after a cursor, as far as the stream still knows them."""
         place = None if after is None else resume(after, epoch=after.partition(".")[0], newest=WHOLE, trimmed=0)
         seq = 0 if place is None else place.seq
         while True:
-            epoch, newest, trimmed, reached, all, found = self._desk.ask(
+            epoch, newest, trimmed, reached, all, found = self._runner.ask(
                 scripts.CHANGES, None, b"%d" % seq, b"%d" % min(limit, 10_000)
             )
             cursor = resume(after, epoch=epoch.decode(), newest=newest, trimmed=trimmed)
@@ -192,40 +191,38 @@ class Reader:
                 int(about[b"at"]),
             )  # fmt: skip
         except (KeyError, ValueError):
-            raise self._desk.form.damaged("an entry of the stream of changes") from None
+            raise self._runner.form.damaged("an entry of the stream of changes") from None
 
     def blob_refs(self) -> Iterator[str]:
         """Refs of all rows and artifacts, some sessions at a time; those of one session are read at one instant."""
         where = b"-"
         while where:
-            where, found = self._desk.ask(scripts.REFS, None, where)
+            where, found = self._runner.ask(scripts.REFS, None, where)
             for value in found:
-                yield from self._desk.form.names(value)
+                yield from self._runner.form.names(value)
 
     # -- the whole ---------------------------------------------------------------------------------
 
     def dump(self, session: str) -> Dump:
         """A whole session."""
-        desk, form, id = self._desk, self._desk.form, utf8(session)
-        keys = {part: b"%b:%b:%b" % (desk.prefix, part, id) for part in (b"s", b"r", b"a", b"i", b"w")}
+        runner, form, id = self._runner, self._runner.form, utf8(session)
+        keys = {part: b"%b:%b:%b" % (runner.prefix, part, id) for part in (b"s", b"r", b"a", b"i", b"w")}
         # A transaction, not a script: a large session goes straight to the wire, without a copy inside a script.
         commands = (
-            pack(b"MULTI"),
-            desk.call(scripts.LOOK, None, desk.now(), id),
-            pack(b"HGETALL", keys[b"r"]),
-            pack(b"HVALS", keys[b"a"]),
-            pack(b"HGETALL", keys[b"i"]),
-            pack(b"ZRANGE", keys[b"w"], b"0", b"-1"),
-            pack(b"EXEC"),
+            runner.call(scripts.LOOK, None, runner.now(), id),
+            (b"HGETALL", keys[b"r"]),
+            (b"HVALS", keys[b"a"]),
+            (b"HGETALL", keys[b"i"]),
+            (b"ZRANGE", keys[b"w"], b"0", b"-1"),
         )
-        looked, flat, artifacts, inbox, waiting = desk.link.unit(commands)
+        looked, flat, artifacts, inbox, waiting = runner.link.transaction(commands)
         if looked[0] == b"other":
-            raise desk.replaced()
+            raise runner.replaced()
         if len(looked) == 1:
-            raise verdicts.no_session(session)
+            raise rules.no_session(session)
         row = self._session(*looked)
         if row.reason:
-            raise verdicts.gone(session, row.reason)
+            raise rules.gone(session, row.reason)
         waits = set(waiting)
         rows = sorted(
             (form.row(place, value) for place, value in zip(flat[::2], flat[1::2], strict=True)),
@@ -247,7 +244,7 @@ class Reader:
         totals = [0, 0, 0]
         where = b"-"
         while where:
-            *counted, where = self._desk.ask(scripts.SIZES, None, where)
+            *counted, where = self._runner.ask(scripts.SIZES, None, where)
             totals = [sum(pair) for pair in zip(totals, counted, strict=True)]
         return Usage(*totals)
 

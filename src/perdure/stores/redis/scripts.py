@@ -1,4 +1,4 @@
-"""What every question to the Redis store shares: names of keys, the time, and what the scripts' refusals mean."""
+"""The scripts of the Redis store (in lua/), how they are called, and what their refusals mean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.errors import Busy, Corrupted, InvalidInput
 from perdure.links.redis import Script
 from perdure.model import LeaseInfo
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.stores.redis.format import Form, Session
 from perdure.system.clock import SystemClock
 from perdure.system.lease_holders import describe, is_dead
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.errors import PerdureError
-    from perdure.links.redis import Link, Script
+    from perdure.links.redis import Command, Link
     from perdure.protocols import Clock
 
 
-class Desk:
-    """One store behind one link."""
+class ScriptRunner:
+    """Calls the scripts of one store: its keys, its id, its clock."""
 
     def __init__(self, link: Link, prefix: str, clock: Clock, changes_kept: int) -> None:
         self.link = link
@@ -44,8 +44,8 @@ class Desk:
         clock = self._clock
         return b"" if clock is None else b"%d:%d" % (clock.wall(), clock.monotonic())
 
-    def call(self, script: Script, session: str | None, *args: bytes) -> bytes:
-        """A packed call of a script, about a session or about the store."""
+    def call(self, script: Script, session: str | None, *args: bytes) -> Command:
+        """A call of a script, about a session or about the store."""
         return script.call(None if session is None else self.key(session), self.prefix, self.id, *args)
 
     def ask(self, script: Script, session: str | None, *args: bytes) -> Any:
@@ -64,13 +64,13 @@ class Desk:
             case b"other":
                 return self.replaced()
             case b"lost":
-                return verdicts.lease_lost(session)
+                return rules.lease_lost(session)
             case b"busy":
                 return Busy(session, describe(answer[1].decode(errors="replace")), answer[4] + answer[3])
             case b"none":
-                return verdicts.no_session(session)
+                return rules.no_session(session)
             case b"gone":
-                return verdicts.gone(session, answer[1].decode(errors="replace"))
+                return rules.gone(session, answer[1].decode(errors="replace"))
             case _:
                 return self.form.damaged("an answer of the server")
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perdure.errors import InvalidInput, UnsupportedFormat
-from perdure.links.redis import Link, check, look_at, pack, prefix_of
+from perdure.links.redis import Link, check_server, prefix_of, server_info
 from perdure.model import Promise
 from perdure.stores.listing import Asked
 from perdure.stores.redis import scripts
 from perdure.stores.redis.live import RedisLive
 from perdure.stores.redis.read import Reader
-from perdure.stores.redis.scripts import Desk
+from perdure.stores.redis.scripts import ScriptRunner
 from perdure.stores.redis.write import BATCH, Writer, restore
 from perdure.system.clock import SystemClock
 from perdure.system.urls import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Unpack
 
     from perdure.errors import PerdureError
-    from perdure.links.redis import Server
+    from perdure.links.redis import Ask, Server
     from perdure.model import (
         Append,
         Artifact,
@@ -75,15 +75,15 @@ class RedisStore:
             scripts=scripts.ALL,
             retry_for=retry_for,
             socket_timeout=socket_timeout,
-            greet=self._greet,
+            on_connect=self._on_connect,
         )
-        self._desk = Desk(self._link, prefix, clock or SystemClock(), changes_kept)
-        self._reader = Reader(self._desk)
-        self._writer = Writer(self._desk, wait_replicas, socket_timeout)
+        self._runner = ScriptRunner(self._link, prefix, clock or SystemClock(), changes_kept)
+        self._reader = Reader(self._runner)
+        self._writer = Writer(self._runner, wait_replicas, socket_timeout)
         self._server: Server | None = None
         self.id = self.epoch = ""
         try:
-            self._link.one(pack(b"PING"), patience=min(retry_for, OPENING))
+            self._link.one((b"PING",), patience=min(retry_for, OPENING))
         except BaseException:
             self._link.close()
             raise
@@ -91,21 +91,21 @@ class RedisStore:
         self.promise = promise_of(self._server, wait_replicas)
         warn_if_nothing_is_kept(self._server, self.url)
 
-    def _greet(self, ask: Callable[[bytes], Any]) -> None:
+    def _on_connect(self, ask: Ask) -> None:
         """On each new connection: is this a server to rely on, and still the store that was opened?"""
-        server = look_at(ask)
-        check(server, self.url)
-        prefix = self._desk.prefix
+        server = server_info(ask)
+        check_server(server, self.url)
+        prefix = self._runner.prefix
         if not self.id:
             id, epoch = os.urandom(16).hex().encode(), os.urandom(8).hex().encode()
-            format, self._desk.id = ask(scripts.OPEN.call(None, prefix, id, epoch))
+            format, self._runner.id = ask(scripts.OPEN.call(None, prefix, id, epoch))
             if format != FORMAT:
                 raise UnsupportedFormat(f"{self.url}: this store was written by a newer Perdure: upgrade this process")
         epoch = ask(
             scripts.LINEAGE.call(
                 None,
                 prefix,
-                self._desk.id,
+                self._runner.id,
                 server.life.encode(),
                 server.process.encode(),
                 b"1" if kept_by(server) == "always" else b"0",
@@ -115,12 +115,12 @@ class RedisStore:
             )
         )
         if type(epoch) is list:
-            raise self._desk.replaced()
-        self.id, self.epoch, self._server = self._desk.id.decode(), epoch.decode(), server
+            raise self._runner.replaced()
+        self.id, self.epoch, self._server = self._runner.id.decode(), epoch.decode(), server
 
     def live(self) -> RedisLive:
         """Carries pieces of answers on their way, in streams of their own."""
-        return RedisLive(self._desk)
+        return RedisLive(self._runner)
 
     # -- commits and inbox -------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class RedisStore:
     def restore(self, dump: Dump) -> None:
         """Put a dumped session into this store."""
         self._link.check()
-        restore(self._desk, dump)
+        restore(self._runner, dump)
 
     def renew_epoch(self) -> None:
         """Give the store a new epoch: cursors expire and every lease ends."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.errors import InvalidInput, OutcomeUnknown, PerdureError
-from perdure.links.redis import Lost, pack
+from perdure.links.redis import Lost
 from perdure.model import PACK, Landed, Lease, Status
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.stores.redis import scripts
 from perdure.stores.redis.format import (
     SHOWN,
@@ -33,8 +33,9 @@ from perdure.system import faults
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from perdure.links.redis import Command
     from perdure.model import Append, Dump, InboxEntry, Rewrite, Row
-    from perdure.stores.redis.scripts import Desk
+    from perdure.stores.redis.scripts import ScriptRunner
 
 BATCH = 512
 """Commits in one round trip at most."""
@@ -47,14 +48,14 @@ TRIES = 5
 class Writer:
     """The changes."""
 
-    def __init__(self, desk: Desk, wait_replicas: int, patience: float) -> None:
-        self._desk = desk
+    def __init__(self, runner: ScriptRunner, wait_replicas: int, patience: float) -> None:
+        self._runner = runner
         self._wait_for = wait_replicas
         # A write of its own comes first: the server waits for the replicas to have the last write of this connection,
         # and a commit that had landed already writes nothing.
         self._wait = (
-            pack(b"HINCRBY", b"%b:meta" % desk.prefix, b"waits", b"1"),
-            pack(b"WAIT", b"%d" % wait_replicas, b"%d" % (patience * 500)),
+            (b"HINCRBY", b"%b:meta" % runner.prefix, b"waits", b"1"),
+            (b"WAIT", b"%d" % wait_replicas, b"%d" % (patience * 500)),
         )
 
     # -- commits -----------------------------------------------------------------------------------
@@ -87,9 +88,9 @@ class Writer:
         waiting: Sequence[int],
         answers: list[Landed | PerdureError | None],
         freed: dict[str, bytes],
-    ) -> tuple[list[bytes], list[int]]:
-        now = self._desk.now()
-        commands: list[bytes] = []
+    ) -> tuple[list[Command], list[int]]:
+        now = self._runner.now()
+        commands: list[Command] = []
         places: list[int] = []
         for place in waiting:
             try:
@@ -104,7 +105,7 @@ class Writer:
 
     def _send(
         self,
-        commands: list[bytes],
+        commands: list[Command],
         places: list[int],
         items: Sequence[Append],
         answers: list[Landed | PerdureError | None],
@@ -113,7 +114,7 @@ class Writer:
             return []
         faults.point("redis.append.before_send")
         try:
-            replies = self._desk.link.many([*commands, *self._wait] if self._wait_for else commands)
+            replies = self._runner.link.many([*commands, *self._wait] if self._wait_for else commands)
         except Lost as lost:
             replies = lost.answers
             for n, place in enumerate(places):
@@ -122,9 +123,7 @@ class Writer:
             return replies[: len(commands)]
         faults.point("redis.append.after_send")
         if self._wait_for and not self._confirmed(replies[-1]):
-            said = (
-                f"{self._desk.url}: fewer than {self._wait_for} replicas have it by now, and a promotion could lose it"
-            )
+            said = f"{self._runner.url}: fewer than {self._wait_for} replicas have it: a promotion could lose it"
             for n, place in enumerate(places):
                 if replies[n] in (0, 1):
                     replies[n] = _unknown(items[place], said)
@@ -133,16 +132,16 @@ class Writer:
     def _confirmed(self, reply: Any) -> bool:
         return type(reply) is int and reply >= self._wait_for
 
-    def _commit(self, item: Append, now: bytes, freed: bytes) -> bytes:
+    def _commit(self, item: Append, now: bytes, freed: bytes) -> Command:
         # Written out in one piece: this is what every commit pays on top of the round trip.
-        id, branch, line, step, ttl, desk = item.id, item.branch, item.line, item.step, item.ttl, self._desk
+        id, branch, line, step, ttl, runner = item.id, item.branch, item.line, item.step, item.ttl, self._runner
         if not (0 <= line <= WHOLE and 0 <= step <= WHOLE and (ttl is None or 0 <= ttl <= LONGEST)):
             raise InvalidInput(f"a line or step is a number from 0 to 2**53, a TTL one up to {LONGEST} seconds")
         marked = mark(id, item.digest)
         return scripts.APPEND.call(
-            b"%b:s:%b" % (desk.prefix, item.session.encode()),
-            desk.prefix,
-            desk.id,
+            b"%b:s:%b" % (runner.prefix, item.session.encode()),
+            runner.prefix,
+            runner.id,
             now,
             branch.encode(),
             b"%d" % line,
@@ -159,7 +158,7 @@ class Writer:
             id.hex().encode(),
             row_tail(marked, shown_of(item), item.envelope, item.payload),
             names_value(item.blobs) if item.blobs else b"",
-            desk.kept,
+            runner.kept,
             freed,
             item.agent.encode(),
             item.error.encode(),
@@ -175,27 +174,27 @@ class Writer:
             return reply
         match reply[0]:
             case b"moved":
-                return verdicts.moved(item, self._desk.form.head(item.branch, reply[1]))
+                return rules.moved(item, self._runner.form.head(item.branch, reply[1]))
             case b"taken":
-                return verdicts.taken_place(
-                    item, self._desk.form.head(item.branch, reply[1] if len(reply) > 1 else None)
+                return rules.taken_place(
+                    item, self._runner.form.head(item.branch, reply[1] if len(reply) > 1 else None)
                 )
             case b"waiting":
-                head = self._desk.form.head(item.branch, reply[2] if len(reply) > 2 else None)
-                return verdicts.not_waiting(item, reply[1].decode(), head)
+                head = self._runner.form.head(item.branch, reply[2] if len(reply) > 2 else None)
+                return rules.not_waiting(item, reply[1].decode(), head)
             case b"digest":
-                return verdicts.other_digest(item)
+                return rules.other_digest(item)
             case _:
-                return self._desk.refused(reply, item.session)
+                return self._runner.refused(reply, item.session)
 
     # -- inbox -------------------------------------------------------------------------------------
 
     def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
         """Send inbox entries in one round trip."""
         answers: list[bool | PerdureError] = []
-        commands: list[bytes] = []
+        commands: list[Command] = []
         places: list[int] = []
-        now = self._desk.now()
+        now = self._runner.now()
         for entry in entries:
             answers.append(False)
             try:
@@ -203,7 +202,9 @@ class Writer:
                     raise InvalidInput("a digest has up to 255 bytes")
                 tail = entry_tail(entry._replace(taken=b""))
                 commands.append(
-                    self._desk.call(scripts.POST, entry.session, now, utf8(entry.key), digest_mark(entry.digest), tail)
+                    self._runner.call(
+                        scripts.POST, entry.session, now, utf8(entry.key), digest_mark(entry.digest), tail
+                    )
                 )
                 places.append(len(answers) - 1)
             except InvalidInput as error:
@@ -211,7 +212,7 @@ class Writer:
             except (OverflowError, msgspec.MsgspecError, TypeError) as error:
                 answers[-1] = InvalidInput(f"an inbox entry cannot be stored ({type(error).__name__})")
         try:
-            replies = self._desk.link.many(commands) if commands else []
+            replies = self._runner.link.many(commands) if commands else []
         except Lost as lost:
             missing = range(len(lost.answers), len(commands))
             replies = lost.answers + [lost if lost.may_be_done(n) else lost.problem for n in missing]
@@ -222,9 +223,9 @@ class Writer:
             elif type(reply) is int:
                 answers[place] = reply == 1
             elif reply[0] == b"used":
-                answers[place] = verdicts.other_post(entry.session, entry.key)
+                answers[place] = rules.other_post(entry.session, entry.key)
             else:
-                answers[place] = self._desk.refused(reply, entry.session)
+                answers[place] = self._runner.refused(reply, entry.session)
         return answers
 
     # -- leases ------------------------------------------------------------------------------------
@@ -233,21 +234,21 @@ class Writer:
         """Take the lease, or raise ``Busy``."""
         span, name = number(ttl, "the time of a lease in ms"), utf8(holder)
 
-        def call(op: bytes, freed: bytes) -> bytes:
+        def call(op: bytes, freed: bytes) -> Command:
             faults.point("redis.acquire.before_send")
-            return self._desk.call(scripts.ACQUIRE, session, self._desk.now(), name, span, freed, op)
+            return self._runner.call(scripts.ACQUIRE, session, self._runner.now(), name, span, freed, op)
 
         answer = self._past_the_dead(call)
         if answer[0] != b"held":
-            raise self._desk.refused(answer, session)
+            raise self._runner.refused(answer, session)
         return Lease(session, holder, int(answer[1]), answer[2] + ttl)
 
-    def _past_the_dead(self, call: Callable[[bytes, bytes], bytes]) -> Any:
+    def _past_the_dead(self, call: Callable[[bytes, bytes], Command]) -> Any:
         """Send a call that a lease may stand against; once more when its holder turns out to be dead."""
         op, freed = os.urandom(8).hex().encode(), b""
         answer: Any = None
         for _ in range(TRIES):
-            answer = self._desk.link.one(call(op, freed), writes=True)
+            answer = self._runner.link.one(call(op, freed), writes=True)
             dead = dead_holder(answer)
             if dead is None:
                 break
@@ -257,21 +258,21 @@ class Writer:
     def renew(self, leases: Sequence[Lease], ttl: int) -> list[bool]:
         """Extend the leases that are still current."""
         if not leases:
-            self._desk.link.check()
+            self._runner.link.check()
             return []
-        span, now = number(ttl, "the time of a lease in ms"), self._desk.now()
-        commands = [self._desk.call(scripts.RENEW, lease.session, now, b"%d" % lease.token, span) for lease in leases]
-        replies = self._desk.link.many(commands)
+        span, now = number(ttl, "the time of a lease in ms"), self._runner.now()
+        commands = [self._runner.call(scripts.RENEW, lease.session, now, b"%d" % lease.token, span) for lease in leases]
+        replies = self._runner.link.many(commands)
         for reply in replies:
             if isinstance(reply, PerdureError):
                 raise reply
             if refused := refusal(reply):
-                raise self._desk.refused(refused, "")
+                raise self._runner.refused(refused, "")
         return [reply == 1 for reply in replies]
 
     def release(self, lease: Lease) -> None:
         """Give the lease back if it is still current."""
-        self._desk.ask(scripts.RELEASE, lease.session, b"%d" % lease.token)
+        self._runner.ask(scripts.RELEASE, lease.session, b"%d" % lease.token)
 
     # -- maintenance -------------------------------------------------------------------------------
 
@@ -283,7 +284,7 @@ class Writer:
         put = [(a.kind, a.line, a.lo, a.hi) for a in change.put]
         about = packed((change.discard, put, change.thin, change.drop, change.needs))
         faults.point("redis.rewrite.before_send")
-        answer = self._desk.ask(
+        answer = self._runner.ask(
             scripts.REWRITE,
             change.session,
             b"",
@@ -299,16 +300,16 @@ class Writer:
         status = (Status.EXPIRED if reason == Status.EXPIRED else Status.CLOSED).value.encode()
         fence, why = b"" if token is None else b"%d" % token, utf8(reason or "deleted")
 
-        def call(op: bytes, freed: bytes) -> bytes:
+        def call(op: bytes, freed: bytes) -> Command:
             faults.point("redis.drop.before_send")
-            return self._desk.call(scripts.DROP, session, self._desk.now(), fence, freed, op, why, status)
+            return self._runner.call(scripts.DROP, session, self._runner.now(), fence, freed, op, why, status)
 
         if refused := refusal(self._past_the_dead(call)):
-            raise self._desk.refused(refused, session)
+            raise self._runner.refused(refused, session)
 
     def renew_epoch(self, epoch: str) -> None:
         """Set another epoch."""
-        self._desk.ask(scripts.EPOCH, None, epoch.encode())
+        self._runner.ask(scripts.EPOCH, None, epoch.encode())
 
 
 def _unknown(item: Append, why: str) -> OutcomeUnknown:
@@ -321,46 +322,46 @@ PIECE = 1 << 20
 """Bytes laid ready in one round trip, more or less."""
 
 
-def restore(desk: Desk, dump: Dump) -> None:
+def restore(runner: ScriptRunner, dump: Dump) -> None:
     """Write a dumped session; ``Conflict`` when one with checkpoints is there."""
     row = dump.row
-    desk.link.check()
-    stage = b"%b:stage:%b:" % (desk.prefix, os.urandom(8).hex().encode())
+    runner.link.check()
+    stage = b"%b:stage:%b:" % (runner.prefix, os.urandom(8).hex().encode())
     totals = {"bytes": 0}
-    commands, size = [_begin(desk, stage)], 0
+    commands, size = [_begin(runner, stage)], 0
     try:
         for command in _ready(dump, stage, totals):
             commands.append(command)
-            size += len(command)
+            size += sum(map(len, command))
             if size > PIECE:
-                _send(desk, commands)
+                _send(runner, commands)
                 commands, size = [], 0
-        _send(desk, commands)
-        answer = desk.ask(
+        _send(runner, commands)
+        answer = runner.ask(
             scripts.RESTORE,
             row.id,
-            desk.now(),
+            runner.now(),
             stage,
             os.urandom(8).hex().encode(),
             _about(dump, totals),
-            desk.kept,
+            runner.kept,
             *_fields(dump),
         )
     except BaseException:
-        _clear(desk, stage)
+        _clear(runner, stage)
         raise
     if there := refusal(answer):
-        _clear(desk, stage)
+        _clear(runner, stage)
         name, value = there[1:]
-        raise verdicts.has_checkpoints(row.id, None if name is None else desk.form.head(name.decode(), value))
+        raise rules.has_checkpoints(row.id, None if name is None else runner.form.head(name.decode(), value))
 
 
-def _begin(desk: Desk, stage: bytes) -> bytes:
+def _begin(runner: ScriptRunner, stage: bytes) -> Command:
     """Note what is being laid ready, after taking away what killed processes left behind long ago."""
-    stages, now = b"%b:stages" % desk.prefix, int(desk.link.one(pack(b"TIME"))[0])
-    for left in desk.link.one(pack(b"ZRANGEBYSCORE", stages, b"-inf", b"%d" % (now - LEFTOVER))):
-        _clear(desk, left)
-    return pack(b"ZADD", stages, b"%d" % now, stage)
+    stages, now = b"%b:stages" % runner.prefix, int(runner.link.one((b"TIME",))[0])
+    for left in runner.link.one((b"ZRANGEBYSCORE", stages, b"-inf", b"%d" % (now - LEFTOVER))):
+        _clear(runner, left)
+    return (b"ZADD", stages, b"%d" % now, stage)
 
 
 def _about(dump: Dump, totals: dict[str, int]) -> bytes:
@@ -396,34 +397,32 @@ def _fields(dump: Dump) -> Iterator[bytes]:
         yield b"%d" % step
 
 
-def _ready(dump: Dump, stage: bytes, totals: dict[str, int]) -> Iterator[bytes]:
+def _ready(dump: Dump, stage: bytes, totals: dict[str, int]) -> Iterator[Command]:
     """The commands that lay everything ready."""
     for place, (stored, projections) in enumerate(dump.rows):
         field = b"%d:%d" % (stored.line, stored.step)
         shown = _projected(stored, projections)
         value = b"+%d:" % place + row_tail(mark(stored.id, stored.digest), shown, stored.envelope, stored.payload)
         totals["bytes"] += len(value)
-        yield pack(b"HSET", stage + b"r", field, value)
+        yield (b"HSET", stage + b"r", field, value)
         branch, kind, status, at = shown[:4]
         change = ("branch", branch, "line", str(stored.line), "step", str(stored.step), "id", stored.id.hex())
-        yield pack(
-            b"ZADD", stage + b"o", b"%d" % place, packed((*change, "kind", kind, "status", status, "at", str(at)))
-        )
+        yield (b"ZADD", stage + b"o", b"%d" % place, packed((*change, "kind", kind, "status", status, "at", str(at))))
         if shown[8]:
-            yield pack(b"HSET", stage + b"l", b"%d" % stored.line, b"%d:%b" % (stored.step, utf8(branch)))
+            yield (b"HSET", stage + b"l", b"%d" % stored.line, b"%d:%b" % (stored.step, utf8(branch)))
         if shown[7]:
-            yield pack(b"HSET", stage + b"b", b"r:" + field, names_value(shown[7]))
+            yield (b"HSET", stage + b"b", b"r:" + field, names_value(shown[7]))
     for artifact in dump.artifacts:
         key = f"{artifact.kind}:{artifact.line:010}:{artifact.lo:016}".encode()
         value = artifact_value(artifact)
         totals["bytes"] += len(value)
-        yield pack(b"HSET", stage + b"a", key, value)
-        yield pack(b"ZADD", stage + b"x", b"0", b"%b:%016d" % (key, artifact.hi))
+        yield (b"HSET", stage + b"a", key, value)
+        yield (b"ZADD", stage + b"x", b"0", b"%b:%016d" % (key, artifact.hi))
         if artifact.blobs:
-            yield pack(b"HSET", stage + b"b", b"a:" + key, names_value(artifact.blobs))
+            yield (b"HSET", stage + b"b", b"a:" + key, names_value(artifact.blobs))
     for place, entry in enumerate(dump.inbox):
-        yield pack(b"ZADD", stage + b"k", b"%d" % place, (b"t" if entry.taken else b"w") + utf8(entry.key))
-        yield pack(b"HSET", stage + b"i", utf8(entry.key), entry_tail(entry))
+        yield (b"ZADD", stage + b"k", b"%d" % place, (b"t" if entry.taken else b"w") + utf8(entry.key))
+        yield (b"HSET", stage + b"i", utf8(entry.key), entry_tail(entry))
 
 
 def _projected(stored: Row, projections: dict[str, Any]) -> tuple[Any, ...]:
@@ -434,18 +433,18 @@ def _projected(stored: Row, projections: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(values[name] for name in SHOWN)
 
 
-def _send(desk: Desk, commands: list[bytes]) -> None:
-    for answer in desk.link.many(commands):
+def _send(runner: ScriptRunner, commands: list[Command]) -> None:
+    for answer in runner.link.many(commands):
         if isinstance(answer, PerdureError):
             raise answer
 
 
-def _clear(desk: Desk, stage: bytes) -> None:
+def _clear(runner: ScriptRunner, stage: bytes) -> None:
     """Take away what was laid ready; when that fails too, a later restore does it."""
     with suppress(PerdureError):
-        desk.link.many(
+        runner.link.many(
             [
-                pack(b"UNLINK", *[stage + part for part in (b"r", b"l", b"a", b"x", b"b", b"k", b"i", b"o")]),
-                pack(b"ZREM", b"%b:stages" % desk.prefix, stage),
+                (b"UNLINK", *[stage + part for part in (b"r", b"l", b"a", b"x", b"b", b"k", b"i", b"o")]),
+                (b"ZREM", b"%b:stages" % runner.prefix, stage),
             ]
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from perdure.errors import UnsupportedFormat
 from perdure.protocols import EVERY
 from perdure.stores.sqlite.board_queue import Queue, pick
-from perdure.stores.sqlite.board_workers import Crew
+from perdure.stores.sqlite.board_workers import Workers
 from perdure.stores.sqlite.driver import value_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SqliteBoard:
     def __init__(self, file: SqliteFile, clock: Clock, judge: LeaseJudge, number: Callable[[Cursor, str], int]) -> None:
         self._file = file
         self._queue = Queue(file.path, clock, judge, number)
-        self._crew = Crew(file.path, clock, self._queue)
+        self._workers = Workers(file.path, clock, self._queue)
         with file.read(brief=True) as cursor:
             found = value_of(cursor, _VERSION)
         if found is None:
@@ -71,7 +71,7 @@ class SqliteBoard:
             self._queue.promote(cursor, now)
             picked = pick(cursor, *asked)
             if picked:
-                self._crew.known(cursor, worker)
+                self._workers.known(cursor, worker)
             return self._queue.take(cursor, worker, picked, now)
 
         return self._file.write("board.claim", take, synced=False)
@@ -97,27 +97,27 @@ class SqliteBoard:
 
     def beat(self, row: WorkerRow) -> str:
         """Say that a worker lives; what a person wishes of it."""
-        return self._file.write("board.beat", lambda cursor: self._crew.beat(cursor, row), synced=False)
+        return self._file.write("board.beat", lambda cursor: self._workers.beat(cursor, row), synced=False)
 
     def leave(self, worker: str) -> None:
         """A worker goes: its row is removed, and what it still had is queued again, before all else."""
-        self._file.write("board.leave", lambda cursor: self._crew.leave(cursor, worker), synced=False)
+        self._file.write("board.leave", lambda cursor: self._workers.leave(cursor, worker), synced=False)
 
     def reap(self, dead_after: int) -> list[Work]:
         """Queue what silent workers had, before all else, and forget those workers; what they had."""
         with self._file.read(brief=True) as cursor:
-            if not self._crew.has_dead(cursor, dead_after):
+            if not self._workers.has_dead(cursor, dead_after):
                 return []
-        return self._file.write("board.reap", lambda cursor: self._crew.reap(cursor, dead_after), synced=False)
+        return self._file.write("board.reap", lambda cursor: self._workers.reap(cursor, dead_after), synced=False)
 
     def workers(self) -> list[WorkerRow]:
         """All workers that are known."""
         with self._file.read(brief=True) as cursor:
-            return self._crew.workers(cursor)
+            return self._workers.workers(cursor)
 
     def wish(self, worker: str | None, wish: str) -> int:
         """Tell a worker (None: all) what is wanted of it; how many were told."""
-        return self._file.write("board.wish", lambda cursor: self._crew.wish(cursor, worker, wish))
+        return self._file.write("board.wish", lambda cursor: self._workers.wish(cursor, worker, wish))
 
     # -- looking and steering --------------------------------------------------------------------------------------
 
@@ -154,15 +154,15 @@ class SqliteBoard:
         """Take or renew one of ``most`` places of that name, for ``ttl`` ms."""
         # Many may wait for a place, asking again and again: they do not take the writer's lock to hear no.
         with self._file.read(brief=True) as cursor:
-            if self._crew.is_full(cursor, name, holder, most):
+            if self._workers.is_full(cursor, name, holder, most):
                 return False
         return self._file.write(
-            "board.slot", lambda cursor: self._crew.slot(cursor, name, holder, most, ttl), synced=False
+            "board.slot", lambda cursor: self._workers.slot(cursor, name, holder, most, ttl), synced=False
         )
 
     def unslot(self, name: str, holder: str) -> None:
         """Give a place back."""
-        self._file.write("board.unslot", lambda cursor: self._crew.unslot(cursor, name, holder), synced=False)
+        self._file.write("board.unslot", lambda cursor: self._workers.unslot(cursor, name, holder), synced=False)
 
 
 def _make(cursor: Cursor) -> None:

@@ -1,7 +1,7 @@
 """The sessions on the board: how they are put there, queued, taken and put down. Inside the caller's transactions.
 
-How a session gets its place in the queue is a trigger of the tables (see sql/sqlite_board.sql): here a session is
-only touched, and stands in the queue as soon as nothing is against it. Which ones are next is in _sqlite_board_pick.
+How a session gets its place in the queue is a trigger of the tables (see sql/board.sql): here a session is only
+touched, and stands in the queue as soon as nothing is against it. Which ones are next is decided by ``pick``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,10 @@ from perdure.stores.sqlite.driver import value_of
 from perdure.stores.sqlite.read import Checks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from perdure.stores.sqlite.driver import Cursor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.protocols import Clock, Filter, NewWork, Rest
     from perdure.stores.lease_clock import LeaseJudge
-
-    # MOVED
     from perdure.stores.sqlite.driver import Cursor
 
 AT_ONCE = 1000
@@ -56,13 +49,13 @@ _PUT = (
 )
 _DUE = "due <= ? and rank is null and worker = '' and parked = '' and paused = 0"
 _TAKE = (
-    "update fleet_work set worker = ?, since = ?, tries = tries + 1, touched = 0, rank = null, due = null, shun = ''"
-    " where no = ?"
+    "update fleet_work set worker = ?, since = ?, tries = tries + 1, touched = 0, rank = null, due = null,"
+    " avoid_version = '' where no = ?"
 )
 _NEVER = (1 << 63) - 1
 # What fell due during the run and still waits is due at once; what had fallen due before it was seen and left.
 _REST = (
-    "update fleet_work set worker = '', since = 0, step = max(step, ?), parked = ?, shun = ?,"
+    "update fleet_work set worker = '', since = 0, step = max(step, ?), parked = ?, avoid_version = ?,"
     " tries = case ? when 0 then 0 when 1 then tries else max(tries - 1, 0) end,"
     f" touched = touched or ?, due = nullif(min(coalesce(?, {_NEVER}), coalesce(due, {_NEVER}),"
     f" coalesce((select min(at) from inbox where inbox.no = fleet_work.no and taken is null"
@@ -93,8 +86,8 @@ _CHANGES = {
     "unpause": "update fleet_work set paused = 0 where paused <> 0",
     # What a version cannot go on with stands in a lane of its own, which it leaves.
     "retry": (
-        "update fleet_work set parked = '', tries = 0, shun = '', rank = null, touched = 1"
-        " where (parked <> '' or shun <> '')"
+        "update fleet_work set parked = '', tries = 0, avoid_version = '', rank = null, touched = 1"
+        " where (parked <> '' or avoid_version <> '')"
     ),
     "forget": "delete from fleet_work where true",
 }
@@ -170,10 +163,11 @@ class Queue(Checks):
         cursor.executemany(
             _REST,
             [
-                (i.step, i.park, i.shun, 2 if i.uncounted else int(i.failed), i.again, i.due, i.session, worker)
+                (i.step, i.park, i.avoid_version, 2 if i.uncounted else int(i.failed), i.again, i.due, i.session,
+                 worker)
                 for i in items
             ],
-        )
+        )  # fmt: skip
 
     def got(self, cursor: Cursor, worker: str, session: str, step: int) -> int:
         """Note how far a session has come; its tries there."""
@@ -198,7 +192,7 @@ class Queue(Checks):
 
     def _front(self, cursor: Cursor, agent: str, priority: int) -> int:
         sql = (
-            "select rank from fleet_work where agent = ? and shun = '' and priority = ? and rank is not null"
+            "select rank from fleet_work where agent = ? and avoid_version = '' and priority = ? and rank is not null"
             " order by rank limit 1"
         )
         front = value_of(cursor, sql, (agent, priority))
@@ -244,13 +238,16 @@ class Queue(Checks):
         Otherwise all that had gathered there would go before everybody else, whoever owns it.
         """
         reached = value_of(cursor, "select reached from fleet_place")
-        sql = "select shun, priority, min(rank) from fleet_work where agent = ? and rank is not null group by 1, 2"
-        for shun, priority, front in cursor.execute(sql, (agent,)).fetchall():
+        sql = (
+            "select avoid_version, priority, min(rank) from fleet_work where agent = ? and rank is not null"
+            " group by 1, 2"
+        )
+        for avoid_version, priority, front in cursor.execute(sql, (agent,)).fetchall():
             if reached - front > APART:
                 cursor.execute(
-                    "update fleet_work set rank = rank + ? where agent = ? and shun = ? and priority = ?"
+                    "update fleet_work set rank = rank + ? where agent = ? and avoid_version = ? and priority = ?"
                     " and rank is not null",
-                    (reached - front, agent, shun, priority),
+                    (reached - front, agent, avoid_version, priority),
                 )
 
     def _works(self, found: Iterable[Any]) -> list[Work]:
@@ -283,19 +280,19 @@ NEAR = 64
 _LOWEST = -(1 << 63)
 
 HELD = "select agent from fleet_holds order by 1"
-_FIRST_LANE = "select min(shun) from fleet_work where agent = ? and rank is not null"
-_NEXT_LANE = f"{_FIRST_LANE} and shun > ?"
+_FIRST_LANE = "select min(avoid_version) from fleet_work where agent = ? and rank is not null"
+_NEXT_LANE = f"{_FIRST_LANE} and avoid_version > ?"
 _FIRST = (
-    "select -priority, rank, no, owner from fleet_work where agent = ? and shun = ? and rank is not null"
+    "select -priority, rank, no, owner from fleet_work where agent = ? and avoid_version = ? and rank is not null"
     " order by priority desc, rank limit ?"
 )
 _NEXT_OWNER = (
-    "select priority, owner from fleet_work where agent = ? and shun = ? and rank is not null"
+    "select priority, owner from fleet_work where agent = ? and avoid_version = ? and rank is not null"
     " and (priority, owner) > (?, ?) order by priority, owner limit 1"
 )
 _OF_OWNER = (
-    "select -priority, rank, no, owner from fleet_work where agent = ? and shun = ? and priority = ? and owner = ?"
-    " and rank is not null order by rank limit ?"
+    "select -priority, rank, no, owner from fleet_work where agent = ? and avoid_version = ? and priority = ?"
+    " and owner = ? and rank is not null order by rank limit ?"
 )
 
 
@@ -317,18 +314,18 @@ def pick(cursor: Cursor, agents: Sequence[str], count: int, per_owner: int | Non
     held = {agent for (agent,) in cursor.execute(HELD).fetchall()}
     found: list[Picked] = []
     for agent in set(agents) - held:
-        for shun in _shuns(cursor, agent):
-            if not shun or shun != version:
-                found += _first_of(cursor, (agent, shun), count, room)
+        for avoid_version in _avoided_versions(cursor, agent):
+            if not avoid_version or avoid_version != version:
+                found += _first_of(cursor, (agent, avoid_version), count, room)
     return room.admitted(sorted(found), count)
 
 
-def _shuns(cursor: Cursor, agent: str) -> Iterator[str]:
-    """What the lanes of an agent shun; "" is nothing, and nearly always the only one."""
-    shun = value_of(cursor, _FIRST_LANE, (agent,))
-    while shun is not None:
-        yield shun
-        shun = value_of(cursor, _NEXT_LANE, (agent, shun))
+def _avoided_versions(cursor: Cursor, agent: str) -> Iterator[str]:
+    """The versions that lanes of an agent avoid; "" is none, and nearly always the only one."""
+    avoid_version = value_of(cursor, _FIRST_LANE, (agent,))
+    while avoid_version is not None:
+        yield avoid_version
+        avoid_version = value_of(cursor, _NEXT_LANE, (agent, avoid_version))
 
 
 class _Room:

@@ -43,7 +43,7 @@ _LOST = (
 _HELD_PLACE = "boot = ? and until > ?"
 
 
-class Crew(Checks):
+class Workers(Checks):
     """The workers."""
 
     def __init__(self, path: str, clock: Clock, queue: Queue) -> None:

@@ -21,15 +21,9 @@ from perdure.stores.sqlite.tables import make_file, prepare
 from perdure.system import faults
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import apsw
-
-if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from perdure.model import Append
-    # MOVED
 
 T = TypeVar("T")
 

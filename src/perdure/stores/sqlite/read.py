@@ -22,7 +22,7 @@ from perdure.model import (
     SessionRow,
     Span,
 )
-from perdure.stores import rules as verdicts
+from perdure.stores import rules
 from perdure.stores.cursors import resume
 from perdure.stores.lease_clock import StoredLease
 from perdure.stores.sqlite.driver import value_of
@@ -132,12 +132,12 @@ class Reader(Checks):
     def _present(self, cursor: Cursor, session: str) -> int:
         found = cursor.execute("select no, reason, lines from sessions where id = ?", (session,)).fetchone()
         if not found:
-            raise verdicts.no_session(session)
+            raise rules.no_session(session)
         no, reason, lines = self.whole(found[0]), self.text(found[1]), self.whole(found[2])
         if reason:
-            raise verdicts.gone(session, reason)
+            raise rules.gone(session, reason)
         if not lines:
-            raise verdicts.no_session(session)
+            raise rules.no_session(session)
         return no
 
     def _session(self, cursor: Cursor, values: Any) -> SessionRow:
@@ -213,8 +213,8 @@ class Reader(Checks):
                 cursor, no, "kind = ? and line = ? and lo <= ? and hi > ?", (ANCHOR, line, at, at)
             )
             for anchor in anchors:
-                raise verdicts.retained(session, line, at, anchor.lo, anchor.hi)
-            raise verdicts.no_step(session, line, at, last)
+                raise rules.retained(session, line, at, anchor.lo, anchor.hi)
+            raise rules.no_step(session, line, at, last)
         packs = self._packs(cursor, no, [*_thin_spans(rows), *(base.refs if base and refs else ())])
         return Bundle(base, tuple(rows), packs, last)
 
@@ -239,7 +239,7 @@ class Reader(Checks):
             anchor = "select max(hi) from artifacts where no = ? and kind = ? and line = ?"
             last = value_of(cursor, anchor, (no, ANCHOR, line))
         if last is None:
-            raise verdicts.no_line(session, line)
+            raise rules.no_line(session, line)
         return self.whole(last)
 
     def _steps(self, cursor: Cursor, no: int, line: int, lo: int, hi: int) -> list[Row]:
@@ -363,9 +363,9 @@ class Reader(Checks):
         """A whole session."""
         row = self.look(cursor, session)
         if row is None:
-            raise verdicts.no_session(session)
+            raise rules.no_session(session)
         if row.reason:
-            raise verdicts.gone(session, row.reason)
+            raise rules.gone(session, row.reason)
         no = self.number(cursor, session)
         rows: list[tuple[Row, dict[str, Any]]] = []
         columns = "branch, kind, status, at, tool, error, takes, blobs, starts"

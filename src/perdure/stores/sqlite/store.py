@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from perdure.errors import InvalidInput, Misuse, PerdureError, Poisoned, StoreFull, Unavailable
+from perdure.errors import InvalidInput
 from perdure.model import Lease, Promise, Usage
+from perdure.stores import batches
 from perdure.stores.lease_clock import LeaseJudge
 from perdure.stores.listing import Asked
 from perdure.stores.live import FolderLive
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Unpack
 
+    from perdure.errors import PerdureError
     from perdure.model import (
         Append,
         Artifact,
@@ -108,41 +110,20 @@ class SqliteStore:
 
     def append(self, batch: Sequence[Append]) -> list[Landed | PerdureError]:
         """Make a batch durable in as few transactions as possible; see the protocol for the rules."""
-        if len(batch) <= BATCH:
-            return _filled(self._append_or_split(batch, first=True), len(batch))
-        answers: list[Landed | PerdureError] = []
-        for start in range(0, len(batch), BATCH):
-            answers += self._append_or_split(batch[start : start + BATCH], first=not answers)
-            if len(answers) < min(start + BATCH, len(batch)):
-                break
-        return _filled(answers, len(batch))
+        self._file.check()
 
-    def _append_or_split(self, items: Sequence[Append], *, first: bool) -> list[Landed | PerdureError]:
-        """One transaction; when something fails in it, one per item, up to an error of the store's own."""
-        try:
+        def transact(items: Sequence[Append]) -> list[Landed | PerdureError]:
             return self._file.write("append", lambda cursor: self._writer.append(cursor, items), items)
-        except PerdureError as error:
-            if _is_final(error) and first:
-                raise
-            if _is_final(error) or len(items) == 1:
-                return [error]
-        answers: list[Landed | PerdureError] = []
-        for item in items:
-            answers += self._append_or_split([item], first=first and not answers)
-            if isinstance(answers[-1], PerdureError) and _is_final(answers[-1]):
-                break
-        return answers
+
+        return batches.append(batch, BATCH, transact)
 
     def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
         """Put entries into inboxes, in one transaction; one by one when that fails."""
-        try:
+
+        def transact(entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
             return self._file.write("post", lambda cursor: self._writer.post(cursor, entries))
-        except PerdureError as error:
-            if _is_final(error):
-                raise
-            if len(entries) <= 1:
-                return [error]
-        return [answer for entry in entries for answer in self.post([entry])]
+
+        return batches.post(entries, transact)
 
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
@@ -257,15 +238,3 @@ class SqliteStore:
     def close(self) -> None:
         """Close all connections."""
         self._file.close()
-
-
-def _is_final(error: PerdureError) -> bool:
-    """Whether an error is the store's own, so that trying the next item could only fail again."""
-    return isinstance(error, (Misuse, Poisoned)) or (
-        isinstance(error, Unavailable) and not isinstance(error, StoreFull)
-    )
-
-
-def _filled(answers: list[Landed | PerdureError], length: int) -> list[Landed | PerdureError]:
-    """The error that stopped a batch also answers all items behind it."""
-    return answers if len(answers) == length else answers + answers[-1:] * (length - len(answers))

@@ -16,7 +16,7 @@ from perdure.system.disk import warn_if_network
 if TYPE_CHECKING:
     from perdure.stores.sqlite.driver import Cursor
 
-VERSION = 2
+VERSION = 1
 APPLICATION = 0x50524452
 """Stands in the file's header ("PRDR"): tells our databases from others."""
 

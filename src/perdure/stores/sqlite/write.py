@@ -9,8 +9,8 @@ import apsw
 
 from perdure.errors import InvalidInput, PerdureError
 from perdure.model import MAIN, Head, Landed, Status
-from perdure.stores import rules as verdicts
-from perdure.stores.rules import restored_row, speaks
+from perdure.stores import rules
+from perdure.stores.rules import restored_row, sets_session_status
 from perdure.stores.sqlite.driver import value_of
 from perdure.stores.sqlite.read import NEWEST
 from perdure.system import faults
@@ -65,7 +65,7 @@ class Writer:
     def _append(self, cursor: Cursor, item: Append) -> Landed | PerdureError:
         found = cursor.execute(_STATE, (item.session,)).fetchone()
         no, owner, lines, reason, *place, holder, token, until, span, boot = found or _NO_STATE
-        tells = speaks(item.branch, place[2] is not None)
+        tells = sets_session_status(item.branch, place[2] is not None)
         if item.branch != MAIN:
             place = cursor.execute(_HEAD, (no, item.branch)).fetchone() or (None, None, None)
         stored, lines = self._reader.lease(holder, token, until, span, boot), self._reader.whole(lines)
@@ -73,14 +73,14 @@ class Writer:
         # A commit whose own parent is the head has not landed; any other may have, and that comes first.
         if head != item.expect and (landed := _landed(cursor, no, item)):
             return landed
-        if refused := verdicts.fenced(item.session, item.token, stored, self._judge):
+        if refused := rules.fenced(item.session, item.token, stored, self._judge):
             return refused
         if head != item.expect:
-            return verdicts.moved(item, _head(item, place))
+            return rules.moved(item, _head(item, place))
         if item.starts and item.line < lines:
-            return _landed(cursor, no, item) or verdicts.taken_place(item, _head(item, place))
+            return _landed(cursor, no, item) or rules.taken_place(item, _head(item, place))
         if item.takes and (missing := _not_waiting(cursor, no, item.takes)) is not None:
-            return verdicts.not_waiting(item, missing, _head(item, place))
+            return rules.not_waiting(item, missing, _head(item, place))
         wall = self._clock.wall()
         if no is None:
             no = self._insert_session(cursor, item.session, wall)
@@ -99,7 +99,7 @@ class Writer:
             if landed := _landed(cursor, no, item):
                 return landed
             if _is_place_taken(cursor, no, item):
-                return verdicts.taken_place(item, _head(item, place))
+                return rules.taken_place(item, _head(item, place))
             # What SQLite says here names the column and the type, not the value.
             what = f"session {item.session!r}: a field of the commit has the wrong type ({error})"
             raise InvalidInput(what) from error
@@ -152,7 +152,7 @@ class Writer:
             known = value_of(cursor, sql, (no, entry.key))
             if known is not None:
                 same = known == entry.digest
-                answers.append(False if same else verdicts.other_post(entry.session, entry.key))
+                answers.append(False if same else rules.other_post(entry.session, entry.key))
                 continue
             faults.point("sqlite.post.before_insert")
             cursor.execute(
@@ -213,7 +213,7 @@ class Writer:
             return False
         no = self._reader.whole(found[0])
         if change.token is not None:
-            refused = verdicts.fenced(change.session, change.token, self._lease(cursor, no), self._judge)
+            refused = rules.fenced(change.session, change.token, self._lease(cursor, no), self._judge)
             if refused:
                 raise refused
         if not all(_all_full(cursor, no, span) for span in change.thin):
@@ -236,8 +236,8 @@ class Writer:
         """Delete a session, leaving its tombstone."""
         no = self._reader.number(cursor, session)
         if no is None:
-            raise verdicts.no_session(session)
-        if refused := verdicts.fenced(session, token, self._lease(cursor, no), self._judge):
+            raise rules.no_session(session)
+        if refused := rules.fenced(session, token, self._lease(cursor, no), self._judge):
             raise refused
         faults.point("sqlite.drop.before_insert")
         _delete_commits(cursor, "no = ?", (no,))
@@ -262,7 +262,7 @@ class Writer:
         row = restored_row(dump)
         no = self.number(cursor, row.id)
         if value_of(cursor, "select lines from sessions where no = ?", (no,)):
-            raise verdicts.has_checkpoints(row.id, next(iter(self._reader.heads(cursor, no)), None))
+            raise rules.has_checkpoints(row.id, next(iter(self._reader.heads(cursor, no)), None))
         for stored, projections in dump.rows:
             cursor.execute(_INSERT, _restored(no, stored, projections))
         cursor.executemany(_BRANCH, [(no, *head) for head in row.heads if head.branch != MAIN])
@@ -304,7 +304,7 @@ def _landed(cursor: Cursor, no: int | None, item: Append) -> Landed | PerdureErr
     digest = value_of(cursor, sql, (no, item.line, item.step, item.id))
     if digest is None:
         return None
-    return Landed(item.id, again=True) if digest == item.digest else verdicts.other_digest(item)
+    return Landed(item.id, again=True) if digest == item.digest else rules.other_digest(item)
 
 
 def _is_place_taken(cursor: Cursor, no: int, item: Append) -> bool:

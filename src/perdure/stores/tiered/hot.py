@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from perdure.model import SNAPSHOT, Artifact, Row
-from perdure.stores.tiered.link import Broken, Link, Refused, maker
+from perdure.stores.tiered.link import Broken, Link, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,10 @@ class Hot:
     """The connection, the queue and the thread that works it off."""
 
     def __init__(self, url: str, *, timeout: float, ttl: float, most: int) -> None:
-        self._make = maker(url, timeout)
+        # Imported with the first tier: whoever only imports this module need not have the driver.
+        from perdure.links.redis import connection_maker
+
+        self._make = connection_maker(url, timeout)
         self._timeout = timeout
         self._ttl = str(int(ttl * 1000)).encode()
         self._most = most

@@ -24,15 +24,15 @@ create table $schema.perdure_fleet_work (
     agent text collate "C" not null,
     owner text collate "C" not null default '',
     worker text collate "C" not null default '',
-    shun text collate "C" not null default '',
+    avoid_version text collate "C" not null default '',
     parked text not null default ''
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 -- A lane is what the same workers can claim, at a priority. Its queue, and each owner's part in it.
-create index perdure_fleet_work_lane on $schema.perdure_fleet_work (agent, shun, priority desc, rank, turn)
+create index perdure_fleet_work_lane on $schema.perdure_fleet_work (agent, avoid_version, priority desc, rank, turn)
     where rank is not null;
-create index perdure_fleet_work_owner on $schema.perdure_fleet_work (agent, shun, priority, owner, rank)
+create index perdure_fleet_work_owner on $schema.perdure_fleet_work (agent, avoid_version, priority, owner, rank)
     where rank is not null;
-create index perdure_fleet_work_shun on $schema.perdure_fleet_work (agent, shun) where rank is not null and shun <> '';
+create index perdure_fleet_work_avoid on $schema.perdure_fleet_work (agent, avoid_version) where rank is not null and avoid_version <> '';
 create index perdure_fleet_work_due on $schema.perdure_fleet_work (due)
     where due is not null and rank is null and worker = '' and parked = '' and not paused;
 create index perdure_fleet_work_busy on $schema.perdure_fleet_work (worker, owner) where worker <> '';
@@ -78,11 +78,11 @@ create function $schema.perdure_fleet_turn() returns bigint language sql volatil
 return (extract(epoch from clock_timestamp()) * 1000000)::bigint;
 
 -- The lowest rank of a lane; where the queue has come to when the lane is empty.
-create function $schema.perdure_fleet_front(p_agent text, p_shun text, p_priority integer) returns bigint
+create function $schema.perdure_fleet_front(p_agent text, p_avoid_version text, p_priority integer) returns bigint
 language sql volatile
 return coalesce(
     (select w.rank from $schema.perdure_fleet_work w
-     where w.agent = p_agent and w.shun = p_shun and w.priority = p_priority and w.rank is not null
+     where w.agent = p_agent and w.avoid_version = p_avoid_version and w.priority = p_priority and w.rank is not null
      order by w.rank limit 1),
     (select p.reached from $schema.perdure_fleet_place p where p.priority = p_priority),
     0);
@@ -98,13 +98,13 @@ begin
     new.rank := greatest(
         1 + coalesce(
             (select w.rank from $schema.perdure_fleet_work w
-             where w.agent = new.agent and w.shun = new.shun and w.priority = new.priority and w.rank is not null
+             where w.agent = new.agent and w.avoid_version = new.avoid_version and w.priority = new.priority and w.rank is not null
                 and w.tries = 0
              order by w.rank limit 1),
             (select p.reached from $schema.perdure_fleet_place p where p.priority = new.priority),
             0),
         (select w.rank + 2 from $schema.perdure_fleet_work w
-         where w.agent = new.agent and w.shun = new.shun and w.priority = new.priority and w.owner = new.owner
+         where w.agent = new.agent and w.avoid_version = new.avoid_version and w.priority = new.priority and w.owner = new.owner
             and w.rank is not null
          order by w.rank desc limit 1));
     return new;
@@ -129,7 +129,7 @@ begin
         update $schema.perdure_fleet_work w set touched = w.rank is null where w.session = v_session;
     else
         update $schema.perdure_fleet_work w
-        set touched = w.rank is null or w.shun <> '', rank = case when w.shun = '' then w.rank end, shun = ''
+        set touched = w.rank is null or w.avoid_version <> '', rank = case when w.avoid_version = '' then w.rank end, avoid_version = ''
         where w.session = v_session;
     end if;
     return null;

@@ -80,7 +80,7 @@ declare
     v_reach bigint := p_count * 2 + 50;
     v_seen bigint;
     v_agents text[];
-    v_shuns text[];
+    v_avoided text[];
     v_owners text[] := '{}';
     v_busy bigint[] := '{}';
     v_full text[] := '{}';
@@ -107,12 +107,12 @@ begin
             group by w.owner) as f;
         v_full := array(select f.owner from unnest(v_owners, v_busy) as f (owner, busy) where f.busy >= p_per_owner);
     end if;
-    select array_agg(l.agent), array_agg(l.shun) into v_agents, v_shuns
+    select array_agg(l.agent), array_agg(l.avoid_version) into v_agents, v_avoided
     from (
-        select a.agent, '' as shun from unnest(p_agents) as a (agent)
+        select a.agent, '' as avoid_version from unnest(p_agents) as a (agent)
         union all
-        select distinct w.agent, w.shun from $schema.perdure_fleet_work w
-        where w.agent = any (p_agents) and w.shun <> '' and w.shun <> p_version and w.rank is not null) as l
+        select distinct w.agent, w.avoid_version from $schema.perdure_fleet_work w
+        where w.agent = any (p_agents) and w.avoid_version <> '' and w.avoid_version <> p_version and w.rank is not null) as l
     where not exists (select from $schema.perdure_fleet_held h where h.agent = l.agent);
     while v_left > 0 loop
         -- The next ones of each lane, looked at without locks and by an index each; then the best of them.
@@ -122,9 +122,9 @@ begin
         from (
             select c.session, c.owner,
                 row_number() over (partition by c.owner order by c.priority desc, c.rank, c.turn) as nth
-            from unnest(v_agents, v_shuns) as lane (agent, shun), lateral (
+            from unnest(v_agents, v_avoided) as lane (agent, avoid_version), lateral (
                 select w.session, w.owner, w.priority, w.rank, w.turn from $schema.perdure_fleet_work w
-                where w.agent = lane.agent and w.shun = lane.shun and w.rank is not null
+                where w.agent = lane.agent and w.avoid_version = lane.avoid_version and w.rank is not null
                     and not w.owner = any (v_full)
                 order by w.priority desc, w.rank, w.turn limit v_reach) as c
             order by c.priority desc, c.rank, c.turn limit v_reach) as n
@@ -148,7 +148,7 @@ begin
             order by w.priority desc, w.rank, w.turn limit v_left for update skip locked) as m;
         update $schema.perdure_fleet_work w
         set worker = p_worker, since = p_now, claim = p_claim, tries = w.tries + 1, rank = null, due = null,
-            shun = '', touched = false
+            avoid_version = '', touched = false
         where w.session = any (v_mine);
         perform $schema.perdure_fleet_reached(r.priority, max(r.rank))
         from unnest(v_priority, v_rank) as r (priority, rank) group by r.priority;
@@ -166,19 +166,19 @@ $body$;
 -- count that came after it was claimed: the others it has seen.
 create function $schema.perdure_fleet_rest(
     p_worker text, p_session text[], p_step bigint[], p_again boolean[], p_due bigint[], p_failed boolean[],
-    p_shun text[], p_park text[]
+    p_avoid_version text[], p_park text[]
 ) returns void language plpgsql volatile as $body$
 begin
     perform 1 from $schema.perdure_fleet_work w
     where w.session = any (p_session) and w.worker = p_worker order by w.session for update;
     update $schema.perdure_fleet_work w
-    set worker = '', since = 0, step = greatest(w.step, r.step), shun = r.shun, parked = r.park,
+    set worker = '', since = 0, step = greatest(w.step, r.step), avoid_version = r.avoid_version, parked = r.park,
         tries = case when r.failed is null then greatest(w.tries - 1, 0) when r.failed then w.tries else 0 end, touched = w.touched or r.again,
         due = least(r.due, w.due, (
             select min(i.at) from $schema.perdure_session s join $schema.perdure_inbox i on i.no = s.no
             where s.id = w.session and i.taken is null and i.kind in ('wake', 'cron') and i.at > w.since))
-    from unnest(p_session, p_step, p_again, p_due, p_failed, p_shun, p_park)
-        as r (session, step, again, due, failed, shun, park)
+    from unnest(p_session, p_step, p_again, p_due, p_failed, p_avoid_version, p_park)
+        as r (session, step, again, due, failed, avoid_version, park)
     where w.session = r.session and w.worker = p_worker;
 end
 $body$;
@@ -192,7 +192,7 @@ begin
         where w.worker = any (p_workers) and w.worker <> '' order by w.session for update;
     update $schema.perdure_fleet_work w
     set worker = '', since = 0, touched = w.paused, turn = $schema.perdure_fleet_turn(),
-        rank = case when not w.paused then $schema.perdure_fleet_front(w.agent, w.shun, w.priority) - 1 end
+        rank = case when not w.paused then $schema.perdure_fleet_front(w.agent, w.avoid_version, w.priority) - 1 end
     where w.worker = any (p_workers) and w.worker <> '';
 end
 $body$;
@@ -204,16 +204,16 @@ declare
     lane record;
 begin
     for lane in
-        select w.shun, w.priority, p.reached - min(w.rank) as behind
+        select w.avoid_version, w.priority, p.reached - min(w.rank) as behind
         from $schema.perdure_fleet_work w join $schema.perdure_fleet_place p on p.priority = w.priority
         where w.agent = p_agent and w.rank is not null
-        group by w.shun, w.priority, p.reached having p.reached - min(w.rank) > 100
+        group by w.avoid_version, w.priority, p.reached having p.reached - min(w.rank) > 100
     loop
         perform 1 from $schema.perdure_fleet_work w
-        where w.agent = p_agent and w.shun = lane.shun and w.priority = lane.priority and w.rank is not null
+        where w.agent = p_agent and w.avoid_version = lane.avoid_version and w.priority = lane.priority and w.rank is not null
         order by w.session for update;
         update $schema.perdure_fleet_work w set rank = w.rank + lane.behind
-        where w.agent = p_agent and w.shun = lane.shun and w.priority = lane.priority and w.rank is not null;
+        where w.agent = p_agent and w.avoid_version = lane.avoid_version and w.priority = lane.priority and w.rank is not null;
     end loop;
 end
 $body$;

@@ -38,7 +38,9 @@ create table $schema.perdure_session (
     head bytea,
     id text collate "C" primary key,
     owner text collate "C" not null default '',
-    status text not null,
+    agent text collate "C" not null default '',    -- who works on it
+    status text not null,               -- as the branch "main" has it, and so the error
+    error text not null default '',
     holder text not null default '',
     reason text not null default ''
 ) with (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);

@@ -15,9 +15,9 @@ create function $schema.perdure_append_one(
     p_session text, p_branch text, p_line bigint, p_step bigint, p_id bytea, p_expect bytea, p_digest bytea,
     p_envelope bytea, p_payload bytea, p_token bigint, p_starts boolean, p_owner text, p_status text, p_kind text,
     p_at bigint, p_ttl bigint, p_takes jsonb, p_blobs jsonb, p_tool text, p_error text, p_run text,
-    p_effect text, p_approval text,
+    p_effect text, p_approval text, p_agent text,
     out code text, out head_line integer, out head_step integer, out head_id bytea,
-    out who text, out number bigint, out until bigint
+    out detail text, out number bigint, out until bigint
 ) language plpgsql volatile as $body$
 declare
     v_wall bigint := coalesce(p_wall, $schema.perdure_now());
@@ -40,6 +40,7 @@ begin
     if p_branch = 'main' and not p_starts and p_takes is null and p_expect is not null then
         update $schema.perdure_session t
         set status = p_status, updated = v_wall, expires = v_wall + p_ttl * 1000,
+            agent = coalesce(p_agent, t.agent), error = coalesce(p_error, ''),
             until = case when p_token is null then t.until else v_mono + t.span end,
             step = p_step, head = p_id, pos = greatest(t.pos, v_xid),
             rows = t.rows + 1, bytes = t.bytes + v_size
@@ -72,7 +73,7 @@ begin
             return;
         elsif p_takes is not null then
             code := 'w';
-            who := p_takes ->> 0;
+            detail := p_takes ->> 0;
             return;
         end if;
         insert into $schema.perdure_session (id, status, created, updated)
@@ -97,7 +98,7 @@ begin
     if p_token is null then
         if s.holder <> '' and s.until > v_mono and not s.token = any (p_dead) then
             code := 'b';
-            who := s.holder;
+            detail := s.holder;
             number := s.token;
             until := v_wall + s.until - v_mono;
             return;
@@ -115,7 +116,7 @@ begin
         return;
     end if;
     if p_takes is not null then
-        select k.key into who
+        select k.key into detail
         from (select e.key, e.n, row_number() over (partition by e.key order by e.n) as again
               from jsonb_array_elements_text(p_takes) with ordinality as e (key, n)) k
         where k.again > 1 or not exists (
@@ -137,7 +138,11 @@ begin
         p_envelope, p_payload, nullif(v_xid, v_pos),
         p_tool, p_error, p_run, p_effect, p_approval, p_takes, p_blobs);
     update $schema.perdure_session t
-    set owner = p_owner, status = p_status, updated = v_wall, expires = v_wall + p_ttl * 1000,
+    set owner = p_owner, updated = v_wall, expires = v_wall + p_ttl * 1000,
+        -- Where a session stands is what "main" says; only while there is none, any branch does.
+        status = case when p_branch = 'main' or t.head is null then p_status else t.status end,
+        agent = case when p_branch = 'main' or t.head is null then coalesce(p_agent, t.agent) else t.agent end,
+        error = case when p_branch = 'main' or t.head is null then coalesce(p_error, '') else t.error end,
         created = case when s.reason <> '' or s.lines = 0 then v_wall else t.created end, reason = '',
         until = case when p_token is null then t.until else v_mono + t.span end,
         lines = greatest(t.lines, p_line + 1), pos = v_pos, rows = t.rows + 1, bytes = t.bytes + v_size,
@@ -160,9 +165,10 @@ create function $schema.perdure_append(
     p_session text[], p_branch text[], p_line bigint[], p_step bigint[], p_id bytea[], p_expect bytea[],
     p_digest bytea[], p_envelope bytea[], p_payload bytea[], p_token bigint[], p_starts boolean[], p_owner text[],
     p_status text[], p_kind text[], p_at bigint[], p_ttl bigint[], p_takes text[], p_blobs text[], p_tool text[],
-    p_error text[], p_run text[], p_effect text[], p_approval text[]
+    p_error text[], p_run text[], p_effect text[], p_approval text[],
+    p_agent text[]
 ) returns table (
-    code text, head_line integer, head_step integer, head_id bytea, who text, number bigint, until bigint
+    code text, head_line integer, head_step integer, head_id bytea, detail text, number bigint, until bigint
 ) language plpgsql volatile as $body$
 declare
     r record;
@@ -183,18 +189,19 @@ begin
     for r in
         select * from unnest(
             p_session, p_branch, p_line, p_step, p_id, p_expect, p_digest, p_envelope, p_payload, p_token, p_starts,
-            p_owner, p_status, p_kind, p_at, p_ttl, p_takes, p_blobs, p_tool, p_error, p_run, p_effect, p_approval)
+            p_owner, p_status, p_kind, p_at, p_ttl, p_takes, p_blobs, p_tool, p_error, p_run, p_effect, p_approval,
+            p_agent)
         as u (
             session, branch, line, step, id, expect, digest, envelope, payload, token, starts,
-            owner, status, kind, at, ttl, takes, blobs, tool, error, run, effect, approval)
+            owner, status, kind, at, ttl, takes, blobs, tool, error, run, effect, approval, agent)
     loop
-        select o.code, o.head_line, o.head_step, o.head_id, o.who, o.number, o.until
-        into code, head_line, head_step, head_id, who, number, until
+        select o.code, o.head_line, o.head_step, o.head_id, o.detail, o.number, o.until
+        into code, head_line, head_step, head_id, detail, number, until
         from $schema.perdure_append_one(
             p_timeline, p_wall, p_mono, p_dead,
             r.session, r.branch, r.line, r.step, r.id, r.expect, r.digest, r.envelope, r.payload, r.token, r.starts,
             r.owner, r.status, r.kind, r.at, r.ttl, r.takes::jsonb, r.blobs::jsonb, r.tool, r.error, r.run,
-            r.effect, r.approval) o;
+            r.effect, r.approval, r.agent) o;
         return next;
     end loop;
 end

@@ -14,7 +14,9 @@ select
     to_timestamp(s.updated / 1000.0) as updated,
     to_timestamp(s.expires / 1000.0) as expires,
     case when s.until > $schema.perdure_now() then s.holder else '' end as writer,
-    (select count(*) from $schema.perdure_inbox i where i.no = s.no and i.taken is null) as waiting
+    (select count(*) from $schema.perdure_inbox i where i.no = s.no and i.taken is null) as waiting,
+    s.agent,
+    s.error
 from $schema.perdure_session s;
 
 create view $schema.perdure_steps as

@@ -20,7 +20,7 @@ $body$;
 create function $schema.perdure_acquire(
     p_timeline bigint, p_wall bigint, p_mono bigint, p_dead bigint[], p_claim bigint,
     p_session text, p_holder text, p_span bigint,
-    out code text, out who text, out number bigint, out until bigint
+    out code text, out detail text, out number bigint, out until bigint
 ) language plpgsql volatile as $body$
 declare
     v_wall bigint;
@@ -40,7 +40,7 @@ begin
         until := v_wall + s.until - v_mono;
     elsif s.holder <> '' and s.until > v_mono and not s.token = any (p_dead) then
         code := 'b';
-        who := s.holder;
+        detail := s.holder;
         number := s.token;
         until := v_wall + s.until - v_mono;
     else
@@ -144,7 +144,7 @@ $body$;
 create function $schema.perdure_drop(
     p_timeline bigint, p_wall bigint, p_mono bigint, p_dead bigint[], p_claim bigint,
     p_session text, p_token bigint, p_status text, p_reason text,
-    out code text, out who text, out number bigint, out until bigint
+    out code text, out detail text, out number bigint, out until bigint
 ) language plpgsql volatile as $body$
 declare
     v_wall bigint;
@@ -170,7 +170,7 @@ begin
     if p_token is null then
         if s.holder <> '' and s.until > v_mono and not s.token = any (p_dead) then
             code := 'b';
-            who := s.holder;
+            detail := s.holder;
             number := s.token;
             until := v_wall + s.until - v_mono;
             return;
@@ -186,7 +186,7 @@ begin
     end if;
     insert into $schema.perdure_garbage (no) values (s.no);
     update $schema.perdure_session t
-    set no = nextval('$schema.perdure_no'), owner = '', status = p_status, updated = v_wall, expires = null,
+    set no = nextval('$schema.perdure_no'), owner = '', agent = '', error = '', status = p_status, updated = v_wall, expires = null,
         holder = '', until = 0, span = 0, claim = p_claim, reason = p_reason, lines = 0, rows = 0, bytes = 0,
         line = null, step = null, head = null
     where t.id = p_session;

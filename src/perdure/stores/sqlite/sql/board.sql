@@ -17,12 +17,12 @@ create table if not exists fleet_work (
     step integer not null default 0,
     parked text not null default '',
     paused integer not null default 0,
-    shun text not null default '',
+    avoid_version text not null default '',
     touched integer not null default 0
 ) strict;
 -- A lane is what the same workers can claim, at a priority. Its queue, and each owner's part in it.
-create index if not exists fleet_lanes on fleet_work (agent, shun, priority desc, rank) where rank is not null;
-create index if not exists fleet_lane_owners on fleet_work (agent, shun, priority, owner, rank)
+create index if not exists fleet_lanes on fleet_work (agent, avoid_version, priority desc, rank) where rank is not null;
+create index if not exists fleet_lane_owners on fleet_work (agent, avoid_version, priority, owner, rank)
     where rank is not null;
 create index if not exists fleet_due on fleet_work (due)
     where due is not null and rank is null and worker = '' and parked = '' and paused = 0;
@@ -74,12 +74,12 @@ when new.touched and new.rank is null and new.worker = '' and new.parked = '' an
 begin
     update fleet_work set touched = 0, rank = 1 + max(
         coalesce(
-            (select rank from fleet_work where agent = new.agent and shun = new.shun and priority = new.priority
+            (select rank from fleet_work where agent = new.agent and avoid_version = new.avoid_version and priority = new.priority
                 and rank is not null and tries = 0 order by rank limit 1),
             (select reached from fleet_place)
         ),
         coalesce(
-            (select rank from fleet_work where agent = new.agent and shun = new.shun and priority = new.priority
+            (select rank from fleet_work where agent = new.agent and avoid_version = new.avoid_version and priority = new.priority
                 and owner = new.owner and rank is not null order by rank desc limit 1),
             -9223372036854775807
         )
@@ -99,9 +99,9 @@ begin
     update fleet_work set
         touched = iif(new.kind in ('wake', 'cron') or (new.kind = 'message' and rank is not null), touched, 1),
         due = iif(new.kind in ('wake', 'cron') and rank is null, min(coalesce(due, new.at), new.at), due),
-        shun = iif(new.kind in ('message', 'wake', 'cron'), shun, ''),
+        avoid_version = iif(new.kind in ('message', 'wake', 'cron'), avoid_version, ''),
         rank = iif(new.kind in ('message', 'wake', 'cron'), rank, null)
-    where no = new.no and (rank is null or shun <> '');
+    where no = new.no and (rank is null or avoid_version <> '');
 end;
 
 -- A session that is deleted has nothing to do any more.

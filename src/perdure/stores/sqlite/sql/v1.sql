@@ -11,7 +11,9 @@ create table sessions (
     no integer primary key,
     id text not null unique,
     owner text not null,
-    status text not null,
+    agent text not null default '',     -- who works on it
+    status text not null,               -- as the branch "main" has it, and so the error
+    error text not null default '',
     created integer not null,
     updated integer not null,
     expires integer,
@@ -27,6 +29,8 @@ create table sessions (
     head blob
 ) strict;
 create index sessions_by_owner on sessions (owner, id);
+-- A fleet looks for them every few seconds; they are few, whatever the store holds.
+create index sessions_running on sessions (no) where status = 'running';
 
 -- The heads of all branches but "main", whose head lies in the session's row: one page less per commit.
 create table branches (
