@@ -22,10 +22,10 @@ from perdure.stores.file.records import COMMIT, STATE, Commit, State, decode
 from perdure.stores.postgres import tables
 from perdure.stores.redis.store import RedisStore
 from perdure.stores.sqlite import tables as sqlite_tables
+from perdure.testing.sealed_rows import commit, entry, land, post, write
 from tests.servers import postgres
 from tests.servers.postgres import postgres_url
 from tests.store_urls import url_of
-from tests.stores.contract.writing import commit, entry, land, post, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
