@@ -25,7 +25,7 @@ LEASE_TTL = 10.0
 
 
 def open(
-    url: str | None = None,
+    url: str | Store | None = None,
     *,
     keys: Keys | bytes | str | None = None,
     codec: str = "msgpack",
@@ -40,6 +40,8 @@ def open(
     **options: Any,
 ) -> Database:
     """Open a database: ``sqlite:///agents.db``, ``postgresql://host/db``, ``redis://host``; None: ``./.perdure/``.
+
+    A :class:`perdure.protocols.Store` of your own is passed as it is, with ``blobs``; closing the database closes it.
 
     ``keys`` (or the variable ``PERDURE_KEY``) keys the digest chain; ``codec`` is how new checkpoints are written,
     "msgpack" or "json"; ``schema`` is the version of the state your program writes; ``state`` a type it must fit.
@@ -56,7 +58,7 @@ def open(
 
 
 def open_async(
-    url: str | None = None,
+    url: str | Store | None = None,
     *,
     keys: Keys | bytes | str | None = None,
     codec: str = "msgpack",
@@ -86,7 +88,7 @@ def open_async(
 
 
 def _kernel(
-    url: str | None,
+    url: str | Store | None,
     keys: Keys | bytes | str | None,
     codec: str,
     schema: str,
@@ -108,7 +110,8 @@ def _kernel(
     telemetry.enable_from_environment()
     ring = find_keys(keys)
     time = clock or SystemClock()
-    store = open_store(url, clock=time, **options)
+    named = url is None or isinstance(url, str)
+    store = open_store(url, clock=time, **options) if named else _own(url, blobs, options)
     try:
         kept = _blobs(url, store, blobs, time)
     except BaseException:
@@ -117,7 +120,16 @@ def _kernel(
     return Kernel(store, kept, ring, time, FORMS[codec], schema, migrations or registry)
 
 
-def _blobs(url: str | None, store: Store, blobs: Blobs | str | None, clock: Clock) -> Blobs:
+def _own(store: Store, blobs: Blobs | str | None, options: dict[str, Any]) -> Store:
+    """A store that the caller has opened: it has its options, and nobody knows where its blobs would go."""
+    if options:
+        raise InvalidInput(f"a store that is open already takes no options: pass {min(options)!r} where you open it")
+    if blobs is None:
+        raise InvalidInput('say where blobs of your own store go, such as blobs="file:///absolute/folder"')
+    return store
+
+
+def _blobs(url: str | Store | None, store: Store, blobs: Blobs | str | None, clock: Clock) -> Blobs:
     """The blobs asked for; else those of the store: an embedded one's lie beside it, a server's inside it."""
     from perdure.blobs import open_blobs
     from perdure.system.urls import TIERED, tiers
@@ -127,6 +139,7 @@ def _blobs(url: str | None, store: Store, blobs: Blobs | str | None, clock: Cloc
     if blobs is not None:
         return open_blobs(blobs, store.id, clock=clock)
     where = store.url
+    assert url is None or isinstance(url, str)
     if url is not None and url.startswith(TIERED):
         # Only what the caller passed still has the password in it.
         url = tiers(url)[1]

@@ -16,7 +16,7 @@ from perdure.errors import CallError, Diverged, DoneElsewhere, EffectFailed, InD
 from perdure.model import Kind, Status
 from perdure.session.effects_on_other_branches import Elsewhere, find_elsewhere
 from perdure.session.read_cache import Caching
-from perdure.session.tools import Asking, Context, Done, Later, NotDone, Tool, Unknown, as_tool, call_digest, in_time
+from perdure.session.tools import Asking, Context, Done, Later, NotDone, Tool, Unknown, as_tool, call_digest, runnable
 from perdure.state.document import plain
 from perdure.state.values import refusal
 from perdure.system import faults
@@ -137,7 +137,7 @@ class Effects(Caching):
             telemetry.replayed(tool.name, "cache")
             return hit[1]
         with telemetry.execute_tool(tool.name, self.id, bound, {}) as span:
-            result = yield Invoke(in_time(tool.fn, tool.timeout), (), self._arguments(tool, bound, None))
+            result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, None))
             span.returned(result)
         if tool.cache is not None and self._replay is None:
             self._keep(digest, result, tool.cache)
@@ -307,7 +307,7 @@ class Effects(Caching):
         """Make a call that is written down as started, and write its outcome down."""
         try:
             with telemetry.execute_tool(tool.name, self.id, bound, record, (Asking,)) as span:
-                result = yield Invoke(in_time(tool.fn, tool.timeout), (), self._arguments(tool, bound, record))
+                result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, record))
                 span.returned(result)
         except Asking as e:
             yield from self._ask_person(tool, bound, record, e)

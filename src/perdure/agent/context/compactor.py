@@ -16,7 +16,7 @@ from perdure import telemetry
 from perdure.agent.context.summary_request import Plain, piece_of, shortened, summary_request
 from perdure.agent.context.tokens import MARGIN, corrected, count_request
 from perdure.agent.context.window import Cut, Room, cut, sendable
-from perdure.agent.models import Request, text_of
+from perdure.agent.models import Request, ask, text_of
 from perdure.agent.requests import note_made
 from perdure.aio import drive
 from perdure.errors import ContextTooLong, InvalidInput, ModelError
@@ -219,7 +219,7 @@ class Cleaning:
             request = summary_request(janitor.as_json(), model.name, loop.s.summary, messages, (told, upto, piece))
             try:
                 with telemetry.chat(loop.agent.name, loop.s.id, request) as span:
-                    answer = await model.answer(request)
+                    answer = await ask(model, request)
                     span.answered(answer)
                 text = text_of(answer.message).strip()
                 if not text:
