@@ -281,7 +281,7 @@ class Recording:
         if not apart:
             return "\n  nothing of that kind was recorded"
         nearest = min(apart, key=lambda n: (len(apart[n]), n))
-        path, then, today = apart[nearest][0]
+        path, then, today = apart[nearest][0] if apart[nearest] else ("the order of its fields", "", "")
         then, today = _around_difference(then, today)
         more = f" (and in {len(apart[nearest]) - 1} more fields)" if len(apart[nearest]) > 1 else ""
         return (
@@ -434,7 +434,8 @@ def _fields(value: Any, path: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, part in parts:
         found |= _fields(part, f"{path}[{key}]" if isinstance(value, list) else f"{path}.{key}" if path else str(key))
-    return found or {path or "all of it": value}
+    # What is empty is no field of its own: what is in it on the other side is.
+    return found if found or value in ({}, []) else {path or "all of it": value}
 
 
 def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, str, str]]:
