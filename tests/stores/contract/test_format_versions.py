@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from perdure.model import Append
 
-FOLDER = resources.files("perdure.stores") / "sql"
+FOLDER = resources.files("perdure.stores.sqlite") / "sql"
 
 FIRST = commit("s", owner="ana", tool="search", ttl=60)
 SECOND = commit("s", 1, FIRST.id, owner="ana", status="failed", error="TimeoutError")
@@ -122,7 +122,7 @@ def old_file(tmp_path: Path) -> Path:
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("pragma auto_vacuum = incremental")
         connection.execute("pragma journal_mode = wal")
-        connection.execute((FOLDER / "sqlite_v1.sql").read_text("utf-8"))
+        connection.execute((FOLDER / "v1.sql").read_text("utf-8"))
         connection.execute(f"pragma application_id = {sqlite_tables.APPLICATION}")
         meta = {"schema": 1, "id": "ab" * 16, "epoch": "cd" * 8, "token": 3, "trimmed": 0}
         connection.executemany("insert into meta values (?, ?)", list(meta.items()))
