@@ -110,8 +110,11 @@ def _kernel(
     telemetry.enable_from_environment()
     ring = find_keys(keys)
     time = clock or SystemClock()
-    named = url is None or isinstance(url, str)
-    store = open_store(url, clock=time, **options) if named else _own(url, blobs, options)
+    if url is not None and not isinstance(url, str):
+        _check_own(blobs, options)
+        store = url
+    else:
+        store = open_store(url, clock=time, **options)
     try:
         kept = _blobs(url, store, blobs, time)
     except BaseException:
@@ -120,13 +123,12 @@ def _kernel(
     return Kernel(store, kept, ring, time, FORMS[codec], schema, migrations or registry)
 
 
-def _own(store: Store, blobs: Blobs | str | None, options: dict[str, Any]) -> Store:
+def _check_own(blobs: Blobs | str | None, options: dict[str, Any]) -> None:
     """A store that the caller has opened: it has its options, and nobody knows where its blobs would go."""
     if options:
         raise InvalidInput(f"a store that is open already takes no options: pass {min(options)!r} where you open it")
     if blobs is None:
         raise InvalidInput('say where blobs of your own store go, such as blobs="file:///absolute/folder"')
-    return store
 
 
 def _blobs(url: str | Store | None, store: Store, blobs: Blobs | str | None, clock: Clock) -> Blobs:

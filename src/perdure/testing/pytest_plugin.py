@@ -21,7 +21,7 @@ except ImportError:
     raise MissingExtra("pytest", "testing") from None
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from perdure.database import Database
     from perdure.testing.clock import FakeClock
@@ -47,7 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Remember whether a test has passed: the recording of one that has not is none."""
     report = yield
     if report.when == "call":

@@ -15,7 +15,6 @@ import inspect
 import json
 import os
 import re
-import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -253,7 +252,7 @@ class Recording:
     # -- misses ----------------------------------------------------------------------------------------------------
 
     def _missed(self, what: str) -> RecordingMiss:
-        where = theirs(sys._getframe())
+        where = theirs(inspect.currentframe())
         miss = RecordingMiss(f"{what}\n  asked from: {where or 'a thread of its own'}\n{self._advice()}")
         self.miss = self.miss or miss
         return miss
@@ -440,11 +439,15 @@ def _fields(value: Any, path: str = "") -> dict[str, Any]:
 
 def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, str, str]]:
     absent = object()
+
+    def text(value: Any) -> str:
+        return "(not there)" if value is absent else json.dumps(value, ensure_ascii=False)
+
     found: list[tuple[str, str, str]] = []
     for path in {**then, **now}:
         a, b = then.get(path, absent), now.get(path, absent)
         if a is absent or b is absent or a != b or type(a) is not type(b):
-            found.append((path, *("(not there)" if v is absent else json.dumps(v, ensure_ascii=False) for v in (a, b))))
+            found.append((path, text(a), text(b)))
     return found
 
 

@@ -28,7 +28,7 @@ def standing(store: Store, session: str = "s") -> tuple[str, str, str]:
 
 def fork(store: Store, step: int = 1, line: int = 1, branch: str = "b", **fields: Any) -> Append:
     """Start a branch."""
-    item = commit(step=step, branch=branch, line=line, starts=True, **{"kind": "fork", **fields})
+    item = commit(step=step, branch=branch, line=line, **dict[str, Any](kind="fork", starts=True) | fields)
     land(store, item)
     return item
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +17,6 @@ from perdure.testing.store_contract.contract import BOARD, CACHE, LIVE, Contract
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.model import Lease
     from perdure.protocols import Store
     from perdure.testing.clock import FakeClock
     from perdure.testing.store_contract.contract import MakeStore
@@ -27,7 +26,8 @@ def ids(store: Store, **filters: object) -> list[str]:
     return [row.id for row in store.sessions(**filters)]  # type: ignore[arg-type]
 
 
-def calls(lease: Lease) -> dict[str, Callable[[Store], object]]:
+def calls(lease: Any, dump: Any) -> dict[str, Callable[[Store], object]]:
+    """A use of every method that a handle has."""
     return {
         "append": lambda store: store.append([commit()]),
         "look": lambda store: store.look("s"),
@@ -46,13 +46,13 @@ def calls(lease: Lease) -> dict[str, Callable[[Store], object]]:
         "drop": lambda store: store.drop("s", None, "deleted"),
         "blob_refs": lambda store: list(store.blob_refs()),
         "dump": lambda store: store.dump("s"),
-        "restore": lambda store: store.restore(None),  # type: ignore[arg-type]
+        "restore": lambda store: store.restore(dump),
         "renew_epoch": lambda store: store.renew_epoch(),
         "usage": lambda store: store.usage(),
     }
 
 
-NAMES = sorted(calls(None))  # type: ignore[arg-type]
+NAMES = sorted(calls(None, None))
 
 
 class SessionsContract(Contract):
@@ -250,9 +250,8 @@ class SessionsContract(Contract):
         dump = store.dump("t")
         store.close()
         store.close()
-        call = calls(lease)[name] if name != "restore" else lambda store: store.restore(dump)
         with pytest.raises(HandleClosed):
-            call(store)
+            calls(lease, dump)[name](store)
 
     def test_a_handle_refuses_to_work_in_a_forked_child(self, store: Store, monkeypatch: pytest.MonkeyPatch):
         lease = store.acquire("t", "me", 1000)
@@ -260,10 +259,9 @@ class SessionsContract(Contract):
         dump = store.dump("s")
         parent = os.getpid()
         monkeypatch.setattr(os, "getpid", lambda: parent + 1)
-        for name, call in calls(lease).items():
-            use = call if name != "restore" else lambda store: store.restore(dump)
+        for call in calls(lease, dump).values():
             with pytest.raises(ForkedProcess):
-                use(store)
+                call(store)
         store.close()
         monkeypatch.undo()
         assert store.load("s", 0).last == 0
