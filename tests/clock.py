@@ -1,28 +1,5 @@
-"""A clock that moves only when told."""
+"""The clock of the tests, which is the one that users' tests get, too."""
 
-from __future__ import annotations
+from perdure.testing.clock import FakeClock
 
-
-class FakeClock:
-    """Implements :class:`perdure.protocols.Clock`; both clocks stand still between calls of ``advance``."""
-
-    def __init__(self, wall: int = 1_700_000_000_000, monotonic: int = 5_000_000) -> None:
-        self._wall = wall
-        self._monotonic = monotonic
-
-    def wall(self) -> int:
-        """Milliseconds since the epoch."""
-        return self._wall
-
-    def monotonic(self) -> int:
-        """Milliseconds since some moment; never goes back."""
-        return self._monotonic
-
-    def advance(self, ms: int) -> None:
-        """Let time pass on both clocks."""
-        self._wall += ms
-        self._monotonic += ms
-
-    def set_wall(self, ms: int) -> None:
-        """Somebody sets the wall clock; the monotonic one does not notice."""
-        self._wall = ms
+__all__ = ["FakeClock"]

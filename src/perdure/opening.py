@@ -25,7 +25,7 @@ LEASE_TTL = 10.0
 
 
 def open(
-    url: str | None = None,
+    url: str | Store | None = None,
     *,
     keys: Keys | bytes | str | None = None,
     codec: str = "msgpack",
@@ -40,6 +40,8 @@ def open(
     **options: Any,
 ) -> Database:
     """Open a database: ``sqlite:///agents.db``, ``postgresql://host/db``, ``redis://host``; None: ``./.perdure/``.
+
+    A :class:`perdure.protocols.Store` of your own is passed as it is, with ``blobs``; closing the database closes it.
 
     ``keys`` (or the variable ``PERDURE_KEY``) keys the digest chain; ``codec`` is how new checkpoints are written,
     "msgpack" or "json"; ``schema`` is the version of the state your program writes; ``state`` a type it must fit.
@@ -56,7 +58,7 @@ def open(
 
 
 def open_async(
-    url: str | None = None,
+    url: str | Store | None = None,
     *,
     keys: Keys | bytes | str | None = None,
     codec: str = "msgpack",
@@ -86,7 +88,7 @@ def open_async(
 
 
 def build_kernel(
-    url: str | None,
+    url: str | Store | None,
     keys: Keys | bytes | str | None,
     codec: str,
     schema: str,
@@ -107,7 +109,11 @@ def build_kernel(
     telemetry.enable_from_environment()
     ring = find_keys(keys)
     time = clock or SystemClock()
-    store = open_store(url, clock=time, **options)
+    if url is not None and not isinstance(url, str):
+        _check_own(blobs, options)
+        store = url
+    else:
+        store = open_store(url, clock=time, **options)
     try:
         kept = _blobs(url, store, blobs, time)
     except BaseException:
@@ -116,7 +122,15 @@ def build_kernel(
     return Kernel(store, kept, ring, time, FORMS[codec], schema, migrations or registry)
 
 
-def _blobs(url: str | None, store: Store, blobs: Blobs | str | None, clock: Clock) -> Blobs:
+def _check_own(blobs: Blobs | str | None, options: dict[str, Any]) -> None:
+    """A store that the caller has opened: it has its options, and nobody knows where its blobs would go."""
+    if options:
+        raise InvalidInput(f"a store that is open already takes no options: pass {min(options)!r} where you open it")
+    if blobs is None:
+        raise InvalidInput('say where blobs of your own store go, such as blobs="file:///absolute/folder"')
+
+
+def _blobs(url: str | Store | None, store: Store, blobs: Blobs | str | None, clock: Clock) -> Blobs:
     """The blobs asked for; else those of the store: an embedded one's lie beside it, a server's inside it."""
     from perdure.blobs import open_blobs
     from perdure.system.urls import TIERED, tiers
@@ -126,6 +140,7 @@ def _blobs(url: str | None, store: Store, blobs: Blobs | str | None, clock: Cloc
     if blobs is not None:
         return open_blobs(blobs, store.id, clock=clock)
     where = store.url
+    assert url is None or isinstance(url, str)
     if url is not None and url.startswith(TIERED):
         # Only what the caller passed still has the password in it.
         url = tiers(url)[1]

@@ -8,8 +8,8 @@ import pytest
 
 from perdure.errors import InvalidInput, LimitExceeded
 from perdure.protocols import Boarded, Filter, NewWork, Work
+from perdure.testing.sealed_rows import entry, write
 from tests.fleet.boarding import NOW, claim, put, rest, state_of, work_of
-from tests.stores.contract.writing import entry, write
 
 if TYPE_CHECKING:
     from perdure.protocols import Board, Store

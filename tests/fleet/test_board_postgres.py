@@ -16,10 +16,10 @@ from perdure.links.postgres import Connection
 from perdure.protocols import Filter, NewWork, Rest
 from perdure.stores import open_store
 from perdure.stores.postgres.store import PostgresStore
+from perdure.testing.sealed_rows import entry, write
 from tests.fleet.boarding import claim, put, rest, state_of, work_of
 from tests.fleet.harness import LIMIT
 from tests.store_urls import url_of
-from tests.stores.contract.writing import entry, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

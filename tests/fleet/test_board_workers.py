@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.protocols import Filter
+from perdure.testing.sealed_rows import entry, write
 from tests.fleet.boarding import NOW, claim, put, rest, state_of, work_of, worker
-from tests.stores.contract.writing import entry, write
 
 if TYPE_CHECKING:
     from perdure.protocols import Board, Store

@@ -18,13 +18,13 @@ from perdure.fleet.procrastinate import MOST, SOON, ProcrastinateEngine, jobs_sc
 from perdure.links.postgres import Link, place_of
 from perdure.protocols import Filter, NewWork, Rest
 from perdure.stores.postgres.store import PostgresStore
+from perdure.testing.sealed_rows import entry, write
 from tests.fleet.harness import LIMIT
 from tests.servers import postgres
 from tests.servers.pgbouncer import pgbouncer
 from tests.servers.postgres import postgres_url, start_postgres
 from tests.servers.process import kill, stop
 from tests.store_urls import url_of
-from tests.stores.contract.writing import entry, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from perdure.agent.context.compactor import Cleaning
 from perdure.agent.context.large_results import READER, RESULTS, reader
 from perdure.agent.context.recall import NAME as RECALL
 from perdure.agent.context.recall import recall_spec
-from perdure.agent.models import Answer, Delta, text_of
+from perdure.agent.models import Answer, Delta, ask, text_of
 from perdure.agent.models.parts import unpacked
 from perdure.agent.requests import AGENT, build, note
 from perdure.agent.run_events import Event, Publisher
@@ -299,7 +299,7 @@ class Loop:
         self._attempt += 1
         try:
             with telemetry.chat(self.agent.name, self.s.id, request) as span:
-                answer = await self.agent.model.answer(request, piece if self._tell or self._speaker else None)
+                answer = await ask(self.agent.model, request, piece if self._tell or self._speaker else None)
                 span.answered(answer)
             return answer
         except BaseException:

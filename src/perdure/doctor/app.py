@@ -34,7 +34,7 @@ from perdure.doctor.trial import AGENT, PROGRAM, Task
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROUNDS = 120
 """How often an app is run to see whether its state only grows."""
@@ -91,7 +91,7 @@ class Lab:
     def _look(self) -> dict[str, Any]:
         """What the app is."""
         with tempfile.TemporaryDirectory(prefix="perdure-doctor-") as place:
-            seen = self._child(Task(self._app, f"sqlite:///{place}/look.db", look=True), place)
+            seen = run_child(Task(self._app, f"sqlite:///{place}/look.db", look=True), place, self._timeout)
         told = [event for event in seen.events if "kind" in event and "event" not in event]
         if not told or seen.error is not None:
             why = seen.error["words"] if seen.error is not None else "it ended while it was loaded"
@@ -103,43 +103,45 @@ class Lab:
         folder = os.path.join(place, name)
         os.makedirs(folder, exist_ok=True)
         how = {"say": self._say, "program": self.about["kind"] == PROGRAM, **how}
-        return self._child(Task(self._app, f"sqlite:///{folder}/doctor.db", **how), folder)
+        return run_child(Task(self._app, f"sqlite:///{folder}/doctor.db", **how), folder, self._timeout)
 
-    def _child(self, task: Task, folder: str) -> Seen:
-        ours, theirs = os.pipe()
-        paths = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
-        command = [sys.executable, "-m", "perdure.doctor.trial", str(theirs), json.dumps(task)]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        env.pop("PERDURE_STORE", None)
-        # In a group of its own: what the app starts ends with it.
-        child = subprocess.Popen(
-            command, cwd=folder, env=env, pass_fds=(theirs,), start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(theirs)
-        late = threading.Event()
 
-        def end() -> None:
-            if child.poll() is None:
-                late.set()
-            _kill(child)
+def run_child(task: Task, folder: str, timeout: float, paths: Sequence[str] = ()) -> Seen:
+    """Run an app in a process of its own until it ends, is stopped to be killed, or has no time left."""
+    ours, theirs = os.pipe()
+    paths = [*(paths or [os.getcwd()]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [sys.executable, "-m", "perdure.doctor.trial", str(theirs), json.dumps(task)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    env.pop("PERDURE_STORE", None)
+    # In a group of its own: what the app starts ends with it.
+    child = subprocess.Popen(
+        command, cwd=folder, env=env, pass_fds=(theirs,), start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(theirs)
+    late = threading.Event()
 
-        timer = threading.Timer(self._timeout, end)
-        timer.start()
-        events: list[dict[str, Any]] = []
-        killed = False
-        try:
-            with os.fdopen(ours, encoding="utf-8") as lines:
-                for line in lines:
-                    events.append(json.loads(line))
-                    if events[-1].get("event") == "here":
-                        _kill(child)
-                        killed = True
-        finally:
-            timer.cancel()
-            _kill(child)
-            child.wait()
-        return Seen(events, killed, task.url, late.is_set())
+    def end() -> None:
+        if child.poll() is None:
+            late.set()
+        _kill(child)
+
+    timer = threading.Timer(timeout, end)
+    timer.start()
+    events: list[dict[str, Any]] = []
+    killed = False
+    try:
+        with os.fdopen(ours, encoding="utf-8") as lines:
+            for line in lines:
+                events.append(json.loads(line))
+                if events[-1].get("event") == "here":
+                    _kill(child)
+                    killed = True
+    finally:
+        timer.cancel()
+        _kill(child)
+        child.wait()
+    return Seen(events, killed, task.url, late.is_set())
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

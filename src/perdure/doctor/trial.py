@@ -79,7 +79,6 @@ class Trial:
 
         self._watch.install()
         if self._task.program:
-            self._watch_models()
             self._run_program()
             self.tell(event="ended")
             return
@@ -93,20 +92,11 @@ class Trial:
         if self._task.look:
             self.tell(**(_about(app) if isinstance(app, Agent) else {"kind": FUNCTION}))
             return
-        self._watch_models(app.model if isinstance(app, Agent) else None)
         if isinstance(app, Agent):
             asyncio.run(self._talk(app))
         else:
             self._work(app)
         self.tell(event="ended")
-
-    def _watch_models(self, model: Any = None) -> None:
-        from perdure.agent.models.recorded import RecordedModel
-        from perdure.agent.models.scripted import ScriptedModel
-
-        kinds: set[type[Any]] = {RecordedModel, ScriptedModel, *([type(model)] if model is not None else [])}
-        for kind in kinds:
-            self._watch.watch_model(kind)
 
     def _run_program(self) -> None:
         import runpy

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 
     from perdure.system.flow import Flow
 
-SAVE, TOOL, ANSWER = "save", "tool", "answer"
+SAVE, TOOL, ANSWER, BEFORE, CALLING = "save", "tool", "answer", "before", "calling"
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NOT_THEIRS = (_OURS, *(os.path.abspath(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")), "<")
 
 
 class Stop(NamedTuple):
-    """Where an app waits to be killed: after a save, at the end of a tool before anybody knows, inside an answer."""
+    """Where an app waits to be killed: after a save, at the end of a tool before anybody knows, inside an answer.
+
+    ``tool NAME`` and ``before NAME`` are the end and the beginning of that tool alone.
+    """
 
     what: str = ""
     number: int = 0
@@ -83,6 +86,7 @@ class Watch:
         self._watch_saves()
         self._watch_edits()
         self._watch_tools()
+        self._watch_models()
         self._watch_refusals()
 
     def passed(self, what: str) -> None:
@@ -103,9 +107,9 @@ class Watch:
 
         kernel: Any = opening.build_kernel
 
-        def scratch(url: str | None, keys: Any, codec: str, schema: str, migrations: Any, blobs: Any, clock: Any,
+        def scratch(url: Any, keys: Any, codec: str, schema: str, migrations: Any, blobs: Any, clock: Any,
                     options: dict[str, Any]) -> Any:  # fmt: skip
-            if url == self._url or (url or "").startswith("memory:"):
+            if url == self._url or not (url is None or isinstance(url, str)) or (url or "").startswith("memory:"):
                 return kernel(url, keys, codec, schema, migrations, blobs, clock, options)
             with self._lock:
                 number = len(self._places)
@@ -205,59 +209,66 @@ class Watch:
     # -- calls --------------------------------------------------------------------------------------------------
 
     def _watch_tools(self) -> None:
-        from perdure.session import calls
-        from perdure.session.tools import Tool, in_time
+        from perdure.session import tools
 
-        call = Tool.__call__
+        call = tools.Tool.__call__
 
-        def watched(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
-            timed = in_time(fn, limit)
-
-            def over() -> None:
-                self._tell(event=TOOL, name=getattr(fn, "__name__", "?"), where=defined(fn))
-                self.passed(TOOL)
-
-            if inspect.iscoroutinefunction(timed):
-
-                async def awaited(**kwargs: Any) -> Any:
-                    result = await timed(**kwargs)
-                    over()
-                    return result
-
-                return awaited
-
-            def blocking(**kwargs: Any) -> Any:
-                result = timed(**kwargs)
-                over()
-                return result
-
-            return blocking
-
-        def direct(tool: Tool, *args: Any, **kwargs: Any) -> Any:
+        def direct(tool: tools.Tool, *args: Any, **kwargs: Any) -> Any:
             caller = _caller()
             if is_theirs(caller.f_code.co_filename) and not tool.read:
                 with self._lock:
                     self._direct[f"{caller.f_code.co_filename}:{caller.f_lineno}"] += 1
             return call(tool, *args, **kwargs)
 
-        calls.in_time = watched
-        Tool.__call__ = direct  # type: ignore[method-assign]
+        tools.around = self._watched
+        tools.Tool.__call__ = direct  # type: ignore[method-assign]
 
-    def watch_model(self, kind: type[Any]) -> None:
-        """See what is asked of models of this class, and refuse what is too long for the one that is played."""
-        from perdure.agent.models import Answer, Delta, Request
+    def _watched(self, tool: Any) -> Callable[..., Any]:
+        """A tool's function, with its beginning and its end told."""
+        fn: Callable[..., Any] = tool.fn
+
+        def begins() -> None:
+            self.passed(f"{BEFORE} {tool.name}")
+            self._tell(event=CALLING, name=tool.name)
+
+        def over() -> None:
+            self._tell(event=TOOL, name=tool.name, where=defined(fn))
+            self.passed(f"{TOOL} {tool.name}")
+            self.passed(TOOL)
+
+        if inspect.iscoroutinefunction(fn):
+
+            async def awaited(**kwargs: Any) -> Any:
+                begins()
+                result = await fn(**kwargs)
+                over()
+                return result
+
+            return awaited
+
+        def blocking(**kwargs: Any) -> Any:
+            begins()
+            result = fn(**kwargs)
+            over()
+            return result
+
+        return blocking
+
+    def _watch_models(self) -> None:
+        """See what is asked of models, and refuse what is too long for the one that is played."""
+        from perdure.agent import models
         from perdure.errors import ContextTooLong
 
-        answer: Callable[..., Any] = kind.answer
-
-        async def watched(model: Any, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Answer:
+        async def watched(
+            model: models.ChatModel, request: models.Request, on_delta: Callable[[models.Delta], None] | None
+        ) -> models.Answer:
             size = len(json.dumps([request.messages, request.tools], default=repr)) // 4
             self._tell(event=ANSWER, size=size, refused=bool(self._limit and size > self._limit))
             if self._limit and size > self._limit:
                 raise ContextTooLong(f"{size} tokens do not fit into {self._limit}")
             begun = False
 
-            def heard(delta: Delta) -> None:
+            def heard(delta: models.Delta) -> None:
                 nonlocal begun
                 if on_delta is not None:
                     on_delta(delta)
@@ -265,12 +276,12 @@ class Watch:
                     begun = True
                     self.passed(ANSWER)
 
-            found = await answer(model, request, heard if on_delta is not None else None)
+            found = await model.answer(request, heard if on_delta is not None else None)
             if not begun:
                 self.passed(ANSWER)
             return found
 
-        kind.answer = watched
+        models.around = watched
 
 
 def _answers(ops: list[Any]) -> int:

@@ -13,7 +13,7 @@ from perdure.errors import CallError, Diverged, DoneElsewhere, EffectFailed, InD
 from perdure.model import Kind, Status
 from perdure.session.effects import new_effect_id
 from perdure.session.effects_on_other_branches import OtherBranches
-from perdure.session.tools import Asking, Context, Done, Later, NotDone, Tool, Unknown, as_tool, call_digest, in_time
+from perdure.session.tools import Asking, Context, Done, Later, NotDone, Tool, Unknown, as_tool, call_digest, runnable
 from perdure.state.document import plain
 from perdure.system import faults
 from perdure.system.flow import Do, Flow, Invoke
@@ -98,7 +98,7 @@ class Calls:
             telemetry.replayed(tool.name, "cache")
             return hit[1]
         with telemetry.execute_tool(tool.name, self._journal.id, bound, {}) as span:
-            result = yield Invoke(in_time(tool.fn, tool.timeout), (), self._arguments(tool, bound, None))
+            result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, None))
             span.returned(result)
         if tool.cache is not None and self._journal.catching_up is None:
             self._cache.keep(digest, result, tool.cache)
@@ -247,7 +247,7 @@ class Calls:
         """Make a call that is written down as started, and write its outcome down."""
         try:
             with telemetry.execute_tool(tool.name, self._journal.id, bound, record, (Asking,)) as span:
-                result = yield Invoke(in_time(tool.fn, tool.timeout), (), self._arguments(tool, bound, record))
+                result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, record))
                 span.returned(result)
         except Asking as e:
             yield from self._approvals.ask_person(tool, bound, record, e)

@@ -211,6 +211,16 @@ def call_digest(name: str, version: str, args: dict[str, Any]) -> str:
     return hashlib.sha256(canonical).hexdigest()[:32]
 
 
+around: Callable[[Tool], Callable[..., Any]] | None = None
+"""Where a test, or the doctor, stands between the journal and all tools: gives what is called in place of a tool's
+function, of the same kind (a coroutine function for one)."""
+
+
+def runnable(tool: Tool) -> Callable[..., Any]:
+    """What a call of a tool runs: its function, within its time."""
+    return in_time(tool.fn if around is None else around(tool), tool.timeout)
+
+
 def in_time(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
     """A function that raises ``TimeoutError`` when it takes longer than that many seconds.
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import Conflict, OutcomeUnknown, PerdureError
 from perdure.model import Artifact, Landed, Rewrite, Span
+from perdure.testing.sealed_rows import commit, entry, write
 from tests.campaigns.lost_answers.scene import LEASE_TTL, Wrong, case
-from tests.stores.contract.writing import commit, entry, write
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

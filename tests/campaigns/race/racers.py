@@ -14,7 +14,7 @@ import perdure
 from perdure.errors import Busy, Conflict
 from perdure.model import Landed
 from perdure.stores import open_store
-from tests.stores.contract.writing import commit
+from perdure.testing.sealed_rows import commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

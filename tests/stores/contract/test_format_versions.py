@@ -18,10 +18,10 @@ from perdure.errors import UnsupportedFormat
 from perdure.stores import open_store
 from perdure.stores.postgres import tables as postgres_tables
 from perdure.stores.sqlite import tables as sqlite_tables
+from perdure.testing.sealed_rows import entry, post, write
 from tests.servers import postgres
 from tests.servers.postgres import postgres_url
 from tests.store_urls import url_of
-from tests.stores.contract.writing import entry, post, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.errors import InvalidInput, UnknownStore
 from perdure.stores import open_store
-from tests.stores.contract.writing import write
+from perdure.testing.sealed_rows import write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perdure.stores.file.root import session_name
 from perdure.stores.file.store import FileStore
 from perdure.system.disk import Disk
-from tests.stores.contract.writing import write
+from perdure.testing.sealed_rows import write
 
 if TYPE_CHECKING:
     from pathlib import Path

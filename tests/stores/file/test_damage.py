@@ -17,7 +17,7 @@ from perdure.model import Landed
 from perdure.stores.file import log as frames
 from perdure.stores.file.root import salt_of, session_name
 from perdure.stores.file.store import FileStore, TornTail
-from tests.stores.contract.writing import commit, land, write
+from perdure.testing.sealed_rows import commit, land, write
 
 if TYPE_CHECKING:
     from pathlib import Path

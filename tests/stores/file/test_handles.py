@@ -23,7 +23,7 @@ from perdure.stores.file import session_folder as pool
 from perdure.stores.file.store import FileStore
 from perdure.system import disk as disk_module
 from perdure.system.disk import Disk
-from tests.stores.contract.writing import commit, entry, write
+from perdure.testing.sealed_rows import commit, entry, write
 
 if TYPE_CHECKING:
     from pathlib import Path

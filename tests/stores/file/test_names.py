@@ -11,7 +11,7 @@ from perdure.errors import (
 )
 from perdure.model import Landed
 from perdure.stores.file.store import FileStore
-from tests.stores.contract.writing import commit, write
+from perdure.testing.sealed_rows import commit, write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from perdure.errors import (
 )
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
 from perdure.stores.file.store import FileStore
-from tests.stores.contract.writing import commit, entry, land, write
+from perdure.testing.sealed_rows import commit, entry, land, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

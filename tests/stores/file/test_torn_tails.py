@@ -14,7 +14,7 @@ from perdure.stores.file.records import MAGIC, MAX_BODY, pack
 from perdure.stores.file.root import salt_of, session_name
 from perdure.stores.file.store import FileStore, TornTail
 from perdure.system.disk import Disk
-from tests.stores.contract.writing import commit, land, write
+from perdure.testing.sealed_rows import commit, land, write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,12 +18,12 @@ from perdure.errors import CursorExpired, LeaseLost, OutcomeUnknown, PerdureErro
 from perdure.model import Landed
 from perdure.stores import open_store
 from perdure.stores.postgres.store import PostgresStore
+from perdure.testing.sealed_rows import commit, entry, land, write
+from perdure.testing.store_contract.changes import follow
 from tests.servers import postgres
 from tests.servers.postgres import PASSWORD, postgres_url, start_postgres
 from tests.servers.process import Running, free_port, freeze, give_away, kill, stop, thaw
 from tests.store_urls import url_of
-from tests.stores.contract.test_changes import follow
-from tests.stores.contract.writing import commit, entry, land, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,11 +17,11 @@ from perdure.stores import batches, open_store
 from perdure.stores.postgres import write as postgres_write
 from perdure.stores.postgres.store import PostgresStore
 from perdure.stores.postgres.tables import VERSION
+from perdure.testing.sealed_rows import commit, entry, land, post, write
+from perdure.testing.store_contract.changes import follow
 from tests.servers import postgres
 from tests.servers.postgres import postgres_url
 from tests.store_urls import url_of
-from tests.stores.contract.test_changes import follow
-from tests.stores.contract.writing import commit, entry, land, post, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,10 +20,10 @@ from perdure.errors import (
 )
 from perdure.model import Landed
 from perdure.stores import open_store
+from perdure.testing.sealed_rows import commit, entry, land, write
+from perdure.testing.store_contract.changes import follow
 from tests.servers.process import Running, free_port, freeze, kill, stop, thaw
 from tests.servers.valkey import redis_url, start_valkey
-from tests.stores.contract.test_changes import follow
-from tests.stores.contract.writing import commit, entry, land, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

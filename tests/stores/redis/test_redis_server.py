@@ -5,37 +5,33 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-import pytest
-
-from tests.clock import FakeClock
+from perdure.stores import open_store
+from perdure.testing.store_contract import (
+    LIVE,
+    AppendContract,
+    ChangesContract,
+    DumpContract,
+    InboxContract,
+    RetentionContract,
+    RewriteContract,
+)
 from tests.servers import redis
 from tests.servers.valkey import redis_binary, redis_url
-from tests.stores.conftest import MakeStore
-from tests.stores.contract import test_append, test_changes, test_dump, test_inbox, test_retention, test_rewrite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-if redis_binary():
-    for module in (test_append, test_changes, test_dump, test_inbox, test_retention, test_rewrite):
-        globals().update({name: test for name, test in vars(module).items() if name.startswith("test_")})
+    from perdure.protocols import Clock, Store
 
 
-class MakePlainRedis(MakeStore):
-    """Opens handles of one store on Debian's Redis."""
+class TestPlainRedis(
+    AppendContract, ChangesContract, DumpContract, InboxContract, RetentionContract, RewriteContract
+):  # fmt: skip
+    __test__ = bool(redis_binary())
+    offers = frozenset({LIVE})
 
-    def url(self, place: str) -> str:
-        """Where that store lies."""
+    def open_store(self, folder: Path, name: str, clock: Clock) -> Store:
         server = redis()
         assert server is not None
-        unique = hashlib.sha256(f"{self._folder}/{place}".encode()).hexdigest()[:20]
-        return f"{redis_url(server)}?prefix={unique}"
-
-
-@pytest.fixture
-def make_store(tmp_path: Path, clock: FakeClock) -> Iterator[MakeStore]:
-    """The way to open a store on Debian's Redis."""
-    make = MakePlainRedis("redis", tmp_path, clock)
-    yield make
-    make.close()
+        unique = hashlib.sha256(f"{folder}/{name}".encode()).hexdigest()[:20]
+        return open_store(f"{redis_url(server)}?prefix={unique}", clock=clock)

@@ -14,12 +14,12 @@ import redis as driver
 from perdure.errors import CursorExpired, InvalidInput, PerdureError, StoreFull, UnsupportedFormat
 from perdure.model import PACK, Artifact, Landed, Rewrite, Span
 from perdure.stores import open_store
+from perdure.testing.sealed_rows import commit, entry, land, post, write
+from perdure.testing.store_contract.changes import follow
+from perdure.testing.store_contract.dump import comparable, full_session
 from tests.servers import redis, valkey
 from tests.servers.process import free_port, stop
 from tests.servers.valkey import redis_binary, redis_url, start_valkey
-from tests.stores.contract.test_changes import follow
-from tests.stores.contract.test_dump import comparable, full_session
-from tests.stores.contract.writing import commit, entry, land, post, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ from perdure.errors import (
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
 from perdure.stores.sqlite.store import SqliteStore
 from perdure.system import faults
-from tests.stores.contract.writing import commit, entry, land, post, write
+from perdure.testing.sealed_rows import commit, entry, land, post, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

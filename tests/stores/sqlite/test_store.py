@@ -22,7 +22,7 @@ from perdure.errors import (
 from perdure.stores.sqlite.driver import cursor_of
 from perdure.stores.sqlite.store import SqliteStore
 from perdure.stores.sqlite.tables import VERSION, _use_log
-from tests.stores.contract.writing import commit, land, write
+from perdure.testing.sealed_rows import commit, land, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure.model import SNAPSHOT, Append, Artifact, Row
 from perdure.stores.tiered.hot import is_upto, row_field, row_value, state_value, view_of
-from tests.stores.contract.writing import commit
+from perdure.testing.sealed_rows import commit
 
 BASE = Artifact(SNAPSHOT, 0, 3, 3, b"sealed")
 

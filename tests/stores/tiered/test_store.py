@@ -12,8 +12,8 @@ from perdure.errors import InvalidInput
 from perdure.protocols import Cached
 from perdure.stores import open_store
 from perdure.stores.tiered.store import TieredStore
+from perdure.testing.sealed_rows import write
 from tests.servers import valkey
-from tests.stores.contract.writing import write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +90,7 @@ def test_a_forked_child_leaves_its_parents_connection_alone(tmp_path: Path):
     script = """
 import os, sys
 from perdure.stores import open_store
-from tests.stores.contract.writing import write
+from perdure.testing.sealed_rows import write
 from tests.stores.tiered.tiers import eventually
 store = open_store(sys.argv[1], hot_timeout=5)
 write(store, count=3)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from perdure import telemetry
 from perdure.agent.context.summary_request import Plain, piece_of, shortened, summary_request
 from perdure.agent.context.window import MARGIN, Cut, Room, corrected, count_request, cut, sendable
-from perdure.agent.models import Request, text_of
+from perdure.agent.models import Request, ask, text_of
 from perdure.agent.requests import note_setup
 from perdure.errors import ContextTooLong, InvalidInput, ModelError
 from perdure.model import Kind
@@ -215,7 +215,7 @@ class Cleaning:
             request = summary_request(compactor.as_json(), model.name, loop.s.summary, messages, (told, upto, piece))
             try:
                 with telemetry.chat(loop.agent.name, loop.s.id, request) as span:
-                    answer = await model.answer(request)
+                    answer = await ask(model, request)
                     span.answered(answer)
                 text = text_of(answer.message).strip()
                 if not text:

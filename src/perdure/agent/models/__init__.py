@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 OWN_FIELDS = ("pinned", "perdure")
 """Fields of a message that are between the session and its clients: no provider is sent them."""
@@ -84,6 +84,17 @@ class ChatModel(Protocol):
     async def close(self) -> None:
         """Release connections."""
         ...
+
+
+around: Callable[[ChatModel, Request, Callable[[Delta], None] | None], Awaitable[Answer]] | None = None
+"""Where a test, or the doctor, stands between agents and all models: asked in place of a model."""
+
+
+async def ask(model: ChatModel, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Answer:
+    """Ask a model once; this is how agents and their janitors do it."""
+    if around is not None:
+        return await around(model, request, on_delta)
+    return await model.answer(request, on_delta)
 
 
 def text_of(message: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""How the contract tests write: commits as a session would seal them, with made-up bytes."""
+"""Commits and inbox entries as a session would seal them, with made-up bytes: what tests of stores write."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from perdure.protocols import Store
 
 HOUR = 3_600_000
+"""Milliseconds."""
 
 
 def commit(session: str = "s", step: int = 0, expect: bytes | None = None, **fields: Any) -> Append:

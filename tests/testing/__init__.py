@@ -1,0 +1,1 @@
+"""The kit for users' tests and others' stores."""
