@@ -78,6 +78,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def document_of(part: TrackedDict | TrackedList) -> Document:
+    """The document that a part of a state belongs to."""
+    return part._doc
+
+
 def _below(node: Any, at: Any, value: Any) -> Any:
     """A copy of a part: what nobody has looked at yet is not wrapped for it, unless a blob is read, and kept."""
     if isinstance(value, _Node):
