@@ -1,4 +1,4 @@
-"""The program ``perdure``: its commands put together, and what becomes of an error."""
+"""The program ``perdure``: its groups of commands, its help, and what becomes of an error."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import contextlib
 import os
 import sys
 import warnings
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from perdure.cli import (
     approvals,
@@ -39,9 +40,37 @@ from perdure.errors import Conflict, InvalidInput, LeaseError, MergeConflict, Mi
 FINE, NEGATIVE, USAGE, STORE, TAKEN = 0, 1, 2, 3, 4
 """Exit codes; ``docs/reference/cli.md`` says what each means."""
 DEBUG = "PERDURE_DEBUG"
+GROUPS = {
+    "Sessions": (sessions, why, tail),
+    "Past and branches": (history, branches),
+    "People (approvals, calls in doubt, messages)": (approvals, in_doubt, inbox),
+    "Agents and runs": (new, cli_run, replay),
+    "Fleet": (worker, fleet),
+    "Store and upkeep": (verify, doctor, upkeep, transfer, query),
+    "Server and programs": (server, schema),
+    "Try it": (demo,),
+}
+"""What ``perdure --help`` lists under which heading; each module adds its own commands."""
+
+
+class Grouped(TyperGroup):
+    """Lists commands under the headings of their groups, all in the same columns."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write what ``--help`` says of the commands."""
+        width = max(map(len, self.commands))
+        found: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            words = command.get_short_help_str(formatter.width - width - 6)
+            found.setdefault(getattr(command, "rich_help_panel", ""), []).append((name.ljust(width), words))
+        for title, rows in found.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
 
 app = typer.Typer(
     name="perdure",
+    cls=Grouped,
     help="Durable state for AI agents: look at sessions, their past and their integrity.",
     no_args_is_help=True,
     add_completion=True,
@@ -68,11 +97,12 @@ def program(
     """Durable state for AI agents: look at sessions, their past and their integrity."""
 
 
-for group in (
-    sessions, why, tail, history, branches, approvals, in_doubt, inbox, verify, doctor, upkeep, transfer,
-    query, replay, new, cli_run, worker, fleet, server, demo, schema,
-):  # fmt: skip
-    group.register(app)
+for title, modules in GROUPS.items():
+    before = len(app.registered_commands)
+    for module in modules:
+        module.register(app)
+    for added in app.registered_commands[before:]:
+        added.rich_help_panel = title
 
 
 def exit_code(error: PerdureError) -> int:
