@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 _STYLES = {OK: "green", NOTE: "yellow", FAIL: "bold red"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this file."""
-    app.command("doctor")(doctor)
-
-
 def doctor(
     app: Annotated[
         str | None,

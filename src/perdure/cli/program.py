@@ -41,16 +41,32 @@ FINE, NEGATIVE, USAGE, STORE, TAKEN = 0, 1, 2, 3, 4
 """Exit codes; ``docs/reference/cli.md`` says what each means."""
 DEBUG = "PERDURE_DEBUG"
 GROUPS = {
-    "Sessions": (sessions, why, tail),
-    "Past and branches": (history, branches),
-    "People (approvals, calls in doubt, messages)": (approvals, in_doubt, inbox),
-    "Agents and runs": (new, cli_run, replay),
-    "Fleet": (worker, fleet),
-    "Store and upkeep": (verify, doctor, upkeep, transfer, query),
-    "Server and programs": (server, schema),
-    "Try it": (demo,),
+    "Sessions": (sessions.ls, sessions.show, why.why, why.stats, tail.tail),
+    "Past and branches": (
+        history.log, history.diff, branches.fork, branches.rewind, branches.merge, branches.tag,
+    ),
+    "People (approvals, calls in doubt, messages)": (
+        approvals.approve, approvals.reject, approvals.answer, in_doubt.resolve, inbox.post, inbox.outcome, inbox.wake,
+    ),
+    "Agents and runs": (new.new, new.chat, cli_run.run, cli_run.resume, approvals.cancel, replay.replay),
+    "Fleet": (worker.worker, fleet.submit, fleet.workers, fleet.drain, fleet.pause, fleet.unpause, fleet.retry),
+    "Store and upkeep": (
+        verify.verify, doctor.doctor, upkeep.backup, upkeep.restore, transfer.export, transfer.bring_in, transfer.copy,
+        upkeep.sweep, upkeep.prune, upkeep.migrate, query.query,
+    ),
+    "Server and programs": (server.serve, server.console, schema.schema),
+    "Try it": (demo.demo, demo.bench),
+}  # fmt: skip
+"""Every command, under the heading and in the order in which ``perdure --help`` lists it."""
+DIFFERENT: dict[Any, dict[str, Any]] = {
+    transfer.bring_in: {"name": "import"},
+    # What follows `bench` is read by the benchmarks themselves, --help included.
+    demo.bench: {
+        "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+        "add_help_option": False,
+    },
 }
-"""What ``perdure --help`` lists under which heading; each module adds its own commands."""
+"""Commands that are not simply called as their functions are."""
 
 
 class Grouped(TyperGroup):
@@ -97,12 +113,10 @@ def program(
     """Durable state for AI agents: look at sessions, their past and their integrity."""
 
 
-for title, modules in GROUPS.items():
-    before = len(app.registered_commands)
-    for module in modules:
-        module.register(app)
-    for added in app.registered_commands[before:]:
-        added.rich_help_panel = title
+for title, commands in GROUPS.items():
+    for command in commands:
+        options: dict[str, Any] = {"name": command.__name__, **DIFFERENT.get(command, {})}
+        app.command(rich_help_panel=title, **options)(command)
 
 
 def exit_code(error: PerdureError) -> int:

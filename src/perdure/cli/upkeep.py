@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from perdure.database import Database
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("backup")(backup)
-    app.command("restore")(restore)
-    app.command("sweep")(sweep)
-    app.command("prune")(prune)
-    app.command("migrate")(migrate)
-
-
 def backup(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; a new file.")],
     store: Store = None,
