@@ -176,7 +176,7 @@ class Instrumentation:
 
     def _watch_edits(self) -> None:
         """See which line of the app adds to a state again and again."""
-        from perdure.state.document import TrackedDict, TrackedList, document_of
+        from perdure.state.document import TrackedDict, TrackedList
 
         def watched(change: Callable[..., None]) -> Callable[..., None]:
             @functools.wraps(change)
@@ -185,8 +185,7 @@ class Instrumentation:
                 caller = _caller()
                 if is_theirs(caller.f_code.co_filename):
                     place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-                    document = document_of(node)
-                    self._edits.setdefault(id(document), (document, Counter()))[1][place] += 1
+                    self._edits.setdefault(id(node.document), (node.document, Counter()))[1][place] += 1
 
             return changed
 

@@ -78,11 +78,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def document_of(part: TrackedDict | TrackedList) -> Document:
-    """The document that a part of a state belongs to."""
-    return part._doc
-
-
 def _below(node: Any, at: Any, value: Any) -> Any:
     """A copy of a part: what nobody has looked at yet is not wrapped for it, unless a blob is read, and kept."""
     if isinstance(value, _Node):
@@ -100,6 +95,11 @@ class _Node:
     _at: Any
     _born: int
     _touched: dict[int, TrackedDict | TrackedList] | None
+
+    @property
+    def document(self) -> Document:
+        """The document it is a part of."""
+        return self._doc
 
     def _change(self) -> bool:
         """Call before a change; False when the container is new, so that its parent carries it whole."""
