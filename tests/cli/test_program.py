@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typer.main import get_command
+
 import perdure
 from perdure.cli import program, run, tail
 
@@ -41,6 +43,18 @@ def test_every_error_of_ours_has_a_documented_exit_code():
         if isinstance(kind, type) and issubclass(kind, perdure.PerdureError):
             made = kind.__new__(kind)
             assert program.exit_code(made) in (1, 2, 3, 4), name
+
+
+def test_help_lists_every_command_once_under_the_heading_of_its_group(command: Command):
+    parts = command("--help").out.split("\n\n")
+    listed = {title: lines.splitlines() for title, _, lines in (part.partition(":\n") for part in parts[-8:])}
+    assert list(listed) == list(program.GROUPS)
+    names = {title: [line.split()[0] for line in lines] for title, lines in listed.items()}
+    assert names["Sessions"] == ["ls", "show", "why", "stats", "tail"]
+    assert names["Server and programs"] == ["serve", "console", "schema"]
+    assert [name for group in names.values() for name in group] == list(get_command(program.app).commands)  # type: ignore[attr-defined]
+    columns = {len(line) - len(line[2:].partition(" ")[2].lstrip()) for lines in listed.values() for line in lines}
+    assert columns == {11}, "the words of all groups begin in one column"
 
 
 def test_the_schema_of_every_command_can_be_asked_for(command: Command):

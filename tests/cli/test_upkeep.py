@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import apsw
 import pytest
 
 import perdure
-from perdure.cli import doctor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,53 +162,3 @@ def test_migrate_reports_what_it_cannot_do(command: Command, book: Path, tmp_pat
     result = command("migrate", "cli_no_migrations", "--schema", "9.9.9", "--json")
     assert result.code == 1
     assert result.json["failed"][0]["session"] == "book"
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "file"])
-def test_doctor_finds_a_healthy_machine_healthy(command: Command, tmp_path: Path, kind: str):
-    url = f"sqlite:///{tmp_path}/agents.db" if kind == "sqlite" else f"file://{tmp_path}/store"
-    with perdure.open(url) as db, db.session("s") as s:
-        s.vars["x"] = 1
-        s.commit()
-    before = sorted(os.listdir(tmp_path))
-    result = command("doctor", "--store", url, "--json")
-    report = result.json
-    assert (result.code, report["ok"]) == (0, True), report
-    verdicts = {f["name"]: f["verdict"] for f in report["findings"]}
-    assert verdicts["SIGKILL during a commit"] == verdicts["SIGKILL between commits"] == "ok"
-    assert verdicts["key"] == "note"
-    assert "survives" in next(f["words"] for f in report["findings"] if f["name"] == "store")
-    assert sorted(os.listdir(tmp_path)) == before, "the scratch database is gone and nothing else was made"
-
-
-def test_doctor_makes_no_database(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PERDURE_KEY", "a key of sixteen bytes and more")
-    result = command("doctor")
-    assert result.code == 0
-    assert "digests are keyed" in result.out
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_doctor_fails_on_a_bad_key_and_on_a_damaged_store(
-    command: Command, book: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("PERDURE_KEY", "short")
-    book.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
-    result = command("doctor")
-    assert result.code == 1
-    assert [line[:4] for line in result.out.splitlines()].count("fail") >= 2
-
-
-def test_a_disk_that_keeps_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """The check itself: a child that says it has committed what is not there."""
-    url = f"sqlite:///{tmp_path}/scratch.db"
-    with perdure.open(url) as db, db.session("killed between", ttl=None) as s:
-        s.vars["number"] = 1
-        s.messages.append({"role": "user", "content": "message 1"})
-        s.commit()
-    liar = tmp_path / "liar"
-    liar.write_text("#!/bin/sh\necho 1; echo 2; echo 3; echo here; sleep 60\n")
-    liar.chmod(0o700)
-    monkeypatch.setattr("sys.executable", str(liar))
-    finding = doctor._killed(url, "between", "")
-    assert (finding.verdict, finding.words) == ("fail", "3 commits had returned, 1 are there")

@@ -17,7 +17,7 @@ APPS = "tests.doctor.planted.apps"
 
 @pytest.fixture(autouse=True)
 def found_from_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     monkeypatch.delenv("HOLYSHEEP_API_KEY", raising=False)
 
 

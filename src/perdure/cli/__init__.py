@@ -1,4 +1,7 @@
-"""The command line, one file per group of commands. Nothing of it is imported before :func:`main` is called."""
+"""The command line: options, printing and exit codes over the library. Read ``program`` first: it has the groups.
+
+Nothing of it is imported before :func:`main` is called.
+"""
 
 from __future__ import annotations
 

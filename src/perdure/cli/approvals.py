@@ -29,12 +29,6 @@ Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded."
 Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch that is looked at.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    for command in (approve, reject, answer, cancel):
-        app.command(command.__name__)(command)
-
-
 def approve(
     session: Session,
     approval: Approval = None,

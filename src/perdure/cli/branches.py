@@ -26,12 +26,6 @@ Place = Annotated[str, typer.Argument(metavar="SESSION[@PLACE]", help="PLACE: a 
 OnBranch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch that is meant.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    for command in (fork, rewind, merge, tag):
-        app.command(command.__name__)(command)
-
-
 def fork(
     place: Place,
     name: Annotated[

@@ -9,14 +9,6 @@ import typer
 from perdure.cli.which_database import AsJson
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("demo")(demo)
-    # What follows `bench` is read by the benchmarks themselves, --help included.
-    free = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command("bench", context_settings=free, add_help_option=False)(bench)
-
-
 def demo(
     store: Annotated[
         str | None,

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.which_database import AsJson, BlobsAt, NoDatabase, Store, find_url, path_of
+from perdure.cli.which_database import AsJson, BlobsAt, NoDatabase, Store, find_url
 from perdure.doctor.findings import FAIL, NOTE, OK, Finding
 from perdure.errors import InvalidInput, PerdureError
-from perdure.system.urls import shown
-from perdure.system.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LIBRARIES = ("apsw", "msgspec", "zstandard", "typer", "rich")
-_SKEW = 5000
-"""Milliseconds two clocks may differ before it is worth a word."""
 _STYLES = {OK: "green", NOTE: "yellow", FAIL: "bold red"}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this file."""
-    app.command("doctor")(doctor)
 
 
 def doctor(
@@ -65,12 +52,12 @@ def doctor(
     if app is None and (say or really):
         raise InvalidInput("--say and --really go with APP")
     if app is not None:
-        from perdure.doctor import app as doctor_app
+        from perdure.doctor.app import check_app
 
-        checks: Iterator[Any] = doctor_app.findings(app, say or [], really=really, timeout=timeout)
+        checks = check_app(app, say or [], really=really, timeout=timeout)
     else:
-        checks = findings(store, blobs)
-    found: list[Any] = []
+        checks = _of_machine(store, blobs)
+    found: list[Finding] = []
     out = Out()
     for finding in checks:
         found.append(finding)
@@ -88,10 +75,10 @@ def doctor(
         raise typer.Exit(1)
 
 
-def findings(given: str | None, blobs: str | None = None) -> Iterator[Finding]:
-    """All checks, one after the other."""
-    yield _versions()
-    yield _key()
+def _of_machine(given: str | None, blobs: str | None) -> Iterator[Finding]:
+    """The checks of this machine, and of the database that is meant if there is one."""
+    from perdure.doctor.machine import check_machine
+
     url = ""
     try:
         url = find_url(given)
@@ -99,164 +86,4 @@ def findings(given: str | None, blobs: str | None = None) -> Iterator[Finding]:
         yield Finding("store", NOTE, f"{error}; the checks below use a scratch database")
     except PerdureError as error:
         yield Finding("store", FAIL, str(error))
-    if url:
-        yield _opens(url, blobs)
-    folder = _folder(url)
-    yield _filesystem(folder)
-    yield from _durability("file" if url.startswith("file:") else "sqlite", folder)
-
-
-def _versions() -> Finding:
-    from importlib.metadata import PackageNotFoundError, version
-
-    import apsw
-
-    from perdure import __version__
-
-    parts = [f"perdure {__version__}", f"Python {sys.version.split()[0]}"]
-    missing: list[str] = []
-    for name in LIBRARIES:
-        try:
-            parts.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            missing.append(name)
-    parts.append(f"SQLite {apsw.sqlite_lib_version()}")
-    if missing:
-        return Finding("versions", FAIL, f"{', '.join(missing)} not installed: pip install perdure brings them")
-    return Finding("versions", OK, ", ".join(parts))
-
-
-def _key() -> Finding:
-    from perdure.record.keys import ENV, find_keys
-
-    try:
-        keys = find_keys(None)
-    except InvalidInput as error:
-        return Finding("key", FAIL, f"{ENV}: {error}")
-    if keys:
-        return Finding("key", OK, f"{ENV} is set: digests are keyed by {keys.current}")
-    return Finding(
-        "key", NOTE, f"{ENV} is not set: damage is found, but whoever can write the store can forge a history"
-    )
-
-
-def _opens(url: str, blobs: str | None) -> Finding:
-    import perdure
-
-    try:
-        with perdure.open(url, maintain=False, blobs=blobs or None) as db:
-            usage = db.kernel.store.usage()
-            ahead = max((row.updated for row in db.sessions(limit=1000)), default=0) - db.kernel.clock.wall()
-            held = f"{count(usage.sessions, 'session')}, {count(usage.checkpoints, 'checkpoint')}"
-            words = f"{db.url}, {held}. {db.promise}"
-            if blobs:
-                words += f" Its blobs are in {shown(blobs)}."
-    except PerdureError as error:
-        return Finding("store", FAIL, str(error))
-    if ahead > _SKEW:
-        return Finding("store", NOTE, f"its newest session is {ahead // 1000} s ahead of this clock. {words}")
-    return Finding("store", OK, words)
-
-
-def _folder(url: str) -> str:
-    """Where to try things out: beside the store, so that it is the same disk."""
-    path = os.path.abspath(path_of(url) or ".")
-    return os.path.dirname(path) if url else path
-
-
-def _filesystem(folder: str) -> Finding:
-    from perdure.system.disk import network_filesystem
-
-    if kind := network_filesystem(folder):
-        return Finding("disk", NOTE, f"{folder} is on a network filesystem ({kind}): use a local disk")
-    space = os.statvfs(folder)
-    free = space.f_bavail * space.f_frsize
-    from perdure.system.wording import size
-
-    if free < 64 << 20:
-        return Finding("disk", NOTE, f"only {size(free)} are free in {folder}")
-    return Finding("disk", OK, f"local, {size(free)} free")
-
-
-def _durability(kind: str, folder: str) -> Iterator[Finding]:
-    import tempfile
-
-    try:
-        scratch = tempfile.TemporaryDirectory(prefix=".perdure-doctor-", dir=folder)
-    except OSError as error:
-        yield Finding("durability", FAIL, f"{folder} cannot be written ({error.strerror}): nothing can be saved there")
-        return
-    with scratch as place:
-        yield _clock(place)
-        url = f"file://{place}/store" if kind == "file" else f"sqlite:///{place}/scratch.db"
-        during = "file.append.before_fsync" if kind == "file" else "sqlite.append.before_commit"
-        try:
-            yield _reopen(url)
-            yield _killed(url, "between", "")
-            yield _killed(url, "during", during)
-        except PerdureError as error:
-            yield Finding("durability", FAIL, str(error))
-
-
-def _clock(place: str) -> Finding:
-    """The wall clock against the one that stamps files; time must also pass."""
-    path = os.path.join(place, "clock")
-    before = time.monotonic_ns()
-    with open(path, "wb"):
-        now = time.time()
-    gap = abs(os.stat(path).st_mtime - now)
-    if time.monotonic_ns() < before:
-        return Finding("clock", FAIL, "the monotonic clock goes backwards: leases cannot be trusted")
-    if now < 1_700_000_000:
-        return Finding("clock", FAIL, "the wall clock stands before 2023: sessions would expire at the wrong time")
-    if gap * 1000 > _SKEW:
-        return Finding("clock", NOTE, f"the disk stamps files {gap:.0f} s apart from this machine's clock")
-    return Finding("clock", OK, "wall and monotonic clocks agree with the disk")
-
-
-def _reopen(url: str) -> Finding:
-    import perdure
-
-    began = time.perf_counter_ns()
-    with perdure.open(url, maintain=False) as db, db.session("reopen", ttl=None) as s:
-        s.vars["written"] = "before"
-        s.commit()
-    took = (time.perf_counter_ns() - began) / 1e6
-    with perdure.open(url, maintain=False) as db:
-        found = db.read("reopen").vars["written"]
-    verdict = OK if found == "before" else FAIL
-    return Finding("reopen", verdict, f"written, closed, opened and read again ({took:.0f} ms to open and write)")
-
-
-def _killed(url: str, where: str, point: str) -> Finding:
-    """Kill a child that commits, and see that what it was told is durable is there, and nothing by halves."""
-    import subprocess
-
-    import perdure
-
-    session = f"killed {where}"
-    command = [sys.executable, "-m", "perdure.doctor.kill_test", url, session, *([point] if point else [])]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    told = 0
-    try:
-        assert child.stdout is not None
-        for line in child.stdout:
-            if line.strip() == "here":
-                break
-            told = int(line)
-    finally:
-        child.kill()
-        child.wait()
-        if child.stdout is not None:
-            child.stdout.close()
-    name = f"SIGKILL {where} commits" if where == "between" else "SIGKILL during a commit"
-    if child.returncode != -9 or not told:
-        return Finding(name, FAIL, f"the child ended by itself with {child.returncode} after {told} commits")
-    with perdure.open(url, maintain=False) as db, db.session(session) as s:
-        state: Any = s.state.plain()
-    whole = state["vars"]["number"] == len(state["messages"])
-    kept = state["vars"]["number"] >= told
-    return Finding(
-        name, OK if whole and kept else FAIL,
-        f"{told} commits had returned, {len(state['messages'])} are there" + ("" if whole else ", one by halves"),
-    )  # fmt: skip
+    yield from check_machine(url, blobs)

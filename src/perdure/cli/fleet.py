@@ -23,12 +23,6 @@ OfState = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    for command in (submit, workers, drain, pause, unpause, retry):
-        app.command(command.__name__)(command)
-
-
 def submit(
     session: Annotated[str, typer.Argument(metavar="SESSION")],
     message: Annotated[str, typer.Argument(metavar="[MESSAGE]", help="What is said to the agent.")] = "",

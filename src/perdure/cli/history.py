@@ -19,12 +19,6 @@ MAIN, TAGS = "main", "tags/"
 _STYLES = {"in_doubt": "bold red", "failed": "red", "approval": "yellow", "fork": "cyan", "rewind": "cyan"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("log")(log)
-    app.command("diff")(diff)
-
-
 def log(
     session: Annotated[str, typer.Argument(metavar="SESSION")],
     store: Store = None,

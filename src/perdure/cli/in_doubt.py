@@ -22,11 +22,6 @@ DECISIONS = {"done": "done", "failed": "given up"}
 """What is said of a call that was settled, by its status; any other may be made again."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this file."""
-    app.command("resolve")(resolve)
-
-
 def resolve(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Which; or say it by options.")] = None,
     effect: Annotated[

@@ -17,12 +17,6 @@ Key = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    for command in (post, outcome, wake):
-        app.command(command.__name__)(command)
-
-
 def post(
     session: Session,
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What is said to it.")],

@@ -16,12 +16,6 @@ FILES = {"app.py": "app.py", "README.md": "README.md", "gitignore": ".gitignore"
 PLACEHOLDER = "myagent"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("new")(new)
-    app.command("chat")(chat)
-
-
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name; a folder of this name is made.")],
     as_json: AsJson = False,

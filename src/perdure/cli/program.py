@@ -1,4 +1,4 @@
-"""The program ``perdure``: its commands put together, and what becomes of an error."""
+"""The program ``perdure``: its groups of commands, its help, and what becomes of an error."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import contextlib
 import os
 import sys
 import warnings
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from perdure.cli import (
     approvals,
@@ -39,9 +40,53 @@ from perdure.errors import Conflict, InvalidInput, LeaseError, MergeConflict, Mi
 FINE, NEGATIVE, USAGE, STORE, TAKEN = 0, 1, 2, 3, 4
 """Exit codes; ``docs/reference/cli.md`` says what each means."""
 DEBUG = "PERDURE_DEBUG"
+GROUPS = {
+    "Sessions": (sessions.ls, sessions.show, why.why, why.stats, tail.tail),
+    "Past and branches": (
+        history.log, history.diff, branches.fork, branches.rewind, branches.merge, branches.tag,
+    ),
+    "People (approvals, calls in doubt, messages)": (
+        approvals.approve, approvals.reject, approvals.answer, in_doubt.resolve, inbox.post, inbox.outcome, inbox.wake,
+    ),
+    "Agents and runs": (new.new, new.chat, cli_run.run, cli_run.resume, approvals.cancel, replay.replay),
+    "Fleet": (worker.worker, fleet.submit, fleet.workers, fleet.drain, fleet.pause, fleet.unpause, fleet.retry),
+    "Store and upkeep": (
+        verify.verify, doctor.doctor, transfer.backup, transfer.restore, transfer.export, transfer.bring_in, transfer.copy,
+        upkeep.sweep, upkeep.prune, upkeep.migrate, query.query,
+    ),
+    "Server and programs": (server.serve, server.console, schema.schema),
+    "Try it": (demo.demo, demo.bench),
+}  # fmt: skip
+"""Every command, under the heading and in the order in which ``perdure --help`` lists it."""
+DIFFERENT: dict[Any, dict[str, Any]] = {
+    transfer.bring_in: {"name": "import"},
+    # What follows `bench` is read by the benchmarks themselves, --help included.
+    demo.bench: {
+        "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+        "add_help_option": False,
+    },
+}
+"""Commands that are not simply called as their functions are."""
+
+
+class Grouped(TyperGroup):
+    """Lists commands under the headings of their groups, all in the same columns."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write what ``--help`` says of the commands."""
+        width = max(map(len, self.commands))
+        found: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            words = command.get_short_help_str(formatter.width - width - 6)
+            found.setdefault(getattr(command, "rich_help_panel", ""), []).append((name.ljust(width), words))
+        for title, rows in found.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
 
 app = typer.Typer(
     name="perdure",
+    cls=Grouped,
     help="Durable state for AI agents: look at sessions, their past and their integrity.",
     no_args_is_help=True,
     add_completion=True,
@@ -68,11 +113,10 @@ def program(
     """Durable state for AI agents: look at sessions, their past and their integrity."""
 
 
-for group in (
-    sessions, why, tail, history, branches, approvals, in_doubt, inbox, verify, doctor, upkeep, transfer,
-    query, replay, new, cli_run, worker, fleet, server, demo, schema,
-):  # fmt: skip
-    group.register(app)
+for title, commands in GROUPS.items():
+    for command in commands:
+        options: dict[str, Any] = {"name": command.__name__, **DIFFERENT.get(command, {})}
+        app.command(rich_help_panel=title, **options)(command)
 
 
 def exit_code(error: PerdureError) -> int:

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from perdure.stores.postgres.store import PostgresStore
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this file."""
-    app.command("query")(query)
-
-
 def query(
     sql: Annotated[str, typer.Argument(metavar="SELECT", show_default=False)],
     store: Store = None,

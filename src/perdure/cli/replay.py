@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("replay")(replay)
-
-
 def replay(
     session: Annotated[str, typer.Argument(metavar="SESSION")],
     store: Store = None,

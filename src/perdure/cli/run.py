@@ -43,12 +43,6 @@ Turns = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("run")(run)
-    app.command("resume")(resume)
-
-
 def run(
     app: App,
     session: Session,

@@ -10,11 +10,6 @@ from perdure.cli.which_database import AsJson
 from perdure.errors import NotFound
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this file."""
-    app.command("schema")(schema)
-
-
 def schema(
     command: Annotated[
         str | None, typer.Argument(metavar="[COMMAND]", help="Which one; without it, all of them.", show_default=False)

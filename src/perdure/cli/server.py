@@ -14,6 +14,7 @@ import typer
 
 from perdure.cli.which_database import BlobsAt, Store, find_url
 from perdure.errors import InvalidInput, MissingExtra
+from perdure.system.urls import only_existing
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -45,12 +46,6 @@ AllowHost = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Say where it listens in one line of JSON, on stdout.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("serve")(serve)
-    app.command("console")(console)
 
 
 def serve(
@@ -115,8 +110,7 @@ async def _run(
     import perdure
     from perdure.server.app import create_app
 
-    options: dict[str, Any] = {"create": False} if "postgresql://" in url or "postgres://" in url else {}
-    async with perdure.open_async(url, blobs=blobs or None, maintain=False, **options) as db:
+    async with perdure.open_async(url, blobs=blobs or None, maintain=False, **only_existing(url)) as db:
         app = create_app(db, token=token, agents=agents, hosts=hosts)
 
         class Server(uvicorn.Server):

@@ -21,12 +21,6 @@ _ORDERED = {"updated": "--newest "}
 _STYLES = {"in_doubt": "bold red", "failed": "red", "waiting_approval": "yellow", "running": "green", "closed": "dim"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("ls")(ls)
-    app.command("show")(show)
-
-
 def ls(
     store: Store = None,
     blobs: BlobsAt = None,

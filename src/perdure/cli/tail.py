@@ -22,11 +22,6 @@ STOPPED = 130
 _STYLES = {"in_doubt": "bold red", "failed": "red", "waiting_approval": "yellow"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this file."""
-    app.command("tail")(tail)
-
-
 def tail(
     session: Annotated[
         str | None, typer.Argument(metavar="[SESSION]", help="Only this one, word by word.", show_default=False)

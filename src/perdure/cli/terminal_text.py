@@ -1,12 +1,11 @@
-"""Words for people: times, sizes, values. Whatever an agent wrote may be hostile, so it is made harmless here."""
+"""Texts and values in a terminal. Whatever an agent wrote may be hostile, so it is made harmless here."""
 
 from __future__ import annotations
 
 import json
-import unicodedata
 from typing import Any, cast
 
-from perdure.system.wording import size
+from perdure.system.wording import described, visible
 
 LONG = 400
 """Characters of one text that are shown before it is cut."""
@@ -16,7 +15,6 @@ DEEP = 12
 """Levels that are shown."""
 WIDE, FEW = 110, 8
 """How many characters and items a list or object may have to be shown in one line."""
-_KEEP = frozenset("\u200c\u200d")
 
 
 def safe(text: str) -> str:
@@ -29,17 +27,7 @@ def safe(text: str) -> str:
     >>> safe("a\u202eb"), safe("naïve [bold] 東京")
     ('a\\u202eb', 'naïve [bold] 東京')
     """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if _harmless(c) else _escaped(c) for c in text)
-
-
-def _harmless(c: str) -> bool:
-    return unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp") or c in _KEEP
-
-
-def _escaped(c: str) -> str:
-    return c.encode("unicode_escape").decode("ascii")
+    return visible(text, lambda c: c.encode("unicode_escape").decode("ascii"))
 
 
 def cut(text: str, limit: int) -> str:
@@ -137,11 +125,7 @@ class Shown:
     def _scalar(self, value: Any) -> str:
         if isinstance(value, str):
             return self._text(value)
-        if isinstance(value, bytes):
-            return f"<{size(len(value))} of binary data>"
-        if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4096:
-            return f"<a number of {value.bit_length()} bits>"
-        return json.dumps(value, default=str)
+        return f"<{words}>" if (words := described(value)) else json.dumps(value, default=str)
 
     def _text(self, value: str) -> str:
         if self._full or len(value) <= self._long:

@@ -22,15 +22,6 @@ SHOWN = 50
 """Sessions that are named one by one; JSON has them all."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("backup")(backup)
-    app.command("restore")(restore)
-    app.command("export")(export)
-    app.command("import")(bring_in)
-    app.command("copy")(copy)
-
-
 def copy(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The database to copy from.")],
     target: Annotated[str, typer.Argument(metavar="DST", help="The one to copy to; made when it is not there.")],

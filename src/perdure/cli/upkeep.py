@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from perdure.database import Database
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("sweep")(sweep)
-    app.command("prune")(prune)
-    app.command("migrate")(migrate)
-
-
 def sweep(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
     """Remove expired sessions, and blobs that nothing refers to any more."""
     with open_existing(store, blobs) as db, progress("sweeping", show=not as_json) as told:

@@ -18,11 +18,6 @@ SHOWN = 50
 """Findings that are printed; JSON has them all."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this file."""
-    app.command("verify")(verify)
-
-
 def one_or_all(session: str | None, everything: bool) -> None:
     """Refuse a command that names neither a session nor all of them, or both."""
     if (session is None) != everything:

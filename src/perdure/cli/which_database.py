@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perdure.errors import InvalidInput, Unavailable
-from perdure.system.urls import TIERED
+from perdure.system.urls import TIERED, only_existing, path_of
 
 if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
@@ -78,7 +78,7 @@ def open_existing(given: str | None, blobs: str | None = None, *, maintain: bool
     import perdure
 
     url = find_url(given)
-    return perdure.open(url, maintain=maintain, blobs=blobs or None, **_only_there(url))
+    return perdure.open(url, maintain=maintain, blobs=blobs or None, **only_existing(url))
 
 
 def open_existing_async(given: str | None, blobs: str | None = None, *, maintain: bool = False) -> AsyncDatabase:
@@ -86,23 +86,7 @@ def open_existing_async(given: str | None, blobs: str | None = None, *, maintain
     import perdure
 
     url = find_url(given)
-    return perdure.open_async(url, maintain=maintain, blobs=blobs or None, **_only_there(url))
-
-
-def _only_there(url: str) -> dict[str, Any]:
-    """On a server only the store itself can tell whether it is there."""
-    return {"create": False} if "postgresql://" in url or "postgres://" in url else {}
-
-
-def path_of(url: str) -> str:
-    """Where an embedded store lies; "" for one that has no path."""
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return url
-    if scheme == "sqlite":
-        # Without the slash it is no proper URL: opening it says what a proper one looks like.
-        return rest[1:] if rest.startswith("/") else ""
-    return rest if scheme == "file" else ""
+    return perdure.open_async(url, maintain=maintain, blobs=blobs or None, **only_existing(url))
 
 
 def _existing(url: str) -> str:

@@ -29,12 +29,6 @@ _COMMANDS = {
 """What to type for each thing that can be done; the rest is done by the program itself."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("why")(why)
-    app.command("stats")(stats)
-
-
 def why(
     session: Annotated[str, typer.Argument(metavar="SESSION")],
     store: Store = None,

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from perdure.fleet.worker import Settings, Worker
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command("worker")(worker)
-
-
 def worker(
     app: Annotated[str, typer.Argument(metavar="APP", help="A module or file with agents in it: app, app.py:desk.")],
     store: Made = None,

@@ -1,4 +1,7 @@
-"""``perdure doctor``: whether a machine keeps what a store promises, and whether somebody's app survives being killed.
+"""The doctor: whether a machine keeps what a store promises, and whether somebody's app survives being killed.
 
-It returns findings; what a person is shown is decided in ``cli``. Read ``findings`` first, then ``app``.
+A part of the library that returns findings (``findings``); printing and exit codes are the command line's. Read
+``machine`` for the checks of this machine and a store, ``app`` for the runs of an app and ``diagnosis`` for what they
+mean. ``commit_process`` and ``app_process`` are the child processes that are killed, and ``instrumentation`` is how an
+app is watched from inside one. It may import everything but ``bench`` and ``cli``.
 """

@@ -1,7 +1,7 @@
-"""``perdure doctor APP``: whether somebody's own app would survive a kill, by killing it; and what to fix.
+"""Checks of somebody's own app: whether it would survive a kill, by killing it; and what to fix.
 
-The app runs in child processes, each in a scratch folder with a scratch database. Its tools really run. What its runs
-mean is judged in :mod:`perdure.doctor.faults`.
+The app runs in child processes (:mod:`perdure.doctor.app_process`), each in a scratch folder with a scratch database.
+Its tools really run. What its runs mean is judged in :mod:`perdure.doctor.diagnosis`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
 
-from perdure.doctor.faults import (
+from perdure.doctor.app_process import AGENT, PROGRAM, Task
+from perdure.doctor.diagnosis import (
     ending,
     judge_ending,
     judge_growth,
@@ -29,8 +30,7 @@ from perdure.doctor.faults import (
     kill_points,
     steadily_alike,
 )
-from perdure.doctor.findings import FAIL, NOTE, Finding, Seen
-from perdure.doctor.trial import AGENT, PROGRAM, Task
+from perdure.doctor.findings import FAIL, NOTE, AppRun, Finding
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -46,25 +46,28 @@ LARGEST = 300_000
 """The largest window that is filled to see whether it is kept."""
 
 
-def findings(app: str, say: list[str], *, really: bool, timeout: float) -> Iterator[Finding]:
-    """All checks, one after the other; places in the app are told as seen from here."""
-    for finding in _findings(Lab(app, tuple(say) or ("Hello.",), timeout), bool(say), really=really):
+def check_app(app: str, say: list[str], *, really: bool, timeout: float) -> Iterator[Finding]:
+    """All checks of an app, one after the other; places in it are told as seen from this folder.
+
+    ``say`` is what an agent is told, in this order; one with a real model is only run when that is ``really`` wanted.
+    """
+    for finding in _findings(AppRunner(app, tuple(say) or ("Hello.",), timeout), bool(say), really=really):
         yield finding._replace(where=_from_here(finding.where))
 
 
-def _findings(lab: Lab, said: bool, *, really: bool) -> Iterator[Finding]:
-    about = lab.about
+def _findings(runner: AppRunner, said: bool, *, really: bool) -> Iterator[Finding]:
+    about = runner.about
     if about["kind"] == AGENT and not about["offline"] and not really:
         yield judge_window(about)
         words = f"{about['model']} is a real model: nothing was run; say --really to run it, and its tools, for real"
         yield Finding("run", NOTE, words)
         return
     with tempfile.TemporaryDirectory(prefix="perdure-doctor-") as place:
-        first = lab.run(place, "first")
+        first = runner.run(place, "first")
         left = ending(first.url)
         yield judge_run(first, about, said)
         yield judge_values(first, left)
-        writers = judge_writers(first, left, lambda: lab.run(place, "contended", contend=True))
+        writers = judge_writers(first, left, lambda: runner.run(place, "contended", contend=True))
         yield writers
         yield judge_saves(first, left)
         if first.error is not None or first.late:
@@ -73,11 +76,11 @@ def _findings(lab: Lab, said: bool, *, really: bool) -> Iterator[Finding]:
         if writers.verdict == FAIL:
             yield Finding("resume", NOTE, "not tried: what its writers lose differs from run to run; see to them first")
         else:
-            yield _resumes(lab, place, first, left)
-        yield _history(lab, place, first)
+            yield _resumes(runner, place, first, left)
+        yield _history(runner, place, first)
 
 
-class Lab:
+class AppRunner:
     """Runs an app in children of its own."""
 
     def __init__(self, app: str, say: tuple[str, ...], timeout: float) -> None:
@@ -98,7 +101,7 @@ class Lab:
             raise InvalidInput(f"{self._app[:200]} cannot be loaded: {why}"[:600])
         return told[0]
 
-    def run(self, place: str, name: str, **how: Any) -> Seen:
+    def run(self, place: str, name: str, **how: Any) -> AppRun:
         """Run it once in a folder of its own, which stays for the next time."""
         folder = os.path.join(place, name)
         os.makedirs(folder, exist_ok=True)
@@ -106,11 +109,11 @@ class Lab:
         return run_child(Task(self._app, f"sqlite:///{folder}/doctor.db", **how), folder, self._timeout)
 
 
-def run_child(task: Task, folder: str, timeout: float, paths: Sequence[str] = ()) -> Seen:
+def run_child(task: Task, folder: str, timeout: float, paths: Sequence[str] = ()) -> AppRun:
     """Run an app in a process of its own until it ends, is stopped to be killed, or has no time left."""
     ours, theirs = os.pipe()
     paths = [*(paths or [os.getcwd()]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    command = [sys.executable, "-m", "perdure.doctor.trial", str(theirs), json.dumps(task)]
+    command = [sys.executable, "-m", "perdure.doctor.app_process", str(theirs), json.dumps(task)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     env.pop("PERDURE_STORE", None)
     # In a group of its own: what the app starts ends with it.
@@ -141,7 +144,7 @@ def run_child(task: Task, folder: str, timeout: float, paths: Sequence[str] = ()
         timer.cancel()
         _kill(child)
         child.wait()
-    return Seen(events, killed, task.url, late.is_set())
+    return AppRun(events, killed, task.url, late.is_set())
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
@@ -153,28 +156,28 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
             child.kill()
 
 
-def _resumes(lab: Lab, place: str, first: Seen, left: dict[str, Any]) -> Finding:
+def _resumes(runner: AppRunner, place: str, first: AppRun, left: dict[str, Any]) -> Finding:
     """Kill it after some of its saves and inside some of its calls and answers, start it again, and compare its end."""
-    points = kill_points(first, agent=lab.about["kind"] == AGENT)
+    points = kill_points(first, agent=runner.about["kind"] == AGENT)
     if not points:
         return Finding("resume", NOTE, "there is no moment between two saves at which it could be killed")
-    steady = steadily_alike(left, ending(lab.run(place, "second").url))
+    steady = steadily_alike(left, ending(runner.run(place, "second").url))
     if steady is None:
         return Finding("resume", NOTE, "two undisturbed runs end differently, so that a resumed one cannot be compared")
     killed: list[tuple[str, int]] = []
     parked: list[dict[str, Any]] = []
     for what, number in points:
         name = f"killed-{what}-{number}"
-        cut_off = lab.run(place, name, stop=(what, number))
+        cut_off = runner.run(place, name, stop=(what, number))
         if not cut_off.killed:
             # It has come less far than the first time.
             continue
         killed.append((what, number))
-        seen = lab.run(place, name)
+        seen = runner.run(place, name)
         now = ending(seen.url)
         if steady and steadily_alike(left, now) is not True:
             # What differs from run to run by itself, such as who of two is first, may have been alike by chance.
-            steady = steadily_alike(left, ending(lab.run(place, f"control-{what}-{number}").url)) is True
+            steady = steadily_alike(left, ending(runner.run(place, f"control-{what}-{number}").url)) is True
         found = judge_resumed((what, number), seen, now, left, first, steady=steady)
         if found is None:
             parked.append(_cut_call(what, cut_off, first))
@@ -183,18 +186,18 @@ def _resumes(lab: Lab, place: str, first: Seen, left: dict[str, Any]) -> Finding
     return judge_ending(killed, parked, first)
 
 
-def _cut_call(what: str, cut_off: Seen, first: Seen) -> dict[str, Any]:
+def _cut_call(what: str, cut_off: AppRun, first: AppRun) -> dict[str, Any]:
     """The call that was cut off, or was about to be made."""
     made, calls = len(cut_off.of("tool")), first.of("tool")
     at = made - 1 if what == "tool" else made
     return calls[at] if at < len(calls) else {"name": "a call", "where": ""}
 
 
-def _history(lab: Lab, place: str, first: Seen) -> Finding:
+def _history(runner: AppRunner, place: str, first: AppRun) -> Finding:
     """See whether what an agent sends, or what an app keeps, only grows."""
-    about = lab.about
+    about = runner.about
     if about["kind"] != AGENT:
-        return judge_growth(lab.run(place, "many", repeat=ROUNDS))
+        return judge_growth(runner.run(place, "many", repeat=ROUNDS))
     found = judge_window(about)
     if found.verdict == FAIL or not about["offline"] or (about["window"] or 0) > LARGEST:
         return found
@@ -202,7 +205,7 @@ def _history(lab: Lab, place: str, first: Seen) -> Finding:
     plain = max((event["size"] for event in first.of("answer")), default=0)
     limit = about["window"] or max(SMALL, 4 * plain)
     played = 0 if about["window"] else limit
-    talk = lab.run(place, "long", say=("Hello.",) * MESSAGES, padding=limit // 8, limit=played)
+    talk = runner.run(place, "long", say=("Hello.",) * MESSAGES, padding=limit // 8, limit=played)
     return judge_long_talk(talk, about, limit) or found
 
 

@@ -1,4 +1,4 @@
-"""What a check says, and what a run of somebody's app has shown."""
+"""What a check says (:class:`Finding`), and what one run of somebody's app has shown (:class:`AppRun`)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ class Finding(NamedTuple):
     """FILE:LINE of the app's own code, when that is known."""
 
 
-class Seen(NamedTuple):
-    """What one child did."""
+class AppRun(NamedTuple):
+    """One run of an app in a child process."""
 
     events: list[dict[str, Any]]
+    """What the child has told, in order."""
     killed: bool
     url: str
+    """The scratch database it has worked on."""
     late: bool
+    """Whether it was ended because it took too long."""
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """Its events of one kind."""

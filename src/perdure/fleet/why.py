@@ -6,7 +6,6 @@ Nothing is written and no lease is taken.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import NotFound
@@ -18,7 +17,7 @@ from perdure.protocols import Boarded, Filter
 from perdure.state.document import BOOK, plain
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
-from perdure.system.wording import gap
+from perdure.system.wording import brief, call_words, gap, one_line
 
 if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
@@ -188,7 +187,9 @@ def _approval(f: Facts) -> Why:
     if f.now >= first["expires"]:
         return _waiting_for_somebody(f, f"The request to agree to {first['tool']} has expired")
     if first.get("question"):
-        return Why(f"{first['tool']} asks: {_cut(first['question'])} ({since})", "Answer it.", ACT, "answer")
+        return Why(
+            f"{first['tool']} asks: {one_line(first['question'], _LEFT_OUT)} ({since})", "Answer it.", ACT, "answer"
+        )
     more = f", and {len(still) - 1} more" if len(still) > 1 else ""
     line = f"{_call(first)} has waited for agreement for {since}{more}."
     return Why(line, "Approve it, change it, or reject it.", ACT, "approve")
@@ -217,7 +218,7 @@ def _running(f: Facts) -> Why:
         return Why(f"{who.capitalize()} works on it: the model is being asked.", "Nothing to do.", WAIT)
     first = working[0]
     again = f", attempt {first['attempt']}" if first["attempt"] > 1 else ""
-    progress = f", {_cut(json.dumps(first['progress'], default=str))}" if first.get("progress") is not None else ""
+    progress = f", {brief(first['progress'], _LEFT_OUT)}" if first.get("progress") is not None else ""
     line = f"{who.capitalize()} runs {_call(first)} for {_gap(f.now - first['at'])}{again}{progress}."
     return Why(line, "Nothing to do.", WAIT)
 
@@ -271,23 +272,15 @@ def _has_more(f: Facts) -> bool:
 
 def _error(f: Facts) -> str:
     said = [str(f.head.more[k]) for k in ("error", "note") if f.head.more.get(k)]
-    return _cut(": ".join(said), 200) or "its error was not recorded"
+    return one_line(": ".join(said), 200) or "its error was not recorded"
 
 
 def _call(record: dict[str, Any]) -> str:
-    inside = ", ".join(
-        f"{k}={_cut(json.dumps(v, ensure_ascii=False, default=str), 40)}" for k, v in record["args"].items()
-    )
-    return f"{record['tool']}({_cut(inside)})"
-
-
-def _cut(text: str, limit: int = _LEFT_OUT) -> str:
-    line = " ".join(text[: 2 * limit + 2].split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return call_words(record["tool"], record["args"], _LEFT_OUT, 40)
 
 
 def _end(text: str) -> str:
-    text = _cut(text, 300)
+    text = one_line(text, 300)
     return text if text.endswith((".", "…", "!", "?")) else f"{text}."
 
 

@@ -96,6 +96,11 @@ class _Node:
     _born: int
     _touched: dict[int, TrackedDict | TrackedList] | None
 
+    @property
+    def document(self) -> Document:
+        """The document it is a part of."""
+        return self._doc
+
     def _change(self) -> bool:
         """Call before a change; False when the container is new, so that its parent carries it whole."""
         doc = self._doc

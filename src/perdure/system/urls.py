@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from perdure.errors import InvalidInput
@@ -60,3 +61,23 @@ def take(url: str, *names: str) -> tuple[str, dict[str, str]]:
         return url, {}
     rest = urlencode([(name, value) for name, value in pairs if name not in names])
     return urlunsplit(parts._replace(query=rest)), ours
+
+
+def path_of(url: str) -> str:
+    """Where an embedded store lies; "" for one that has no path.
+
+    >>> path_of("sqlite:////srv/agents.db"), path_of("agents.db"), path_of("redis://host")
+    ('/srv/agents.db', 'agents.db', '')
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    if scheme == "sqlite":
+        # Without the slash it is no proper URL: opening it says what a proper one looks like.
+        return rest[1:] if rest.startswith("/") else ""
+    return rest if scheme == "file" else ""
+
+
+def only_existing(url: str) -> dict[str, Any]:
+    """Options with which a store is opened but never made: on a server only the store can tell whether it is there."""
+    return {"create": False} if "postgresql://" in url or "postgres://" in url else {}

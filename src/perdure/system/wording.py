@@ -1,7 +1,23 @@
-"""Moments, spans of time and sizes in words, for whatever people read: the command line, pages, and explanations."""
+"""Times, sizes, counts, values and hostile texts in words, for whatever people read: terminals, pages, explanations.
+
+There is one wording of each. What differs between a terminal and a page is how a character is made visible.
+"""
 
 from __future__ import annotations
 
+import json
+import unicodedata
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HUGE = 4096
+"""Bits from which on a number is described instead of written: Python refuses to write very long ones."""
+_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"))
+"""Categories of characters that cannot be seen, or that steer how others are shown."""
+_JOINERS = "\u200c\u200d"
+"""Some scripts and emoji need them."""
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
@@ -39,14 +55,31 @@ def when(ms: int) -> str:
         return f"{ms} ms"
 
 
-def size(count: float, one: str = "bytes") -> str:
-    """A number of bytes; ``one`` is what they are called when there are few.
+def span(ms: float) -> str:
+    """How long something took, in two units.
 
-    >>> size(312), size(312, "B"), size(70_000), size(5 << 20)
-    ('312 bytes', '312 B', '68.4 KiB', '5.0 MiB')
+    >>> span(12), span(1234), span(95_000), span(7_260_000)
+    ('12 ms', '1.2 s', '1 min 35 s', '2 h 1 min')
+    """
+    ms = max(0, ms)
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    minutes, hours = int(ms // 60_000), int(ms // 3_600_000)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {int(ms // 1000) % 60} s"
+
+
+def size(count: float) -> str:
+    """A number of bytes.
+
+    >>> size(312), size(70_000), size(5 << 20)
+    ('312 B', '68.4 KiB', '5.0 MiB')
     """
     if count < 1024:
-        return f"{count:.0f} {one}"
+        return f"{count:.0f} B"
     for power, unit in ((1, "KiB"), (2, "MiB")):
         if count < 1024 ** (power + 1):
             return f"{count / 1024**power:.1f} {unit}"
@@ -56,8 +89,102 @@ def size(count: float, one: str = "bytes") -> str:
 def count(number: int, thing: str) -> str:
     """How many of a thing.
 
-    >>> count(1, "session"), count(0, "branch")
-    ('1 session', '0 branches')
+    >>> count(1, "session"), count(1200, "branch")
+    ('1 session', '1,200 branches')
     """
     ending = "" if number == 1 else "es" if thing.endswith("ch") else "s"
-    return f"{number} {thing}{ending}"
+    return f"{number:,} {thing}{ending}"
+
+
+def number(value: float) -> str:
+    """A number with its thousands set apart.
+
+    >>> number(1234567), number(0.5), number(0.0)
+    ('1,234,567', '0.5', '0')
+    """
+    return f"{value:,}" if isinstance(value, int) else f"{round(value, 2):,.10g}"
+
+
+def money(value: float) -> str:
+    """A cost, with as many digits as it needs to be seen.
+
+    >>> money(0), money(0.00042), money(12.5)
+    ('0', '0.00042', '12.50')
+    """
+    if not value:
+        return "0"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def visible(text: str, written: Callable[[str], str], keep: str = "") -> str:
+    """The text with every character ``written`` out that cannot be seen or steers how it is shown; some may be kept.
+
+    >>> visible("paid\\x1b[2J", ascii), visible("naïve 東京", ascii)
+    ("paid'\\\\x1b'[2J", 'naïve 東京')
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    keep += _JOINERS
+    return "".join(c if c in keep or unicodedata.category(c) not in _HIDDEN else written(c) for c in text)
+
+
+def one_line(text: str, limit: int = 80) -> str:
+    """The text in one line and not longer than a limit.
+
+    >>> one_line("a\\nb", 10), one_line("abcdefgh", 5)
+    ('a b', 'abcd…')
+    """
+    # Only as much as can be shown is looked at: the text may have megabytes.
+    line = " ".join(text[: limit * 2 + 2].split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def described(value: Any) -> str:
+    """What is said of a value that is not written out: of bytes and of huge numbers; "" for any other.
+
+    >>> described(b"abc"), described(1 << 5000), described(7)
+    ('3 B of binary data', 'a number of 5001 bits', '')
+    """
+    if isinstance(value, bytes):
+        return f"{size(len(value))} of binary data"
+    return f"a number of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > HUGE else ""
+
+
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON to look at; what is not written out is described.
+
+    >>> as_json({"proof": b"abc", "n": [1 << 20_000]})
+    '{"proof": "<3 B of binary data>", "n": ["<a number of 20001 bits>"]}'
+    """
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False, default=_named)
+    except ValueError:
+        # Of a number that is too long json raises before anybody is asked.
+        return json.dumps(_without_huge(value), indent=indent, ensure_ascii=False, default=_named)
+
+
+def brief(value: Any, limit: int = 160) -> str:
+    """A value as JSON in one short line."""
+    return one_line(as_json(value), limit)
+
+
+def call_words(tool: str, args: dict[str, Any], limit: int = 160, each: int = 60) -> str:
+    """A call as people write one.
+
+    >>> call_words("refund", {"order": "A-1", "amount": 20})
+    'refund(order="A-1", amount=20)'
+    """
+    inside = ", ".join(f"{k}={brief(v, each)}" for k, v in args.items())
+    return f"{tool}({one_line(inside, limit)})"
+
+
+def _named(value: Any) -> str:
+    return f"<{described(value) or type(value).__name__}>"
+
+
+def _without_huge(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_huge(v) for k, v in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list):
+        return [_without_huge(v) for v in cast("list[Any]", value)]
+    return _named(value) if isinstance(value, int) and described(value) else value

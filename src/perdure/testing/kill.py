@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from perdure.doctor.app import run_child
-from perdure.doctor.faults import PARKING
-from perdure.doctor.trial import Task
-from perdure.doctor.watch import ANSWER, BEFORE, CALLING, SAVE, TOOL
+from perdure.doctor.app_process import Task
+from perdure.doctor.diagnosis import PARKING
+from perdure.doctor.instrumentation import ANSWER, BEFORE, CALLING, SAVE, TOOL
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from perdure.database import Database
-    from perdure.doctor.findings import Seen
+    from perdure.doctor.findings import AppRun
 
 _MOMENT = re.compile(r"(after commit|inside answer) (\d+)|(before|inside) tool (.+?)(?: (\d+))?")
 _FORMS = "'after commit 2', 'before tool NAME', 'inside tool NAME', 'inside tool NAME 2', 'inside answer 1' or a seed"
@@ -38,7 +38,7 @@ class KillTestFailed(AssertionError):
 class Outcome:
     """What a function that was killed and run again has left."""
 
-    def __init__(self, at: str, first: Seen, second: Seen, db: Database) -> None:
+    def __init__(self, at: str, first: AppRun, second: AppRun, db: Database) -> None:
         self.at = at
         """The moment at which it was killed."""
         self.first: Counter[str] = Counter(e["name"] for e in first.of(CALLING))
@@ -117,7 +117,7 @@ def _moments(target: str, place: str, say: Sequence[str], timeout: float) -> lis
     return found
 
 
-def _moments_of(seen: Seen) -> list[str]:
+def _moments_of(seen: AppRun) -> list[str]:
     counts: Counter[str] = Counter()
     found: list[str] = []
     for event in seen.events:
@@ -141,7 +141,7 @@ def _stop(at: str) -> tuple[str, int]:
     return f"{BEFORE if match[3] == 'before' else TOOL} {match[4]}", int(match[5] or 1)
 
 
-def _run(target: str, place: str, name: str, say: Sequence[str], timeout: float, **how: Any) -> Seen:
+def _run(target: str, place: str, name: str, say: Sequence[str], timeout: float, **how: Any) -> AppRun:
     folder = os.path.join(place, name)
     os.makedirs(folder, exist_ok=True)
     task = Task(target, f"sqlite:///{folder}/scratch.db", tuple(say) or ("Hello.",), **how)
@@ -168,7 +168,7 @@ def _target(app: Callable[[Any], Any] | str) -> str:
     return f"{code.co_filename}:{name}"
 
 
-def _ended(seen: Seen) -> str:
+def _ended(seen: AppRun) -> str:
     if seen.late:
         return " (it did not end in time)"
     if (error := seen.error) is not None:

@@ -24,7 +24,7 @@ from perdure import errors
 from perdure.agent import models
 from perdure.agent.models import Answer, Delta, Request, request_digest, text_of
 from perdure.agent.models.recorded import answer_of
-from perdure.doctor.watch import defined, is_theirs, theirs
+from perdure.doctor.instrumentation import defined, is_theirs, theirs
 from perdure.errors import InvalidInput, ModelError
 from perdure.session import tools
 from perdure.session.tools import Asking, Later, NotDone, Tool

@@ -10,10 +10,10 @@ from perdure.server.api.approvals import doubts_of
 from perdure.server.api.routing import Call, Nothing
 from perdure.server.api.steering import bulk
 from perdure.server.console.approvals import go_on, json_or_text
-from perdure.server.console.page_text import plural
 from perdure.server.console.rendering import asked, decider, named, see
 from perdure.server.console.sessions import Wanted, wanted
 from perdure.server.shapes import BulkAsked, Which
+from perdure.system.wording import count
 
 if TYPE_CHECKING:
     from starlette.datastructures import FormData
@@ -109,7 +109,7 @@ class BulkPages:
         if failed:
             told += f" {len(failed)} could not be: {failed[0][:200]}"
         if left_over:
-            told += f" {plural(len(left_over), 'session')} did not go on: {left_over[0]}"
+            told += f" {count(len(left_over), 'session')} did not go on: {left_over[0]}"
         return see(request, f"/{_origin(form)}", by=by, told=told)
 
     async def _call(self, body: BulkAsked) -> Bulk:

@@ -87,12 +87,12 @@ def make_environment() -> Environment:
     )
     filters = cast("dict[str, Any]", env.filters)  # pyright: ignore[reportUnknownMemberType]
     filters.update(
-        cut=page_text.cut, size=page_text.size, number=page_text.number, money=page_text.money, span=page_text.span,
-        when=wording.when, json=page_text.as_json, brief=page_text.brief, shown=page_text.shown, plural=page_text.plural,
+        cut=wording.one_line, size=wording.size, number=wording.number, money=wording.money, span=wording.span,
+        when=wording.when, json=page_text.as_json, brief=wording.brief, shown=page_text.shown, plural=wording.count,
     )  # fmt: skip
     shared = cast("dict[str, Any]", env.globals)  # pyright: ignore[reportUnknownMemberType]
     shared.update(
-        url=url, enc=enc, status_words=STATUS_WORDS, tones=TONES, version=__version__, call_words=page_text.call_words,
+        url=url, enc=enc, status_words=STATUS_WORDS, tones=TONES, version=__version__, call_words=wording.call_words,
         ago=wording.ago, static=static, once=lambda: secrets.token_hex(8),
     )  # fmt: skip
     return env

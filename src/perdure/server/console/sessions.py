@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.model import MAIN, Status
-from perdure.server.console.page_text import plural
 from perdure.server.console.rendering import STATUS_WORDS, asked, is_tag
 from perdure.system.lease_holders import describe
+from perdure.system.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,7 +107,7 @@ def _what(row: SessionRow, now: int) -> str:
     if row.error:
         return row.error
     if row.pending:
-        return f"{plural(row.pending, 'input')} waiting"
+        return f"{count(row.pending, 'input')} waiting"
     return ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from perdure.server.console.page_text import as_json, size
+from perdure.system import wording
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +59,7 @@ class _Builder:
         return Node(name, *_scalar(value))
 
     def _container(self, items: Iterable[tuple[str, Any]], count: int, kind: str, name: str, depth: int) -> Node:
-        words = f"{count:,} item{'' if count == 1 else 's'}" if count else "empty"
+        words = wording.count(count, "item") if count else "empty"
         if depth >= DEEP or self._left <= 0:
             return Node(name, kind, words, left_out=count)
         children: list[Node] = []
@@ -75,10 +75,5 @@ def _scalar(value: Any) -> tuple[str, str]:
     if isinstance(value, str):
         cut = value if len(value) <= LONG else f"{value[:LONG]}… ({len(value):,} characters)"
         return "text", cut
-    if isinstance(value, bytes):
-        return "data", f"{size(len(value))} of binary data"
-    if value is None or isinstance(value, bool):
-        return "word", as_json(value)
-    if isinstance(value, int) and value.bit_length() > 4096:
-        return "number", f"a number of {value.bit_length()} bits"
-    return "number", as_json(value)
+    kind = "data" if isinstance(value, bytes) else "word" if value is None or isinstance(value, bool) else "number"
+    return kind, wording.described(value) or wording.as_json(value)

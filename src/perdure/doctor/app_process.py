@@ -1,8 +1,8 @@
-"""A child process that runs somebody's app on a scratch database: what ``perdure doctor APP`` kills and starts again.
+"""A child process that runs somebody's app on a scratch database: :mod:`app` kills it and starts it again.
 
-Run as ``python -m perdure.doctor.trial FD TASK``, where TASK is a :class:`Task` as JSON. What it sees goes to the file
-descriptor, one JSON object a line, so that the app may print what it likes. Where it is told to stop it says so and
-waits for the signal that it will not survive.
+Run as ``python -m perdure.doctor.app_process FD TASK``, where TASK is a :class:`Task` as JSON. What it sees goes to
+the file descriptor, one JSON object a line, so that the app may print what it likes. Where it is told to stop it says
+so and waits for the signal that it will not survive.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.doctor.watch import Stop, Watch, is_theirs
+from perdure.doctor.instrumentation import Instrumentation, Stop, is_theirs
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ class Task(NamedTuple):
     """Tokens that are said besides, each time."""
 
 
-class Trial:
-    """One child's work."""
+class AppProcess:
+    """What the child does: the app is loaded, watched and run as often as its task says."""
 
     def __init__(self, task: Task, fd: int) -> None:
         self._task = task
         self._out = os.fdopen(fd, "w", encoding="utf-8")
         self._lock = threading.Lock()
-        self._watch = Watch(self.tell, task.url, Stop(*task.stop), limit=task.limit, contend=task.contend)
+        self._watch = Instrumentation(self.tell, task.url, Stop(*task.stop), limit=task.limit, contend=task.contend)
         # A child that the app starts by forking tells what it does, too, and must find the lock free.
         os.register_at_fork(after_in_child=self._unlock)
 
@@ -72,7 +72,7 @@ class Trial:
             self._out.write(json.dumps(what) + "\n")
             self._out.flush()
 
-    def go(self) -> None:
+    def run(self) -> None:
         """Load the app and run it."""
         from perdure.agent.agent import Agent
         from perdure.agent.app_loader import load_app
@@ -197,12 +197,12 @@ def _where(error: BaseException) -> str:
 
 
 def main(fd: str, task: str) -> int:
-    """Run a trial; what goes wrong in the app is told, and is not this program's failure."""
-    trial = Trial(Task(*json.loads(task)), int(fd))
+    """Do a task; what goes wrong in the app is told, and is not this program's failure."""
+    child = AppProcess(Task(*json.loads(task)), int(fd))
     try:
-        trial.go()
+        child.run()
     except Exception as e:  # whatever it is, it is the app's, and worth a finding
-        trial.tell(event="error", kind=type(e).__name__, words=str(e)[:1000], where=_where(e))
+        child.tell(event="error", kind=type(e).__name__, words=str(e)[:1000], where=_where(e))
         return 1
     return 0
 

@@ -1,8 +1,8 @@
-"""A child process that commits until it is killed: what ``perdure doctor`` checks the promise of a disk with.
+"""A child process that commits until it is killed: with it :mod:`machine` tries what a disk promises.
 
-Run as ``python -m perdure.doctor.kill_test URL SESSION [POINT]``. It prints the number of each commit once that commit
-has returned. At the named point of its third commit, or without one after its third commit, it prints "here" and
-waits for the signal that it will not survive.
+Run as ``python -m perdure.doctor.commit_process URL SESSION [POINT]``. It prints the number of each commit once
+that commit has returned. At the named point of its third commit, or without one after its third commit, it prints
+"here" and waits for the signal that it will not survive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the runs of somebody's app mean: each fault that was seen, where it is and what to do about it, in one line."""
+"""Diagnosis: what the runs of an app mean. Each fault that was seen, where it is and what to do about it, in a line."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # States are any JSON: their types are looked at, not declared.
@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure.doctor.findings import FAIL, NOTE, OK, Finding, Seen
+from perdure.doctor.findings import FAIL, NOTE, OK, AppRun, Finding
 from perdure.system.wording import count
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _branch(row: Any) -> str:
 # -- one run ---------------------------------------------------------------------------------------------------------
 
 
-def judge_run(seen: Seen, about: dict[str, Any], said: bool) -> Finding:
+def judge_run(seen: AppRun, about: dict[str, Any], said: bool) -> Finding:
     """Whether it came to its end."""
     if seen.late:
         return Finding("run", FAIL, "it did not end in time: raise --timeout, or see what it waits for")
@@ -87,7 +87,7 @@ def judge_run(seen: Seen, about: dict[str, Any], said: bool) -> Finding:
     return Finding("run", NOTE if hint else OK, f"{words}{hint}")
 
 
-def judge_values(seen: Seen, left: dict[str, Any]) -> Finding:
+def judge_values(seen: AppRun, left: dict[str, Any]) -> Finding:
     """Whether all that it wants to keep is JSON."""
     tools = {event["name"]: event["where"] for event in seen.of("tool")}
     for kept in left.values():
@@ -106,7 +106,7 @@ def judge_values(seen: Seen, left: dict[str, Any]) -> Finding:
     return Finding("serialisation", OK, "everything that was saved is JSON")
 
 
-def judge_saves(seen: Seen, left: dict[str, Any]) -> Finding:
+def judge_saves(seen: AppRun, left: dict[str, Any]) -> Finding:
     """Whether little is lost when it is killed."""
     saves = seen.saved
     most = max(saves, key=lambda s: s.get("answers", 0), default={})
@@ -138,7 +138,7 @@ def judge_saves(seen: Seen, left: dict[str, Any]) -> Finding:
 # -- writers ---------------------------------------------------------------------------------------------------------
 
 
-def judge_writers(seen: Seen, left: dict[str, Any], contended: Callable[[], Seen]) -> Finding:
+def judge_writers(seen: AppRun, left: dict[str, Any], contended: Callable[[], AppRun]) -> Finding:
     """Whether what one writer saves can be lost to another; with several of them, they are made to collide."""
     saves = seen.of("save")
     advice = "what they held is lost; open sessions with their lease, or use db.update, or db.post into the inbox"
@@ -182,7 +182,7 @@ def _lost(saves: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _unseen(seen: Seen, left: dict[str, Any]) -> Finding | None:
+def _unseen(seen: AppRun, left: dict[str, Any]) -> Finding | None:
     """Saves of programs that the app has started: they are not watched, but a lease leaves a trace."""
     for session, kept in left.items():
         told = sum(s["session"] == session for s in seen.saved)
@@ -197,7 +197,7 @@ def _unseen(seen: Seen, left: dict[str, Any]) -> Finding | None:
 # -- killed and started again ----------------------------------------------------------------------------------------
 
 
-def kill_points(first: Seen, *, agent: bool) -> list[tuple[str, int]]:
+def kill_points(first: AppRun, *, agent: bool) -> list[tuple[str, int]]:
     """The moments at which it is killed: after saves, at the end of calls, and inside answers."""
     # A function that is called after its last save begins anew: that is not resuming.
     saves = len(first.saved) - (not agent)
@@ -225,7 +225,7 @@ def steadily_alike(one: dict[str, Any], other: dict[str, Any]) -> bool | None:
 
 
 def judge_resumed(
-    point: tuple[str, int], seen: Seen, now: dict[str, Any], left: dict[str, Any], first: Seen, *, steady: bool
+    point: tuple[str, int], seen: AppRun, now: dict[str, Any], left: dict[str, Any], first: AppRun, *, steady: bool
 ) -> Finding | None:
     """What became of it after a kill; None when a call waits for somebody, as it should."""
     when = f"{_moment(point)} and started again"
@@ -248,7 +248,7 @@ def judge_resumed(
     return Finding("resume", OK, when)
 
 
-def judge_ending(killed: list[tuple[str, int]], parked: list[dict[str, Any]], first: Seen) -> Finding:
+def judge_ending(killed: list[tuple[str, int]], parked: list[dict[str, Any]], first: AppRun) -> Finding:
     """All kills together."""
     if not killed:
         return Finding("resume", NOTE, "it does not do the same twice: it ended before it could be killed")
@@ -316,7 +316,7 @@ def _first_difference(whole: dict[str, Any], now: dict[str, Any]) -> tuple[str, 
 # -- growth ----------------------------------------------------------------------------------------------------------
 
 
-def judge_growth(seen: Seen) -> Finding:
+def judge_growth(seen: AppRun) -> Finding:
     """Whether some part of the state grows as fast in the last third of many runs as in the first."""
     rounds = [e["sizes"] for e in seen.of("round")]
     third = len(rounds) // 3
@@ -351,7 +351,7 @@ def judge_window(about: dict[str, Any]) -> Finding:
     )  # fmt: skip
 
 
-def judge_long_talk(talk: Seen, about: dict[str, Any], limit: int) -> Finding | None:
+def judge_long_talk(talk: AppRun, about: dict[str, Any], limit: int) -> Finding | None:
     """Whether a long conversation goes on, and is cut; None when it could not be held at all."""
     asked, ends = talk.of("answer"), talk.of("result")
     if talk.error is not None or talk.late or not ends:

@@ -1,6 +1,8 @@
-"""Watching somebody's app from inside its process: every save, call and answer, and stopping at one of them.
+"""Instrumentation of the library in the child that runs an app: every save, call and answer is told, or stopped at.
 
-What is patched here is patched in a child process of ``perdure doctor APP`` only.
+Public functions are replaced, in that child process only. The hooks there are would not do: telemetry names no session
+and comes after the fact, and fault points know neither who saves nor what; here a rival must save first, a tool must
+stop before anybody knows that it has ended, and a finding needs the line of the app that led there.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -61,7 +63,7 @@ def defined(fn: Any) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
-class Watch:
+class Instrumentation:
     """Tells what an app does, and stops it where it is to be killed."""
 
     def __init__(
@@ -187,7 +189,7 @@ class Watch:
                 caller = _caller()
                 if is_theirs(caller.f_code.co_filename):
                     place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-                    self._edits.setdefault(id(node._doc), (node._doc, Counter()))[1][place] += 1
+                    self._edits.setdefault(id(node.document), (node.document, Counter()))[1][place] += 1
 
             return changed
 
@@ -298,8 +300,9 @@ def _answers(ops: list[Any]) -> int:
 def _caller() -> FrameType:
     """Who called the function that asks."""
     here = inspect.currentframe()
-    assert here is not None and here.f_back is not None and here.f_back.f_back is not None
-    return here.f_back.f_back
+    caller = here and here.f_back and here.f_back.f_back
+    assert caller is not None
+    return caller
 
 
 def _inside(frame: FrameType | None, code: Any) -> bool:
