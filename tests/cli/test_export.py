@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 EXPORT = ["sessions", "checkpoints", "blobs", "bytes", "missing"]
-IMPORT = ["sessions", "skipped", "blobs", "store"]
+IMPORT = ["store", "sessions", "skipped", "blobs"]
 
 
 def test_a_session_travels_with_all_that_belongs_to_it(command: Command, trip: Path, tmp_path: Path):
@@ -30,7 +30,7 @@ def test_a_session_travels_with_all_that_belongs_to_it(command: Command, trip: P
         assert command("show", "trip", "--json", "--store", url).json == whole
         assert command("show", "trip@cheaper", "--store", url).code == 0
         assert command("verify", "--all", "--store", url).code == 0
-        listed = command("ls", "--json", "--store", url).json["sessions"]
+        listed = command("ls", "--json", "--store", url).json["items"]
         assert [(s["id"], s["inbox"]) for s in listed] == [("trip", 1)]
         again = command("import", "trip.perdure", "--store", url)
         assert again.out == "0 sessions and 1 blob imported, 1 were there already\n"

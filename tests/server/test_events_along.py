@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import to_builtins
 
 import perdure
 from perdure import Agent, ScriptedModel
@@ -38,7 +39,8 @@ def say(db: perdure.Database, session: perdure.Session, step: int, offset: int, 
 
 def told(along: Along) -> list[tuple[str, Any]]:
     """What a look tells, in short."""
-    return [(e.kind, e.data.get("text", e.data.get("step"))) for e in along.look()]
+    looked = [(e.kind, to_builtins(e.data)) for e in along.look()]
+    return [(kind, data.get("text", data.get("step"))) for kind, data in looked]
 
 
 def reader(db: perdure.Database, place: Place | None = None, branch: str = "main") -> tuple[Along, list[Event]]:
@@ -158,7 +160,7 @@ def test_commits_and_answers_come_once_in_order_on_every_store(tmp_path: Path, k
             s.commit()
         assert told(along) == [("step", 101), ("step", 102)]
         db.compact("s")
-        seen = [(e.data["line"], e.data["step"]) for e in reader(db, BEGINNING)[0].look()]
+        seen = [(e.data.line, e.data.step) for e in reader(db, BEGINNING)[0].look()]
         assert seen == [(0, n) for n in range(1, 251)] + [(1, 101), (1, 102)]
 
 

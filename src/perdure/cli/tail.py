@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,15 +69,19 @@ def tail(
 def _changes(db: Database, cursor: str | None, *, everything: bool, once: bool, as_json: bool) -> None:
     import time
 
+    from perdure.cli.output import print_line
+    from perdure.shapes.events import changes
     from perdure.stores.latest import latest
 
     if cursor is None and not everything:
         cursor = latest(db.kernel.store)
     while True:
         page = db.changes(cursor, PAGE)
-        for number, change in enumerate(page.items, 1):
-            # Whoever goes on after a cursor must have had all that comes before it.
-            _print_change(change, page.cursor if number == len(page.items) else None, as_json=as_json)
+        for change, told in zip(page.items, changes(page), strict=True):
+            if as_json:
+                print_line(told)
+            else:
+                _print_change(change)
         # Whoever reads along through a pipe sees it now, not when some thousand characters have come together.
         sys.stdout.flush()
         cursor = page.cursor
@@ -88,10 +91,7 @@ def _changes(db: Database, cursor: str | None, *, everything: bool, once: bool, 
             time.sleep(POLL)
 
 
-def _print_change(change: Change, cursor: str | None, *, as_json: bool) -> None:
-    if as_json:
-        _print_line({**change._asdict(), "id": change.id.hex(), "cursor": cursor})
-        return
+def _print_change(change: Change) -> None:
     from perdure.cli.output import Out
     from perdure.cli.terminal_text import cut
     from perdure.system.wording import when
@@ -101,18 +101,13 @@ def _print_change(change: Change, cursor: str | None, *, as_json: bool) -> None:
     Out().line(words, _STYLES.get(change.status, ""))
 
 
-def _print_line(value: dict[str, Any]) -> None:
-    """One object in one line; pure ASCII, so that nothing in it can steer a terminal."""
-    from perdure.cli.output import extra
-
-    print(json.dumps(value, ensure_ascii=True, default=extra), flush=True)
-
-
 async def _session(
     session: str, store: str | None, blobs: str | None, after: int | None, *, once: bool, as_json: bool
 ) -> None:
     from perdure.agent.session_stream import follow
     from perdure.cli.chat import Screen
+    from perdure.cli.output import print_line
+    from perdure.shapes.events import run_event
 
     screen = None if as_json else Screen()
     async with open_existing_async(store, blobs) as db:
@@ -122,7 +117,7 @@ async def _session(
             return
         async for event in follow(db, session, after=after):
             if screen is None:
-                _print_line(event._asdict())
+                print_line(run_event(event))
             else:
                 _show(screen, event)
                 sys.stdout.flush()

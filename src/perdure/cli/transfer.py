@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -80,7 +80,10 @@ def copy(
         urls = src.url, dst.url
     seconds = round(time.monotonic() - begun, 3)
     if as_json:
-        _print_json(done, urls, seconds, verified=not no_verify, dry_run=dry_run)
+        from perdure.cli.output import print_json
+        from perdure.shapes.store import copied
+
+        print_json(copied(done, *urls, duration_seconds=seconds, verified=not no_verify, dry_run=dry_run))
     else:
         _print(done, seconds, verified=not no_verify, dry_run=dry_run)
     if not done.ok:
@@ -101,15 +104,6 @@ def _total(src: Database, sessions: list[str] | None, owner: str | None) -> Call
     if sessions:
         return lambda: len(sessions)
     return all_of(src) if owner is None else lambda: None
-
-
-def _print_json(done: Copied, urls: tuple[str, str], seconds: float, **more: Any) -> None:
-    from perdure.cli.output import print_json
-
-    answer = done._asdict()
-    answer["left"] = [{"session": id, "reason": reason} for id, reason in done.left]
-    answer["failed"] = [{"session": id, "problem": problem} for id, problem in done.failed]
-    print_json({"ok": done.ok, "source": urls[0], "destination": urls[1], **answer, "seconds": seconds, **more})
 
 
 def _print(done: Copied, seconds: float, *, verified: bool, dry_run: bool) -> None:
@@ -143,15 +137,14 @@ def export(
     Whoever imports it needs the same key, if the store has one.
     """
     from perdure.cli.output import Out, print_json
-    from perdure.cli.terminal_text import cut
-    from perdure.system.wording import count, size
+    from perdure.shapes.store import backed_up
 
     if os.path.exists(file):
         raise InvalidInput(f"{file} exists already: choose a new name, so that nothing is lost")
     with open_existing(store, blobs) as db, progress("exporting", show=not as_json) as told:
         done = db.export_session(session, file, told)
     if as_json:
-        print_json({**done._asdict(), "missing": list(done.missing)})
+        print_json(backed_up(done))
     else:
         held = f"{count(done.checkpoints, 'checkpoint')} and {count(done.blobs, 'blob')} in {size(done.bytes)}"
         Out().line(f"{cut(session, 200)}: {held}")
@@ -173,7 +166,7 @@ def bring_in(
     """
     import perdure
     from perdure.cli.output import Out, print_json
-    from perdure.system.wording import count
+    from perdure.shapes.store import restored
 
     if not os.path.isfile(file):
         # Before a database is made for nothing.
@@ -189,7 +182,7 @@ def bring_in(
         done = db.import_sessions(file, told)
         url = db.url
     if as_json:
-        print_json({**done._asdict(), "store": url})
+        print_json(restored(done, url))
     else:
         there = f", {done.skipped} were there already" if done.skipped else ""
         Out().line(f"{count(done.sessions, 'session')} and {count(done.blobs, 'blob')} imported{there}")

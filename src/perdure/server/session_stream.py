@@ -21,6 +21,8 @@ from perdure.history.lineage import unverified
 from perdure.model import MAIN
 from perdure.record.packs import PackReader
 from perdure.server.sse import RESCAN, Event
+from perdure.shapes.events import Event as SessionEvent
+from perdure.shapes.events import Rescan, commit_event
 from perdure.state.delta import APPEND
 from perdure.state.document import BOOK, STATE, Document, plain
 from perdure.system.lease_holders import is_dead
@@ -142,7 +144,7 @@ class Along:
         self.place = now
         return [
             *told,
-            Event(RESCAN, str(now), {"reason": "what came after this place is gone: read the session again"}),
+            Event(RESCAN, str(now), Rescan(reason="what came after this place is gone: read the session again")),
         ]
 
     def look(self) -> Iterator[Event]:
@@ -158,7 +160,7 @@ class Along:
                 # The session has ended, or ended and begun anew: there is no way from there to here.
                 yield from self._retract()
                 self.place = head
-                yield Event(RESCAN, str(head), {"reason": "the session is another one now: read it again"})
+                yield Event(RESCAN, str(head), Rescan(reason="the session is another one now: read it again"))
                 return
             yield from self._commits(head)
         self.busy = bool(row.lease.holder) and not is_dead(row.lease.holder)
@@ -240,21 +242,12 @@ class Along:
 
     def _commit(self, point: Point, text: str | None) -> Iterator[Event]:
         about = Checkpoint(point)
-        data: dict[str, Any] = {
-            "session": about.session, "branch": about.branch, "line": about.line, "step": about.step, "id": about.id,
-            "kind": about.kind, "status": about.status, "at": about.at,
-        }  # fmt: skip
-        data |= {k: v for k, v in about.more.items() if k in ("tool", "effect", "approval", "error", "note", "agent")}
-        if text is None:
-            self._move(about)
-            yield Event("step", str(self._here()), data)
-            return
-        if self._open is not None and (self._open.step != about.step or not self._open.agrees(text)):
-            yield from self._retract()
-        self._open = None
+        if text is not None:
+            if self._open is not None and (self._open.step != about.step or not self._open.agrees(text)):
+                yield from self._retract()
+            self._open = None
         self._move(about)
-        told: dict[str, Any] = {"text": text} if len(text) <= LONGEST_TEXT else {"text": None, "size": len(text)}
-        yield Event("committed", str(self._here()), {**data, **told})
+        yield self._told(commit_event(about, text, LONGEST_TEXT))
 
     def _move(self, c: Checkpoint) -> None:
         self.place = Place(c.line, c.step, c.id[:12])
@@ -295,8 +288,7 @@ class Along:
             yield from self._retract()
             attempt = self._open = self._anew(attempt)
         offset, news = attempt.tell()
-        data = {"step": piece["s"], "attempt": piece["a"], "worker": piece["w"], "offset": offset, "text": news}
-        yield Event("delta", str(self._here()), data)
+        yield self._told(self._about("delta", which, offset=offset, text=news))
 
     def _anew(self, attempt: _Attempt) -> _Attempt:
         again = _Attempt(Heard(*attempt.which, 0, _digest("")))
@@ -306,10 +298,20 @@ class Along:
     def _retract(self) -> Iterator[Event]:
         if self._open is None:
             return
-        (worker, step, attempt), told = self._open.which, self._open.told
+        which, told = self._open.which, self._open.told
         self._open = None
         if told:
-            yield Event("retracted", str(self._here()), {"step": step, "attempt": attempt, "worker": worker})
+            yield self._told(self._about("retracted", which))
+
+    def _about(self, event: Any, which: tuple[int, int, int], **more: Any) -> SessionEvent:
+        """An event of one attempt at an answer."""
+        worker, step, attempt = which
+        return SessionEvent(
+            event=event, session=self._session, branch=self._branch, step=step, attempt=attempt, worker=worker, **more
+        )
+
+    def _told(self, event: SessionEvent) -> Event:
+        return Event(event.event, str(self._here()), event)
 
 
 def _digest(text: str) -> str:

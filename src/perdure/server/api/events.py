@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import CursorExpired, Gone, NotFound, Unavailable
 from perdure.model import MAIN
+from perdure.server.api.inputs import EventsQuery, SessionEventsQuery
 from perdure.server.api.routing import SSE, Answer, Call, Endpoint
 from perdure.server.session_stream import BEGINNING, Along, parse
-from perdure.server.shapes import Change, Changes, EventsAsked, SessionEventsAsked
 from perdure.server.sse import RESCAN, Event, Streams, last_event_id
+from perdure.shapes.basics import Page
+from perdure.shapes.events import Change, Rescan, changes
+from perdure.shapes.events import Event as SessionEvent
 from perdure.stores.latest import latest
 
 if TYPE_CHECKING:
@@ -27,11 +30,11 @@ PAGE = 200
 _streams = Streams()
 
 
-async def all_events(call: Call[EventsAsked, None]) -> Answer:
+async def all_events(call: Call[EventsQuery, None]) -> Answer:
     """Commits of all sessions as they happen, as server-sent events.
 
-    ``changes`` holds some of them (see ``Changes``); its id is the store's cursor, and a reader that comes back with it
-    as Last-Event-ID misses none. ``rescan`` says that what came after that id was trimmed: list the sessions again.
+    ``changes`` holds a page of them; its id is the store's cursor: a reader that comes back with it as Last-Event-ID
+    misses none. ``rescan`` says that what came after that id was trimmed: list the sessions again.
     """
     after = last_event_id(call, call.query.after)
     try:
@@ -56,7 +59,9 @@ async def _changes(ctx: Ctx, cursor: str | None, expired: bool) -> AsyncGenerato
     while True:
         if expired:
             cursor, expired = cursor or await ctx.blocking(latest, store), False
-            yield Event(RESCAN, cursor, {"reason": "changes were trimmed before they were read: list sessions again"})
+            yield Event(
+                RESCAN, cursor, Rescan(reason="changes were trimmed before they were read: list sessions again")
+            )
         try:
             page = await ctx.db.changes(cursor, PAGE)
         except CursorExpired:
@@ -69,16 +74,13 @@ async def _changes(ctx: Ctx, cursor: str | None, expired: bool) -> AsyncGenerato
             continue
         cursor = page.cursor
         if page.items:
-            items = [
-                Change(c.session, c.branch, c.line, c.step, c.id.hex(), c.kind, c.status, c.at) for c in page.items
-            ]
-            yield Event("changes", cursor, Changes(changes=items))
+            yield Event("changes", cursor, Page(items=changes(page), next=cursor))
         else:
             yield None
             await asyncio.sleep(POLL)
 
 
-async def session_events(call: Call[SessionEventsAsked, None]) -> Answer:
+async def session_events(call: Call[SessionEventsQuery, None]) -> Answer:
     """Commits of one branch as they happen, and the answer that is being made, as server-sent events.
 
     ``delta`` is a provisional piece of an answer (step, attempt, offset, text); its step is ``committed`` later, with
@@ -95,7 +97,7 @@ async def session_events(call: Call[SessionEventsAsked, None]) -> Answer:
     along = Along(ctx.db.kernel, call.session, branch)
     first = await ctx.blocking(along.begin, place)
     if after == RESCAN and not first:
-        first = [Event(RESCAN, str(along.place), {"reason": "read the session again"})]
+        first = [Event(RESCAN, str(along.place), Rescan(reason="read the session again"))]
     return _streams.answer(ctx, _session(ctx, along, first))
 
 
@@ -119,9 +121,9 @@ def _next(looks: Iterator[Event]) -> Event | None:
 
 
 ENDPOINTS = [
-    Endpoint("GET", "/events", all_events, Changes, EventsAsked, media=SSE, errors=(503,), tag="events"),
+    Endpoint("GET", "/events", all_events, Page[Change], EventsQuery, media=SSE, errors=(503,), tag="events"),
     Endpoint(
-        "GET", "/sessions/{session}/events", session_events, None, SessionEventsAsked, media=SSE,
+        "GET", "/sessions/{session}/events", session_events, SessionEvent, SessionEventsQuery, media=SSE,
         errors=(404, 410, 503), tag="events",
     ),
 ]  # fmt: skip

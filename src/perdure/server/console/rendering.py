@@ -88,7 +88,8 @@ def make_environment() -> Environment:
     filters = cast("dict[str, Any]", env.filters)  # pyright: ignore[reportUnknownMemberType]
     filters.update(
         cut=page_text.cut, size=page_text.size, number=page_text.number, money=page_text.money, span=page_text.span,
-        when=wording.when, json=page_text.as_json, brief=page_text.brief, shown=page_text.shown, plural=page_text.plural,
+        when=wording.when, moment=wording.parse_timestamp, json=page_text.as_json, brief=page_text.brief,
+        shown=page_text.shown, plural=page_text.plural,
     )  # fmt: skip
     shared = cast("dict[str, Any]", env.globals)  # pyright: ignore[reportUnknownMemberType]
     shared.update(

@@ -1,0 +1,104 @@
+"""What happens, in JSON, as it happens: commits of all sessions, and what can be read along in one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from perdure import model
+from perdure.model import MAIN, Kind, Status
+from perdure.shapes.basics import Id, Shape, Time
+from perdure.system.wording import timestamp
+
+if TYPE_CHECKING:
+    from perdure.agent.run_events import Event as RunEvent
+    from perdure.history.checkpoint import Checkpoint
+
+_TOLD = ("tool", "effect", "approval", "error", "note", "agent")
+"""Details of a checkpoint that its event has."""
+
+
+class Change(Shape):
+    """One commit of any session."""
+
+    session: str
+    branch: str
+    line: int
+    step: int
+    id: Id
+    kind: Kind
+    status: Status
+    at: Time
+    cursor: str | None
+    """If not null, where to go on after this one: `--since`, or the id of an event."""
+
+
+def changes(page: model.ChangePage) -> list[Change]:
+    """A page of the list of changes. Whoever goes on after its cursor has had them all, so the last one has it."""
+    last = len(page.items) - 1
+    return [
+        Change(
+            session=c.session, branch=c.branch, line=c.line, step=c.step, id=c.id.hex(), kind=Kind(c.kind),
+            status=Status(c.status), at=timestamp(c.at), cursor=page.cursor if number == last else None,
+        )
+        for number, c in enumerate(page.items)
+    ]  # fmt: skip
+
+
+class Event(Shape):
+    """One thing that happened on a branch: a commit, or a piece of an answer that is on its way.
+
+    A delta is provisional until its step is committed, with the whole text, or its attempt retracted; step is a commit
+    that holds no answer.
+    """
+
+    event: Literal["delta", "committed", "retracted", "step", "ended"]
+    session: str
+    branch: str
+    step: int
+    text: str | UnsetType | None = UNSET
+    """Of a delta, or the whole answer; null when that is too long to be told."""
+    size: int | UnsetType = UNSET
+    """Characters of an answer that is too long to be told."""
+    attempt: int | UnsetType = UNSET
+    worker: int | UnsetType = UNSET
+    """Tells workers apart that have tried this step."""
+    offset: int | UnsetType = UNSET
+    """Where in the answer a delta begins."""
+    line: int | UnsetType = UNSET
+    id: Id | UnsetType = UNSET
+    kind: Kind | UnsetType = UNSET
+    status: Status | UnsetType = UNSET
+    at: Time | UnsetType = UNSET
+    tool: str | UnsetType = UNSET
+    effect: str | UnsetType = UNSET
+    approval: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    note: str | UnsetType = UNSET
+    agent: str | UnsetType = UNSET
+
+
+def commit_event(c: Checkpoint, text: str | None, longest: int) -> Event:
+    """A commit; with the answer that it holds, unless that is longer."""
+    told: dict[str, Any] = {k: v for k, v in c.more.items() if k in _TOLD}
+    if text is not None:
+        told |= {"text": text} if len(text) <= longest else {"text": None, "size": len(text)}
+    return Event(
+        event="step" if text is None else "committed", session=c.session, branch=c.branch, step=c.step, line=c.line,
+        id=c.id, kind=Kind(c.kind), status=Status(c.status), at=timestamp(c.at), **told,
+    )  # fmt: skip
+
+
+def run_event(e: RunEvent) -> Event:
+    """An event of a run on main."""
+    # A piece of an answer names the step it will be, not the last one there is.
+    about = {"event": e.kind, "session": e.session, "branch": MAIN, "step": e.step}
+    return msgspec.convert({**about, **e.data}, Event)
+
+
+class Rescan(Shape):
+    """What came after the place that was named cannot be told any more: read everything again."""
+
+    reason: str
