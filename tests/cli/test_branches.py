@@ -26,6 +26,10 @@ def state(command: Command, place: str) -> dict[str, object]:
     return command("show", place, "--json").json["state"]["value"]
 
 
+def branches(command: Command) -> dict[str, object]:
+    return command("show", "trip", "--json").json["session"]["branches"]
+
+
 def editor(folder: Path, code: str) -> str:
     """A program that edits the file it is given."""
     path = folder / "editor.sh"
@@ -98,10 +102,10 @@ def test_an_editor_that_fails_or_changes_nothing_leaves_no_branch(
     command: Command, trip: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ):
     monkeypatch.setenv("VISUAL", editor(trip.parent, code))
-    before = command("log", "trip", "--graph", "--json").json["branches"]
+    before = branches(command)
     found = command("fork", "trip", "other", "--edit")
     assert (found.code, found.err.count("\n")) == (2, 1)
-    assert command("log", "trip", "--graph", "--json").json["branches"] == before
+    assert branches(command) == before
 
 
 @pytest.mark.parametrize(
@@ -109,10 +113,10 @@ def test_an_editor_that_fails_or_changes_nothing_leaves_no_branch(
     ["vars", "=1", "vars.a.b=1", "messages.7.content=x", "messages.x=1", "vars.city.x=1", "x=@nowhere", "x=@."],
 )
 def test_edits_that_do_not_fit_leave_no_branch(command: Command, trip: Path, edit: str):
-    before = command("log", "trip", "--graph", "--json").json["branches"]
+    before = branches(command)
     found = command("fork", "trip", "other", "--set", edit)
     assert (found.code, found.err.count("\n")) == (2, 1)
-    assert command("log", "trip", "--graph", "--json").json["branches"] == before
+    assert branches(command) == before
 
 
 def test_what_is_taken_or_not_there_is_refused(command: Command, trip: Path):
@@ -122,7 +126,7 @@ def test_what_is_taken_or_not_there_is_refused(command: Command, trip: Path):
     assert command("fork", "nobody", "x").code == 1
     assert command("fork", "trip@99", "x").code == 1
     assert command("fork", "trip", "x", "--set", "system=polite").code == 2, "no agent has worked on it"
-    assert "x" not in command("log", "trip", "--json").json["branches"]
+    assert "x" not in branches(command)
     with perdure.open(f"sqlite:///{trip}") as db, db.session("trip"):
         assert command("fork", "trip", "x").code == 4
         assert command("rewind", "trip@1").code == 4

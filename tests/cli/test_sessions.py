@@ -103,7 +103,7 @@ def test_show_opens_a_step_a_tag_or_a_branch(command: Command, trip: Path, place
 
 def test_show_opens_a_checkpoint_by_the_beginning_of_its_id(command: Command, trip: Path):
     id = command("log", "trip", "--json").json["items"][1]["id"]
-    assert command("show", f"trip@{id[:10]}", "--json").json["step"] == 2
+    assert command("show", f"trip@{id[:10]}", "--json").json["state"]["checkpoint"]["step"] == 2
 
 
 def test_show_counts_steps_on_the_branch_that_is_named(command: Command, trip: Path):

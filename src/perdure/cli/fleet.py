@@ -77,10 +77,10 @@ def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False)
     from perdure.system.wording import ago
 
     with open_existing(store, blobs) as db:
-        found, now = fleet_of(db), db.kernel.clock.wall()
         if as_json:
             print_json(fleet(db))
             return
+        found, now = fleet_of(db), db.kernel.clock.wall()
     out = Out()
     rows = [_line(w, now) for w in found.workers]
     if rows:
@@ -186,7 +186,8 @@ def retry(
 
 
 def _board(
-    chosen: Selection, do: Literal["pause", "unpause", "retry"], dry_run: bool, store: str | None, blobs: str | None, as_json: bool
+    chosen: Selection, do: Literal["pause", "unpause", "retry"], dry_run: bool, store: str | None, blobs: str | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     from perdure.fleet.status import change
 

@@ -83,7 +83,8 @@ def copy(
         from perdure.cli.output import print_json
         from perdure.shapes.store import copied
 
-        print_json(copied(done, *urls, duration_seconds=seconds, verified=not no_verify, dry_run=dry_run))
+        where = {"source": urls[0], "destination": urls[1]}
+        print_json(copied(done, **where, duration_seconds=seconds, verified=not no_verify, dry_run=dry_run))
     else:
         _print(done, seconds, verified=not no_verify, dry_run=dry_run)
     if not done.ok:

@@ -64,7 +64,8 @@ class Interrupt(Shape, rename="camel"):
 def interrupts(book: Mapping[str, Any], session: str, branch: str, limit: int | None = None) -> list[Interrupt]:
     """The requests without a decision in the book of a branch; long arguments are cut at so many bytes."""
     effects: dict[str, Any] = book.get("effects", {})
-    listed: list[dict[str, Any]] = (book.get("agent") or {}).get("calls") or []
+    loop: dict[str, Any] = book.get("agent") or {}
+    listed: list[dict[str, Any]] = loop.get("calls") or []
     # The model's own ids of the calls that an agent has open, by effect.
     calls = {effects[c["slot"]]["id"]: str(c["id"]) for c in listed if c.get("slot") in effects}
     found: list[Interrupt] = []

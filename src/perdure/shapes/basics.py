@@ -9,12 +9,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from perdure import errors
+from perdure.system.wording import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 T = TypeVar("T")
 R = TypeVar("R")
+S = TypeVar("S", bound="Shape")
 ERROR_TYPE = "urn:perdure:error:"
 
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
@@ -30,6 +32,20 @@ class Documented(msgspec.Struct):
 
 class Shape(Documented, kw_only=True, forbid_unknown_fields=True):
     """What is told: these fields and no others; only those that are marked may be missing."""
+
+
+def shaped(kind: type[S], thing: Any, **fields: Any) -> S:
+    """A thing of the library in its shape: these fields, and the others as it has them under the same names.
+
+    Times, which it has in ms, are written as JSON has them; those of them that are 0 or None are null.
+    """
+    for name in kind.__struct_fields__:
+        if name not in fields and hasattr(thing, name):
+            fields[name] = getattr(thing, name)
+    for name, value in fields.items():
+        if (name == "at" or name.endswith("_at")) and not isinstance(value, str):
+            fields[name] = timestamp(value) if value else None
+    return msgspec.convert(fields, kind)
 
 
 class Page(Shape, Generic[T]):

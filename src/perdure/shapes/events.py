@@ -9,8 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from perdure import model
 from perdure.model import MAIN, Kind, Status
-from perdure.shapes.basics import Id, Shape, Time
-from perdure.system.wording import timestamp
+from perdure.shapes.basics import Id, Shape, Time, shaped
 
 if TYPE_CHECKING:
     from perdure.agent.run_events import Event as RunEvent
@@ -37,14 +36,10 @@ class Change(Shape):
 
 def changes(page: model.ChangePage) -> list[Change]:
     """A page of the list of changes. Whoever goes on after its cursor has had them all, so the last one has it."""
-    last = len(page.items) - 1
-    return [
-        Change(
-            session=c.session, branch=c.branch, line=c.line, step=c.step, id=c.id.hex(), kind=Kind(c.kind),
-            status=Status(c.status), at=timestamp(c.at), cursor=page.cursor if number == last else None,
-        )
-        for number, c in enumerate(page.items)
-    ]  # fmt: skip
+    found = [shaped(Change, c, id=c.id.hex(), cursor=None) for c in page.items]
+    if found:
+        found[-1].cursor = page.cursor
+    return found
 
 
 class Event(Shape):
@@ -85,10 +80,7 @@ def commit_event(c: Checkpoint, text: str | None, longest: int) -> Event:
     told: dict[str, Any] = {k: v for k, v in c.more.items() if k in _TOLD}
     if text is not None:
         told |= {"text": text} if len(text) <= longest else {"text": None, "size": len(text)}
-    return Event(
-        event="step" if text is None else "committed", session=c.session, branch=c.branch, step=c.step, line=c.line,
-        id=c.id, kind=Kind(c.kind), status=Status(c.status), at=timestamp(c.at), **told,
-    )  # fmt: skip
+    return shaped(Event, c, event="step" if text is None else "committed", **told)
 
 
 def run_event(e: RunEvent) -> Event:

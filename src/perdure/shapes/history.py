@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from perdure.model import Kind, Status
-from perdure.shapes.basics import Digest, Id, Shape, Time
+from perdure.shapes.basics import Digest, Id, Shape, Time, shaped
 from perdure.shapes.truncation import MAX_ANSWER, Truncation, bounded, pointer_of, window
 from perdure.shapes.truncation import Kind as ValueKind
 from perdure.state.merge import differences
-from perdure.system.wording import timestamp
 
 if TYPE_CHECKING:
     from perdure.history import checkpoint as library
@@ -44,10 +43,7 @@ class Checkpoint(Shape):
 
 def checkpoint(c: library.Checkpoint) -> Checkpoint:
     """A checkpoint of the library."""
-    return Checkpoint(
-        session=c.session, branch=c.branch, line=c.line, step=c.step, id=c.id, parent=c.parent, kind=Kind(c.kind),
-        status=Status(c.status), at=timestamp(c.at), owner=c.owner, schema=c.schema, digest=c.digest, details=c.more,
-    )  # fmt: skip
+    return shaped(Checkpoint, c, details=c.more)
 
 
 class Value(Shape):

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from perdure.model import MAIN, TAG_PREFIX, Status
 from perdure.shapes.approvals import Effect, Interrupt, waiting
-from perdure.shapes.basics import Id, Shape, Time
+from perdure.shapes.basics import Id, Shape, Time, shaped
 from perdure.shapes.history import Value, whole_state
 from perdure.system.lease_holders import describe
-from perdure.system.wording import timestamp
 
 if TYPE_CHECKING:
     from perdure.fleet import why as library
@@ -65,18 +64,15 @@ class Session(Shape):
 
 def session_row(row: SessionRow) -> Session:
     """A row of the store."""
-    tags = {h.branch for h in row.heads if h.branch.startswith(TAG_PREFIX)}
-    return Session(
-        id=row.id, owner=row.owner, agent=row.agent, status=Status(row.status), error=row.error,
-        created_at=timestamp(row.created), updated_at=timestamp(row.updated),
-        expires_at=None if row.expires is None else timestamp(row.expires), step=step_of(row),
-        branches={h.branch: Tip(step=h.step, id=h.id.hex()) for h in row.heads if h.branch not in tags},
-        tags={
-            h.branch.removeprefix(TAG_PREFIX): Tip(step=h.step - 1, id=h.id.hex())
-            for h in row.heads
-            if h.branch in tags
-        },
-        inbox=row.pending, writer=describe(row.lease.holder) if row.lease.holder else None,
+    tips = {h.branch: Tip(step=h.step, id=h.id.hex()) for h in row.heads if not h.branch.startswith(TAG_PREFIX)}
+    tags = {
+        h.branch.removeprefix(TAG_PREFIX): Tip(step=h.step - 1, id=h.id.hex())
+        for h in row.heads
+        if h.branch not in tips
+    }
+    return shaped(
+        Session, row, created_at=row.created, updated_at=row.updated, expires_at=row.expires, step=step_of(row),
+        branches=tips, tags=tags, inbox=row.pending, writer=describe(row.lease.holder) or None,
     )  # fmt: skip
 
 
@@ -123,10 +119,9 @@ class Why(Shape):
 
 def why(found: library.Why, session: str, branch: str, agent: str) -> Why:
     """What the library found out about a session."""
-    return Why(
-        session=session, branch=branch, summary=found.line, next_step=found.next,
-        severity=found.severity,  # pyright: ignore[reportArgumentType]
-        action=found.do, command=command_for(found.do, session, agent, branch),
+    return shaped(
+        Why, found, session=session, branch=branch, summary=found.line, next_step=found.next, action=found.do,
+        command=command_for(found.do, session, agent, branch),
     )  # fmt: skip
 
 

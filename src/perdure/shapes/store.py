@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
-from perdure.shapes.basics import Failure, Shape, failures
+from perdure.shapes.basics import Failure, Shape, failures, shaped
 from perdure.shapes.work import Fleet, fleet
 
 if TYPE_CHECKING:
@@ -60,9 +58,9 @@ def store(db: DatabaseFlows, counts: Iterable[tuple[str, str, str, int]]) -> Sto
             if name := getattr(one, kind):
                 numbers[name] = numbers.get(name, 0) + one.sessions
     statuses, agents, errors = (dict(sorted(n.items(), key=lambda item: (-item[1], item[0]))) for n in by.values())
-    return Store(
-        url=kept.url, promise=Promise(**kept.promise._asdict()), **kept.usage()._asdict(), statuses=statuses,
-        agents=agents, errors=errors, counts=counted, fleet=fleet(db),
+    return shaped(
+        Store, kept.usage(), url=kept.url, promise=shaped(Promise, kept.promise), statuses=statuses, agents=agents,
+        errors=errors, counts=counted, fleet=fleet(db),
     )  # fmt: skip
 
 
@@ -96,14 +94,9 @@ class Verified(Shape):
 
 def verified(report: verify.Report, witness: str | None, updated: int) -> Verified:
     """The report of a verification."""
-    return Verified(
-        ok=report.ok, sessions=report.sessions, checkpoints=report.checkpoints, blobs=report.blobs,
-        findings=[
-            Damage(kind=f.kind, session=f.session, place=f.where, detail=f.what)  # pyright: ignore[reportArgumentType]
-            for f in report.findings
-        ],
-        witness=None if witness is None else Witness(file=witness, updated=updated),
-    )  # fmt: skip
+    findings = [shaped(Damage, f, place=f.where, detail=f.what) for f in report.findings]
+    compared = None if witness is None else Witness(file=witness, updated=updated)
+    return shaped(Verified, report, findings=findings, witness=compared)
 
 
 class Backup(Shape):
@@ -119,7 +112,7 @@ class Backup(Shape):
 
 def backed_up(done: backup.Backed) -> Backup:
     """What the library wrote into a file."""
-    return msgspec.convert(done._asdict(), Backup)
+    return shaped(Backup, done)
 
 
 class Restored(Shape):
@@ -134,7 +127,7 @@ class Restored(Shape):
 
 def restored(done: backup.Restored, store: str) -> Restored:
     """What the library brought in from a file."""
-    return Restored(store=store, **done._asdict())
+    return shaped(Restored, done, store=store)
 
 
 class Collected(Shape):
@@ -159,10 +152,7 @@ class Swept(Shape):
 
 def swept(done: retention.Swept, collected: blob_gc.Collected) -> Swept:
     """What the library removed."""
-    return Swept(
-        removed=done.removed, busy=list(done.busy), failed=failures(done.failed),
-        blobs=Collected(**collected._asdict()),
-    )  # fmt: skip
+    return shaped(Swept, done, failed=failures(done.failed), blobs=shaped(Collected, collected))
 
 
 class Pruned(Shape):
@@ -186,9 +176,7 @@ class Migrated(Shape):
 
 def migrated(done: flows.Migrated) -> Migrated:
     """What the library migrated."""
-    return Migrated(
-        migrated=done.migrated, current=done.current, skipped=failures(done.skipped), failed=failures(done.failed)
-    )
+    return shaped(Migrated, done, skipped=failures(done.skipped), failed=failures(done.failed))
 
 
 class Copied(Shape):
@@ -211,13 +199,9 @@ class Copied(Shape):
     dry_run: bool
 
 
-def copied(done: copy.Copied, source: str, destination: str, **more: Any) -> Copied:
-    """What the library copied."""
-    told = done._asdict()
-    return Copied(
-        ok=done.ok, source=source, destination=destination, skipped=failures(told.pop("left")),
-        failed=failures(told.pop("failed")), **told, **more,
-    )  # fmt: skip
+def copied(done: copy.Copied, **more: Any) -> Copied:
+    """What the library copied; beside what it says, where, how long it took and how."""
+    return shaped(Copied, done, skipped=failures(done.left), failed=failures(done.failed), **more)
 
 
 class Table(Shape):

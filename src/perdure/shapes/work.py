@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
+from perdure.fleet import status
 from perdure.protocols import Boarded
-from perdure.shapes.basics import Failure, Shape, Time
-from perdure.system.wording import timestamp
+from perdure.shapes.basics import Failure, Shape, Time, shaped
 
 if TYPE_CHECKING:
     from perdure import protocols
@@ -65,12 +66,9 @@ def run(result: RunResult, branch: str) -> Run:
         Spent(input_tokens=s.input, output_tokens=s.output, cached_tokens=s.cached, cost=s.cost)
         for s in (result.spent, result.total)
     )
-    return Run(
-        session=result.session, branch=branch, agent=result.agent,
-        status=result.status,  # pyright: ignore[reportArgumentType]
-        step=result.step, text=result.text, reason=result.reason, turns=result.turns, spent=spent, total=total,
-        approval_ids=[a.id for a in result.approvals], in_doubt_ids=[d.effect for d in result.in_doubt],
-        wakes_at=None if result.until is None else timestamp(result.until), notes=list(result.notes),
+    return shaped(
+        Run, result, branch=branch, spent=spent, total=total, approval_ids=[a.id for a in result.approvals],
+        in_doubt_ids=[d.effect for d in result.in_doubt], wakes_at=result.until,
     )  # fmt: skip
 
 
@@ -82,17 +80,14 @@ class Replay(Shape):
     identical: bool
     turns: int
     """Answers that were given again."""
-    differs_at: int | None
+    differing_step: int | None
     """The first recorded step that differs."""
     difference: str
 
 
 def replay(found: Replayed) -> Replay:
     """What the library found when it replayed a session."""
-    return Replay(
-        session=found.session, branch=found.branch, identical=found.identical, turns=found.turns,
-        differs_at=found.step, difference=found.what,
-    )  # fmt: skip
+    return shaped(Replay, found, differing_step=found.step, difference=found.what)
 
 
 class Started(Shape):
@@ -169,11 +164,7 @@ class Worker(Shape):
 
 def worker(w: protocols.WorkerRow) -> Worker:
     """A row of the fleet's board."""
-    return Worker(
-        id=w.id, host=w.host, pid=w.pid, version=w.version, agents=list(w.agents), concurrency=w.concurrency,
-        busy=w.busy, started_at=timestamp(w.started) if w.started else None, silent_seconds=w.age / 1000,
-        draining=w.wish == "drain", done=w.done, recovered=w.recovered,
-    )  # fmt: skip
+    return shaped(Worker, w, started_at=w.started, silent_seconds=w.age / 1000, draining=w.wish == "drain")
 
 
 class Fleet(Shape):
@@ -196,18 +187,15 @@ class Fleet(Shape):
 
 def fleet(db: DatabaseFlows) -> Fleet:
     """The fleet of a store at this moment. Blocks while it reads."""
-    from perdure.fleet import status
-
     supported = isinstance(db.kernel.store, Boarded)
     found = status.fleet_of(db) if supported else status.Fleet([], {}, [], [])
-    states: dict[str, int] = {}
+    states: Counter[str] = Counter()
     for counted in found.agents.values():
-        for state, number in counted.items():
-            states[state] = states.get(state, 0) + number
-    return Fleet(
-        supported=supported, workers=[worker(w) for w in found.workers],
-        busy=sum(w.busy for w in found.workers), concurrency=sum(w.concurrency for w in found.workers), states=states,
-        agents=found.agents, unserved_agents=found.unserved, held_agents=found.held,
+        states.update(counted)
+    workers = [worker(w) for w in found.workers]
+    return shaped(
+        Fleet, found, supported=supported, workers=workers, busy=sum(w.busy for w in workers), states=states,
+        concurrency=sum(w.concurrency for w in workers), unserved_agents=found.unserved, held_agents=found.held,
     )  # fmt: skip
 
 
@@ -239,12 +227,7 @@ class QueuedSession(Shape):
 
 def queued_session(w: protocols.Work) -> QueuedSession:
     """A row of the fleet's board."""
-    return QueuedSession(
-        session=w.session, agent=w.agent, owner=w.owner, priority=w.priority, queued=w.queued,
-        due_at=None if w.due is None else timestamp(w.due), worker=w.worker,
-        claimed_at=timestamp(w.since) if w.since else None, tries=w.tries, step=w.step, parked_reason=w.parked,
-        paused=w.paused,
-    )  # fmt: skip
+    return shaped(QueuedSession, w, due_at=w.due, claimed_at=w.since, parked_reason=w.parked)
 
 
 class Drained(Shape):
