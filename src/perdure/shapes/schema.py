@@ -43,7 +43,6 @@ def _tidy(schema: Any) -> Any:
     return [_tidy(v) for v in schema] if isinstance(schema, list) else schema  # pyright: ignore
 
 
-@functools.cache
 def _said() -> dict[str, dict[str, str]]:
     """What the lines below fields say of them, by shape and by the field's name in JSON."""
     found: dict[str, dict[str, str]] = {}
