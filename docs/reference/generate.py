@@ -143,13 +143,13 @@ def cli() -> str:
 
 def _printed(command: str) -> str:
     """What a command prints for programs, and when it ends with 1."""
-    from perdure.cli.shapes import FOR_PEOPLE, OUTPUTS
+    from perdure.cli.outputs import FOR_PEOPLE, OUTPUTS, schema_of
 
     if command in FOR_PEOPLE:
         return f"No JSON: {FOR_PEOPLE[command]}.\n"
     output = OUTPUTS[command]
-    names = [getattr(kind, "__name__", "") for kind in output.shapes]
-    links = [f"[`{name}`](#{name.lower()})" if name != "dict" else "a JSON Schema" for name in names]
+    found = [_kind(one) for one in schema_of(command).get("anyOf", [schema_of(command)])]
+    links = ["a JSON Schema" if one == "object" else one for one in found]
     if output.when:
         links = [f"{link} {when}" for link, when in zip(links, output.when, strict=True)]
     each = ", one object a line" if output.lines else ""
@@ -158,17 +158,29 @@ def _printed(command: str) -> str:
 
 
 def shapes() -> str:
-    """The shapes of what commands print for programs."""
-    from perdure.cli.shapes import components
+    """The shapes of what commands print, and HTTP answers."""
+    from perdure.cli.outputs import components
+    from perdure.server.api.openapi import document
+    from perdure.server.api.routes import TABLE
 
-    return "\n".join(f"### `{name}`\n\n{_shape(shape, printed=True)}\n" for name, shape in sorted(components().items()))
+    answered = document(TABLE)["components"]["schemas"]
+    told = components() | {name: shape for name, shape in answered.items() if not _is_body(name)}
+    return "\n".join(f"### `{name}`\n\n{_shape(shape, told=True)}\n" for name, shape in sorted(told.items()))
+
+
+def _is_body(name: str) -> bool:
+    """Whether a shape is what requests say: those are told of where the requests are."""
+    from perdure.server.api import inputs
+
+    return hasattr(inputs, name) and inspect.getmodule(getattr(inputs, name)) is inputs
 
 
 def http() -> str:
-    """Every path of the HTTP API, the shapes of bodies and answers, and the types of problems."""
+    """Every path of the HTTP API, the bodies of requests, and the types of problems."""
     from perdure.server.api.openapi import document
     from perdure.server.api.routes import TABLE
-    from perdure.server.problems import TITLES, TYPE, catalogue
+    from perdure.server.problems import TITLES, catalogue
+    from perdure.shapes.basics import ERROR_TYPE
 
     made = document(TABLE)
     out: list[str] = []
@@ -176,12 +188,12 @@ def http() -> str:
         out.append(f"## {tag['name'].capitalize()}\n\n{tag['description']}.\n")
         for path, methods in made["paths"].items():
             out += [_path(m.upper(), path, o) for m, o in methods.items() if tag["name"] in o["tags"]]
-    out.append("## Shapes\n")
-    shapes = made["components"]["schemas"]
-    out += [f"### `{name}`\n\n{_shape(shape)}\n" for name, shape in sorted(shapes.items())]
+    out.append("## Bodies\n")
+    bodies = {name: shape for name, shape in made["components"]["schemas"].items() if _is_body(name)}
+    out += [f"### `{name}`\n\n{_shape(shape)}\n" for name, shape in sorted(bodies.items())]
     out.append("## Problems\n\n| type | status | title |\n|---|---|---|")
     out += [f"| `{kind}` | {status} | {title} |" for kind, status, title in catalogue()]
-    out += [f"| `{TYPE}{name}` | | {title} |" for name, title in TITLES.items()]
+    out += [f"| `{ERROR_TYPE}{name}` | | {title} |" for name, title in TITLES.items()]
     return "\n".join(out) + "\n"
 
 
@@ -205,16 +217,16 @@ def _path(method: str, path: str, operation: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _shape(shape: dict[str, Any], *, printed: bool = False) -> str:
-    """A shape as a list of its fields; of what is printed, those are named that may be missing."""
+def _shape(shape: dict[str, Any], *, told: bool = False) -> str:
+    """A shape as a list of its fields; of what is told, those are named that may be missing."""
     about = _plain(" ".join(shape.get("description", "").split()))
     if "enum" in shape:
         return f"{about}\n\n{_kind(shape)}"
     required = shape.get("required", ())
     rows: list[str] = []
     for name, one in shape.get("properties", {}).items():
-        word = ", may be missing" if printed and name not in required else ""
-        word = word or (", required" if not printed and name in required else "")
+        word = ", may be missing" if told and name not in required else ""
+        word = word or (", required" if not told and name in required else "")
         rows.append(f"- `{name}` ({_kind(one)}{word}){_about(one)}")
     return "\n".join([about, "", *rows])
 
@@ -227,12 +239,12 @@ def _kind(schema: dict[str, Any]) -> str:
     """A schema in a few words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return f"[`{name}`](#{name.lower()})"
+        return f"[`{name}`]({'' if _is_body(name) else 'json.md'}#{name.lower()})"
     if "anyOf" in schema:
         return " or ".join(_kind(one) for one in schema["anyOf"])
     if "enum" in schema:
         return " or ".join("null" if v is None else f"`{v}`" if v else "empty" for v in schema["enum"])
-    kind = schema.get("type", "any JSON")
+    kind = "time" if schema.get("format") == "date-time" else schema.get("type", "any JSON")
     if kind == "array":
         return f"list of {_kind(schema.get('items', {}))}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
@@ -264,7 +276,7 @@ PARTS = [
     Part("api.md", "api"),
     Part("errors.md", "errors"),
     Part("cli.md", "cli"),
-    Part("cli.md", "shapes"),
+    Part("json.md", "shapes"),
     Part("http.md", "http"),
 ]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import perdure
-from perdure.cli.shapes import OUTPUTS
+from perdure.cli.outputs import OUTPUTS
 from perdure.fleet.board import board_of
 from perdure.protocols import WorkerRow
 from tests.cli.conftest import Result
@@ -110,11 +110,11 @@ def case(*commands: str) -> Callable[[Case], Case]:
 @case("ls", "show", "why", "stats", "log", "diff", "tail")
 def looking(stage: Stage) -> None:
     assert stage.do("ls", "--limit", "1").json["next"] == "trip"
-    assert stage.do("show", "trip@early").json["step"] == 1
-    assert stage.do("show", "visit").json["state"]["vars"]["blob"] == {"$bytes": "AAE="}
+    assert stage.do("show", "trip@early").json["state"]["checkpoint"]["step"] == 1
+    assert stage.do("show", "visit").json["state"]["value"]["vars"]["blob"] == {"$bytes": "AAE="}
     stage.do("why", "trip")
     stage.do("stats")
-    assert len(stage.do("log", "trip", "--graph").json["checkpoints"]) > 3
+    assert len(stage.do("log", "trip", "--graph").json["items"]) > 3
     assert stage.do("diff", "trip@1", "trip@2").code == 0
     assert stage.do("diff", "trip@1", "trip@2", "--exit-code").code == 1
     stage.do("tail", "--all", "--once")
@@ -139,7 +139,7 @@ def people(stage: Stage) -> None:
         ("refund 8", lambda id: stage.do("reject", "talk", id, "--reason", "no")),
         ("ask", lambda id: stage.do("answer", "talk", id, "aisle")),
     ):
-        assert len(stage.do("run", DESK, "talk", words).json["approvals"]) == 1
+        assert len(stage.do("run", DESK, "talk", words).json["approval_ids"]) == 1
         (waiting,) = [stage.do(name, "talk").json for name in ("approve", "reject", "answer")][:1]
         assert decide(waiting["approvals"][0]["id"]).json["id"] == waiting["approvals"][0]["id"]
         assert stage.do("resume", DESK, "talk").json["status"] == "done"
@@ -148,8 +148,8 @@ def people(stage: Stage) -> None:
     assert stage.do("resolve", "--agent", "desk", "--dry-run").json["sessions"] == ["talk"]
     (effect,) = stage.do("resolve", "talk").json["effects"]
     assert stage.do("resolve", "--status", "in_doubt", "--dry-run").json["sessions"] == ["talk"]
-    assert stage.do("resolve", "talk", effect["id"], "--abort").json["decision"] == "given up"
-    (late,) = stage.do("run", DESK, "late", "wire 1").json["in_doubt"]
+    assert stage.do("resolve", "talk", effect["id"], "--abort").json["status"] == "failed"
+    (late,) = stage.do("run", DESK, "late", "wire 1").json["in_doubt_ids"]
     assert stage.do("outcome", "late", late, "5").json == {"session": "late", "new": True}
     assert stage.do("resume", DESK, "late").json["status"] == "done"
     assert stage.do("replay", "told").json["identical"]
@@ -227,7 +227,7 @@ def query(stage: Stage) -> None:
 def first_steps(stage: Stage) -> None:
     made = stage.do("new", "mine").json
     assert all((Path(made["folder"]) / file).is_file() for file in made["files"])
-    assert stage.do("schema", "new").json["$defs"].keys() == {"New"}
+    assert stage.do("schema", "new").json["$defs"].keys() == {"NewAgent"}
     assert stage.do("schema").json.keys() == OUTPUTS.keys()
 
 

@@ -67,7 +67,7 @@ def go_on(url: str) -> list[object]:
 
 def ids(command: Command) -> tuple[str, str, str]:
     answer = command("approve", "s", "--json").json
-    assert list(answer) == ["session", "approvals", "effects"]
+    assert list(answer) == ["session", "branch", "approvals", "effects"]
     first, second = answer["approvals"]
     return first["id"], second["id"], answer["effects"][0]["id"]
 
@@ -84,9 +84,10 @@ def test_what_is_open_is_listed_when_nothing_is_named(command: Command, shop: st
 def test_decisions_from_the_command_line_reach_the_agent(command: Command, shop: str):
     a, b, e = ids(command)
     assert command("approve", "s", a, "--by", "ana", "--reason", "fair").out == f"{a}: approved\n"
-    assert command("answer", "s", b, "aisle", "--by", "ana").code == 0
+    answered = command("answer", "s", b, "aisle", "--by", "ana", "--json").json
+    assert answered == {"session": "s", "id": b, "decision": "answered"}
     done = command("resolve", "s", e, "--done", '{"ok": true}', "--by", "ana", "--json").json
-    assert done == {"session": "s", "id": e, "decision": "done"}
+    assert (done["session"], done["id"], done["status"], done["result"]) == ("s", e, "done", {"ok": True})
     assert go_on(shop) == [100, "aisle", {"ok": True}]
     assert "nothing in s waits" in command("resolve", "s").out
     with perdure.open(shop, schema="2.0.0") as db, db.session("s") as s:
@@ -135,20 +136,20 @@ def test_a_session_that_is_being_written_can_be_decided_about_but_not_resolved(c
 def test_cancel_is_left_in_the_inbox(command: Command, shop: str):
     assert command("cancel", "nobody").code == 1
     assert command("cancel", "s", "--by", "ana", "--reason", "wrong").out == "cancel: 1 of 1 sessions\n"
-    assert command("ls", "--json").json["sessions"][0]["inbox"] == 1
+    assert command("ls", "--json").json["items"][0]["inbox"] == 1
 
 
 def test_what_waits_on_main_is_listed_and_decided_while_a_branch_is_newer(command: Command, ledger: Path):
     assert command("run", APP, "s", "refund 7", "--json").json["status"] == "waiting_approval"
     assert command("fork", "s@1", "b", "--before", "--set", "messages.-1.content=hello").code == 0
     assert "You said: hello" in command("run", APP, "s", "--branch", "b").out
-    (row,) = command("ls", "--status", "waiting_approval", "--json").json["sessions"]
+    (row,) = command("ls", "--status", "waiting_approval", "--json").json["items"]
     assert (row["id"], row["status"]) == ("s", "waiting_approval")
-    assert command("ls", "--status", "idle", "--json").json["sessions"] == []
+    assert command("ls", "--status", "idle", "--json").json["items"] == []
     (waits,) = command("approve", "s", "--json").json["approvals"]
     assert command("approve", "s", waits["id"], "--by", "ana").code == 0
     assert command("resume", APP, "s", "--json").json["text"] == "7"
-    assert command("ls", "--json").json["sessions"][0]["status"] == "idle"
+    assert command("ls", "--json").json["items"][0]["status"] == "idle"
 
 
 def test_what_waits_on_a_branch_is_pointed_at(command: Command, ledger: Path):
@@ -157,7 +158,7 @@ def test_what_waits_on_a_branch_is_pointed_at(command: Command, ledger: Path):
     assert command("run", APP, "s", "--branch", "it's", "--effects", "reuse", "--json").json["status"] == (
         "waiting_approval"
     )
-    assert command("ls", "--json").json["sessions"][0]["status"] == "idle"
+    assert command("ls", "--json").json["items"][0]["status"] == "idle"
     told = command("approve", "s").out.splitlines()
     assert told == [
         "nothing in s waits for anybody",

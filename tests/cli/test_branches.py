@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 POINT = [
-    "session", "branch", "step", "id", "parent", "kind", "at", "owner", "status", "schema", "digest", "line", "more",
+    "session", "branch", "line", "step", "id", "parent", "kind", "status", "at", "owner", "schema", "digest", "details",
 ]  # fmt: skip
 NASTY = "\x1b]0;x\x07<script>alert(1)</script>"
 
 
 def state(command: Command, place: str) -> dict[str, object]:
-    return command("show", place, "--json").json["state"]
+    return command("show", place, "--json").json["state"]["value"]
+
+
+def branches(command: Command) -> dict[str, object]:
+    return command("show", "trip", "--json").json["session"]["branches"]
 
 
 def editor(folder: Path, code: str) -> str:
@@ -74,7 +78,7 @@ def test_said_takes_the_place_of_the_last_message(command: Command, trip: Path):
 
 
 def test_a_place_may_be_a_tag_a_branch_or_an_id(command: Command, trip: Path):
-    tip = command("show", "trip", "--json").json["id"]
+    tip = command("show", "trip", "--json").json["state"]["checkpoint"]["id"]
     for place, city in (("early", "Lisbon"), ("cheaper", "Porto"), (tip, "Madrid"), (tip[:10], "Madrid")):
         name = f"of-{place[:8]}-{len(place)}"
         assert command("fork", f"trip@{place}", name, "--set", "vars.x=1").code == 0, place
@@ -98,10 +102,10 @@ def test_an_editor_that_fails_or_changes_nothing_leaves_no_branch(
     command: Command, trip: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ):
     monkeypatch.setenv("VISUAL", editor(trip.parent, code))
-    before = command("log", "trip", "--graph", "--json").json["branches"]
+    before = branches(command)
     found = command("fork", "trip", "other", "--edit")
     assert (found.code, found.err.count("\n")) == (2, 1)
-    assert command("log", "trip", "--graph", "--json").json["branches"] == before
+    assert branches(command) == before
 
 
 @pytest.mark.parametrize(
@@ -109,10 +113,10 @@ def test_an_editor_that_fails_or_changes_nothing_leaves_no_branch(
     ["vars", "=1", "vars.a.b=1", "messages.7.content=x", "messages.x=1", "vars.city.x=1", "x=@nowhere", "x=@."],
 )
 def test_edits_that_do_not_fit_leave_no_branch(command: Command, trip: Path, edit: str):
-    before = command("log", "trip", "--graph", "--json").json["branches"]
+    before = branches(command)
     found = command("fork", "trip", "other", "--set", edit)
     assert (found.code, found.err.count("\n")) == (2, 1)
-    assert command("log", "trip", "--graph", "--json").json["branches"] == before
+    assert branches(command) == before
 
 
 def test_what_is_taken_or_not_there_is_refused(command: Command, trip: Path):
@@ -122,7 +126,7 @@ def test_what_is_taken_or_not_there_is_refused(command: Command, trip: Path):
     assert command("fork", "nobody", "x").code == 1
     assert command("fork", "trip@99", "x").code == 1
     assert command("fork", "trip", "x", "--set", "system=polite").code == 2, "no agent has worked on it"
-    assert "x" not in command("log", "trip", "--json").json["branches"]
+    assert "x" not in branches(command)
     with perdure.open(f"sqlite:///{trip}") as db, db.session("trip"):
         assert command("fork", "trip", "x").code == 4
         assert command("rewind", "trip@1").code == 4
@@ -150,7 +154,7 @@ def test_other_instructions_are_the_agents_on_the_branch(
 
 
 def test_a_rewind_goes_on_from_there_and_names_what_it_left(command: Command, trip: Path):
-    tip = command("show", "trip", "--json").json["id"]
+    tip = command("show", "trip", "--json").json["state"]["checkpoint"]["id"]
     found = command("rewind", "trip@1")
     assert found.code == 0
     assert found.out.rstrip().endswith(f"it has left step 3, {tip}")
@@ -175,7 +179,7 @@ def test_a_merge_brings_in_what_the_other_changed(command: Command, trip: Path):
 
 def test_a_merge_with_conflicts_writes_nothing_and_lists_them(command: Command, trip: Path):
     command("fork", "trip@2", "south", "--set", f"vars.city={NASTY}")
-    before = command("show", "trip", "--json").json["id"]
+    before = command("show", "trip", "--json").json["state"]["checkpoint"]["id"]
     found = command("merge", "trip", "south")
     assert found.code == 1
     assert "vars" in found.out
@@ -183,7 +187,7 @@ def test_a_merge_with_conflicts_writes_nothing_and_lists_them(command: Command, 
     assert "\x1b" not in found.out
     listed = command("merge", "trip", "south", "--json")
     assert (listed.code, listed.json["merged"], len(listed.json["conflicts"])) == (1, None, 1)
-    assert command("show", "trip", "--json").json["id"] == before
+    assert command("show", "trip", "--json").json["state"]["checkpoint"]["id"] == before
     assert command("merge", "trip", "south", "--prefer", "mine").code == 2
     assert command("merge", "trip", "south", "--prefer", "theirs").code == 0
     assert state(command, "trip")["vars"] == {"city": NASTY}
@@ -198,4 +202,4 @@ def test_a_tag_never_moves(command: Command, trip: Path):
     assert state(command, "trip@good")["vars"] == {"city": "Porto"}
     assert command("tag", "trip@1", "good").code == 4
     assert command("tag", "trip@77", "x").code == 1
-    assert json.loads(command("ls", "--json").out)["sessions"][0]["branches"]["tags/good"]
+    assert json.loads(command("ls", "--json").out)["items"][0]["tags"]["good"]["step"] == 2

@@ -55,13 +55,13 @@ def test_json_has_everything(command: Command, trip: Path, tmp_path: Path):
     result = command("copy", "agents.db", "copy.db", "--json")
     assert result.code == 1
     answer = result.json
-    assert answer.pop("seconds") >= 0
+    assert answer.pop("duration_seconds") >= 0
     assert answer.pop("bytes") > 0
-    ((problem),) = [f.pop("problem") for f in answer["failed"]]
+    ((problem),) = [f.pop("detail") for f in answer["failed"]]
     assert "the source is not intact" in problem
     assert answer == {
         "ok": False, "source": "sqlite:///agents.db", "destination": "sqlite:///copy.db", "copied": 2, "updated": 0,
-        "unchanged": 0, "left": [{"session": "ended", "reason": "it has ended there: deleted"}],
+        "unchanged": 0, "skipped": [{"session": "ended", "detail": "it has ended there: deleted"}],
         "failed": [{"session": "bad"}], "missing": [], "checkpoints": 7, "blobs": 1, "verified": True, "dry_run": False,
     }  # fmt: skip
     plain = command("copy", "agents.db", "copy.db")

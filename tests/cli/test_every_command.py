@@ -14,7 +14,7 @@ import pytest
 from typer.main import get_command
 
 from perdure.cli import program
-from perdure.cli.shapes import FOR_PEOPLE, OUTPUTS
+from perdure.cli.outputs import FOR_PEOPLE, OUTPUTS, schema_of
 from tests.cli.cases import CASES, Stage
 from tests.cli.schemas import check, shapes_of
 from tests.cli.terminals import in_terminal
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = get_command(program.app).commands  # type: ignore[attr-defined]
 REFERENCE = (ROOT / "docs/reference/cli.md").read_text("utf-8")
+SHAPES = (ROOT / "docs/reference/json.md").read_text("utf-8")
 SHOWN_ELSEWHERE = {"demo": "tests/demo/test_check.py"}
 """Negative answers that a quick case cannot bring about."""
 
@@ -64,9 +65,10 @@ def test_every_command_is_in_the_reference_with_its_help_and_its_shape(name: str
         assert "No JSON: " in part
         return
     output = OUTPUTS[name]
-    for kind in output.shapes:
-        assert kind.__name__ == "dict" or f"[`{kind.__name__}`](#{kind.__name__.lower()})" in part
-        assert kind.__name__ == "dict" or f"\n### `{kind.__name__}`\n" in REFERENCE
+    for shape in (one.get("$ref", "") for one in schema_of(name).get("anyOf", [schema_of(name)])):
+        kind = shape.rpartition("/")[2]
+        assert not kind or f"[`{kind}`](json.md#{kind.lower()})" in part
+        assert not kind or f"\n### `{kind}`\n" in SHAPES
     assert not output.negative or f"Ends with 1 when {output.negative}" in part
 
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 FIELDS = [
-    "ok", "source", "destination", "copied", "updated", "unchanged", "left", "failed", "missing", "checkpoints",
-    "blobs", "bytes", "seconds", "verified", "dry_run",
+    "ok", "source", "destination", "copied", "updated", "unchanged", "skipped", "failed", "missing", "checkpoints",
+    "blobs", "bytes", "duration_seconds", "verified", "dry_run",
 ]  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def test_a_session_travels_with_all_that_belongs_to_it(command: Command, trip: P
         assert command("show", "trip", "--json", "--store", url).json == whole
         assert command("show", "trip@cheaper", "--store", url).code == 0
         assert command("verify", "--all", "--store", url).code == 0
-        listed = command("ls", "--json", "--store", url).json["sessions"]
+        listed = command("ls", "--json", "--store", url).json["items"]
         assert [(s["id"], s["inbox"]) for s in listed] == [("trip", 1)]
         again = command("import", "trip.perdure", "--store", url)
         assert again.out.startswith("0 sessions imported, 1 there already: 0 checkpoints, 1 blob, ")

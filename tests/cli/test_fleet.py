@@ -37,7 +37,7 @@ def states(url: str) -> dict[str, str]:
 
 def test_submit_puts_a_message_there_once(command: Command, url: str):
     first = command("submit", "d", "hello", "--agent", "desk", "--owner", "dan", "--key", "k", "--json")
-    assert first.json == {"session": "d", "agent": "desk", "new": True}
+    assert first.json == {"session": "d", "agent": "desk", "new": True, "queued": True}
     assert command("submit", "d", "hello", "--key", "k").out == "d: was there already\n"
     with perdure.open(url) as db:
         row = db.look("d")
@@ -72,7 +72,7 @@ def test_workers_says_who_works_and_what_nobody_serves(command: Command, url: st
         "id": "w", "pid": 7, "busy": 3, "concurrency": 20, "done": 12, "recovered": 2,
     }  # fmt: skip
     assert found["agents"] == {"desk": {"queued": 3}}
-    assert (found["unserved"], found["held"]) == ([], [])
+    assert (found["unserved_agents"], found["held_agents"]) == ([], [])
     assert "desk, other  3/20" in command("workers").out
 
 
@@ -92,11 +92,13 @@ def test_drain_tells_workers_to_go(command: Command, url: str):
 
 def test_pause_and_unpause_by_name_and_by_filter(command: Command, url: str):
     assert command("pause", "a", "--json").json == {
-        "action": "pause", "dry_run": False, "sessions": ["a"], "changed": 1, "failed": [],
+        "action": "pause", "dry_run": False, "sessions": ["a"], "changed": 1, "failed": [], "next": None,
     }  # fmt: skip
     assert states(url) == {"a": "paused", "b": "queued", "c": "queued"}
     dry = command("pause", "--owner", "ana", "--dry-run", "--json").json
-    assert dry == {"action": "pause", "dry_run": True, "sessions": ["a", "c"], "changed": 0, "failed": []}
+    assert dry == {
+        "action": "pause", "dry_run": True, "sessions": ["a", "c"], "changed": 0, "failed": [], "next": None,
+    }  # fmt: skip
     assert states(url)["c"] == "queued"
     assert command("pause", "--owner", "ana").out == "pause: 1 of 2 sessions\n"
     assert command("unpause", "--state", "paused").out == "unpause: 2 of 2 sessions\n"

@@ -38,7 +38,7 @@ def shop(tmp_path: Path) -> str:
 
 
 def statuses(command: Command) -> dict[str, str]:
-    return {row["id"]: row["status"] for row in command("ls", "--json").json["sessions"]}
+    return {row["id"]: row["status"] for row in command("ls", "--json").json["items"]}
 
 
 def outcome(url: str, session: str) -> object:
@@ -92,6 +92,8 @@ def test_one_that_is_being_written_keeps_nobody_from_the_others(command: Command
         ended = command("resolve", "--owner", "ana", "--abort", *YES)
         assert ended.code == 4
         assert ended.out.startswith("resolve: 2 of 3 sessions\nb: session 'b' is being written")
+        (failed,) = command("resolve", "b", "--abort", *YES, "--json").json["failed"]
+        assert (failed["session"], failed["type"]) == ("b", "urn:perdure:error:busy")
     found = statuses(command)
     assert (found["b"], outcome(shop, "c")) == ("in_doubt", ("failed", None, "eve"))
 

@@ -60,8 +60,8 @@ def test_help_lists_every_command_once_under_the_heading_of_its_group(command: C
 def test_the_schema_of_every_command_can_be_asked_for(command: Command):
     one = command("schema", "ls").json
     assert command("schema", "ls").out == command("schema", "ls", "--json").out
-    assert one["$ref"] == "#/$defs/Sessions"
-    assert one["$defs"]["Row"]["additionalProperties"] is False
+    assert one["$ref"] == "#/$defs/SessionPage"
+    assert one["$defs"]["Session"]["additionalProperties"] is False
     assert command("schema").json["ls"] == one
     for name, why in (("chat", "programs use"), ("nothing", "no such command")):
         found = command("schema", name)

@@ -56,7 +56,9 @@ def test_identical_is_said_and_ends_well(place: Path, command: Command):
         found = command("replay", "s", *options)
         assert (found.code, found.out) == (0, "identical: 2 answers of s on main\n"), found.err
     found = command("replay", "s", "--json")
-    assert found.json == {"session": "s", "branch": "main", "turns": 2, "step": None, "what": "", "identical": True}
+    assert found.json == {
+        "session": "s", "branch": "main", "identical": True, "turns": 2, "differing_step": None, "difference": "",
+    }  # fmt: skip
 
 
 def test_a_difference_is_said_and_ends_with_1(place: Path, command: Command):
@@ -65,7 +67,7 @@ def test_a_difference_is_said_and_ends_with_1(place: Path, command: Command):
     assert found.out.startswith("step 1 differs, after 0 identical answers: message 0 of the request (system): ")
     found = command("replay", "s", "--agent", "bellapp:changed", "--json")
     assert found.code == 1
-    assert (found.json["identical"], found.json["step"]) == (False, 1)
+    assert (found.json["identical"], found.json["differing_step"]) == (False, 1)
 
 
 def test_live_runs_on_a_branch(place: Path, command: Command):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 APP = "tests.cli.desk"
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = [
-    "session", "branch", "status", "step", "text", "reason", "turns", "spent", "total", "approvals", "in_doubt",
-    "until", "notes",
+    "session", "branch", "agent", "status", "step", "text", "reason", "turns", "spent", "total", "approval_ids",
+    "in_doubt_ids", "wakes_at", "notes",
 ]  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_what_waits_for_a_person_is_told_and_resume_goes_on(command: Command, le
     assert "waiting_approval" in waiting.out
     assert waiting.out.splitlines()[-1] == "  perdure approve s"
     approval = command("approve", "s", "--json").json["approvals"][0]["id"]
-    assert command("resume", APP, "s", "--json").json["approvals"] == [approval]
+    assert command("resume", APP, "s", "--json").json["approval_ids"] == [approval]
     assert command("approve", "s", approval).code == 0
     done = command("resume", APP, "s", "--json")
     assert (done.code, done.json["text"]) == (0, "7")
@@ -63,7 +63,7 @@ def test_what_waits_for_a_person_is_told_and_resume_goes_on(command: Command, le
 
 def test_doubts_and_failures_are_a_negative_answer(command: Command, ledger: Path):
     doubt = command("run", APP, "s", "wire 1", "--json")
-    assert (doubt.code, doubt.json["status"], len(doubt.json["in_doubt"])) == (1, "in_doubt", 1)
+    assert (doubt.code, doubt.json["status"], len(doubt.json["in_doubt_ids"])) == (1, "in_doubt", 1)
     assert "perdure resolve s" in command("resume", APP, "s").out
     broken = command("run", APP, "t", "break")
     assert broken.code == 1

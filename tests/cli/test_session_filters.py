@@ -33,7 +33,7 @@ class Earlier(SystemClock):
 
 def ids(result: Result) -> list[str]:
     assert result.code == 0, result.err
-    return [s["id"] for s in result.json["sessions"]]
+    return [s["id"] for s in result.json["items"]]
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_by_age(command: Command, many: str):
 
 
 def test_by_the_step_or_tool_that_failed(command: Command, many: str):
-    step = command("ls", "--status", "in_doubt", "--json").json["sessions"][0]["step"]
+    step = command("ls", "--status", "in_doubt", "--json").json["items"][0]["step"]
     assert ids(command("ls", "--failed-step", str(step), "--json")) == ["doubt"]
     assert ids(command("ls", "--failed-step", str(step + 1), "--json")) == []
     assert ids(command("ls", "--failed-step", "wire", "--json")) == ["doubt"]
@@ -87,7 +87,7 @@ def test_in_any_order(command: Command, many: str):
     assert ids(command("ls", "--sort", "inbox", "--json"))[0] == "asked"
     assert ids(command("ls", "--sort", "status", "--json"))[-1] == "doubt"
     first = command("ls", "--sort", "step", "--limit", "1", "--json").json
-    assert ([s["id"] for s in first["sessions"]], first["next"]) == (["tagged"], None)
+    assert ([s["id"] for s in first["items"]], first["next"]) == (["tagged"], None)
     assert "a larger --limit" in command("ls", "--sort", "step", "--limit", "1").out
     assert command("ls", "--sort", "size").code == 2
     assert command("ls", "--sort", "step", "--after", "x").code == 2
@@ -95,7 +95,7 @@ def test_in_any_order(command: Command, many: str):
 
 def test_a_filtered_page_is_gone_on_with(command: Command, many: str):
     page = command("ls", "--age", "1h", "--limit", "2", "--json").json
-    assert [s["id"] for s in page["sessions"]] == ["asked", "doubt"]
+    assert [s["id"] for s in page["items"]] == ["asked", "doubt"]
     assert ids(command("ls", "--age", "1h", "--after", page["next"], "--json")) == ["tagged"]
 
 

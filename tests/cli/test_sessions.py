@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 import perdure
+from perdure.system.wording import parse_timestamp
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,23 +25,25 @@ def test_ls_lists_sessions_with_what_waits_for_them(command: Command, trip: Path
 
 def test_ls_as_json_has_the_documented_shape(command: Command, trip: Path):
     answer = command("ls", "--json").json
-    assert list(answer) == ["sessions", "next"]
-    first = answer["sessions"][0]
+    assert list(answer) == ["items", "next"]
+    first = answer["items"][0]
     assert list(first) == [
-        "id", "owner", "status", "created", "updated", "expires", "step", "branches", "inbox", "writer",
-        "agent", "error",
+        "id", "owner", "agent", "status", "error", "created_at", "updated_at", "expires_at", "step", "branches",
+        "tags", "inbox", "writer",
     ]  # fmt: skip
     assert (first["id"], first["step"], first["inbox"], first["writer"]) == ("trip", 3, 1, None)
     assert first["branches"]["cheaper"]["step"] == 4
-    assert answer["sessions"][1]["expires"] is None
+    assert first["tags"]["early"]["step"] == 1
+    assert answer["items"][1]["expires_at"] is None
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["created_at"])
 
 
 def test_ls_filters_and_pages(command: Command, trip: Path):
-    assert [s["id"] for s in command("ls", "--owner", "bea", "--json").json["sessions"]] == ["visit"]
+    assert [s["id"] for s in command("ls", "--owner", "bea", "--json").json["items"]] == ["visit"]
     assert command("ls", "--status", "failed").out == "no session matches\n"
     page = command("ls", "--limit", "1", "--json").json
     assert page["next"] == "trip"
-    assert [s["id"] for s in command("ls", "--after", "trip", "--json").json["sessions"]] == ["visit"]
+    assert [s["id"] for s in command("ls", "--after", "trip", "--json").json["items"]] == ["visit"]
     assert "perdure ls --after trip" in command("ls", "--limit", "1").out
 
 
@@ -54,23 +58,23 @@ def test_ls_shows_agents_and_chooses_by_them(command: Command, trip: Path):
     assert lines[3].split()[:4] == ["trip", "ana", "-", "idle"]
 
     def ids(*options: str) -> list[str]:
-        return [s["id"] for s in command("ls", "--json", *options).json["sessions"]]
+        return [s["id"] for s in command("ls", "--json", *options).json["items"]]
 
     assert ids("--agent", "support") == ["call-1"]
     assert ids("--error", "") == ["call-1", "call-2", "trip", "visit"]
     assert command("ls", "--error", "ModelError").out == "no session matches\n"
     assert ids("--search", "n%") == ["call-2"]
     assert ids("--search", "call") == ["call-1", "call-2"]
-    (first,) = command("ls", "--json", "--agent", "support").json["sessions"]
+    (first,) = command("ls", "--json", "--agent", "support").json["items"]
     assert (first["agent"], first["error"]) == ("support", "")
 
 
 def test_ls_shows_the_newest_first_page_by_page(command: Command, trip: Path):
-    everything = command("ls", "--newest", "--json").json["sessions"]
-    assert [s["updated"] for s in everything] == sorted((s["updated"] for s in everything), reverse=True)
+    everything = command("ls", "--newest", "--json").json["items"]
+    assert [s["updated_at"] for s in everything] == sorted((s["updated_at"] for s in everything), reverse=True)
     page = command("ls", "--newest", "--limit", "1", "--json").json
-    assert page["next"] == f"{everything[0]['updated']}:{everything[0]['id']}"
-    rest = command("ls", "--newest", "--after", page["next"], "--json").json["sessions"]
+    assert page["next"] == f"{parse_timestamp(everything[0]['updated_at'])}:{everything[0]['id']}"
+    rest = command("ls", "--newest", "--after", page["next"], "--json").json["items"]
     assert [s["id"] for s in rest] == [s["id"] for s in everything[1:]]
     assert f"perdure ls --newest --after {page['next']}" in command("ls", "--newest", "--limit", "1").out
     refused = command("ls", "--newest", "--after", "trip")
@@ -94,26 +98,28 @@ def test_an_unknown_status_is_wrong_usage(command: Command, trip: Path):
     ],
 )
 def test_show_opens_a_step_a_tag_or_a_branch(command: Command, trip: Path, place: str, city: str):
-    assert command("show", place, "--json").json["state"]["vars"]["city"] == city
+    assert command("show", place, "--json").json["state"]["value"]["vars"]["city"] == city
 
 
 def test_show_opens_a_checkpoint_by_the_beginning_of_its_id(command: Command, trip: Path):
-    id = command("log", "trip", "--json").json["checkpoints"][1]["id"]
-    assert command("show", f"trip@{id[:10]}", "--json").json["step"] == 2
+    id = command("log", "trip", "--json").json["items"][1]["id"]
+    assert command("show", f"trip@{id[:10]}", "--json").json["state"]["checkpoint"]["step"] == 2
 
 
 def test_show_counts_steps_on_the_branch_that_is_named(command: Command, trip: Path):
-    assert command("show", "trip@4", "--branch", "cheaper", "--json").json["state"]["vars"]["budget"] == 600
+    assert command("show", "trip@4", "--branch", "cheaper", "--json").json["state"]["value"]["vars"]["budget"] == 600
     assert command("show", "trip@4").code == 1
 
 
 def test_show_as_json_has_the_documented_shape(command: Command, trip: Path):
     answer = command("show", "visit", "--json").json
-    assert list(answer) == [
-        "session", "branch", "step", "id", "parent", "kind", "at", "owner", "status", "schema", "digest", "line",
-        "more", "state", "effects", "approvals",
+    assert list(answer) == ["session", "state", "approvals", "effects"]
+    assert list(answer["state"]) == ["checkpoint", "path", "kind", "size", "offset", "value", "truncated"]
+    assert list(answer["state"]["checkpoint"]) == [
+        "session", "branch", "line", "step", "id", "parent", "kind", "status", "at", "owner", "schema", "digest",
+        "details",
     ]  # fmt: skip
-    assert answer["state"]["vars"]["blob"] == {"$bytes": "AAE="}
+    assert answer["state"]["value"]["vars"]["blob"] == {"$bytes": "AAE="}
 
 
 def test_show_takes_no_lease(command: Command, trip: Path):
@@ -161,7 +167,7 @@ def test_show_needs_no_migrations_to_show_what_is_stored(command: Command, tmp_p
     with perdure.open(f"sqlite:///{tmp_path}/agents.db", schema="9.9.9") as db, db.session("new") as s:
         s.vars["x"] = 1
         s.commit()
-    assert command("show", "new", "--json").json["schema"] == "9.9.9"
+    assert command("show", "new", "--json").json["state"]["checkpoint"]["schema"] == "9.9.9"
 
 
 def test_a_session_id_may_contain_an_at_sign(command: Command, tmp_path: Path):
@@ -170,13 +176,13 @@ def test_a_session_id_may_contain_an_at_sign(command: Command, tmp_path: Path):
         s.commit()
         s.vars["x"] = 2
         s.commit()
-    assert command("show", "ana@example.com", "--json").json["step"] == 2
-    assert command("show", "ana@example.com@1", "--json").json["step"] == 1
+    for place, step in (("ana@example.com", 2), ("ana@example.com@1", 1)):
+        assert command("show", place, "--json").json["state"]["checkpoint"]["step"] == step
 
 
 def test_log_lists_checkpoints_newest_first(command: Command, trip: Path):
     answer = command("log", "trip", "--json").json
-    assert [c["step"] for c in answer["checkpoints"]] == [3, 2, 1]
+    assert [c["step"] for c in answer["items"]] == [3, 2, 1]
     assert answer["next"] is None
     lines = command("log", "trip").out.splitlines()
     assert "(main) planned Madrid" in lines[1]
@@ -184,9 +190,9 @@ def test_log_lists_checkpoints_newest_first(command: Command, trip: Path):
 
 
 def test_log_pages_by_step(command: Command, trip: Path):
-    assert command("log", "trip", "--limit", "1", "--json").json["next"] == 3
-    assert [c["step"] for c in command("log", "trip", "--before", "3", "--json").json["checkpoints"]] == [2, 1]
-    cheaper = command("log", "trip", "--branch", "cheaper", "--json").json["checkpoints"]
+    assert command("log", "trip", "--limit", "1", "--json").json["next"] == "3"
+    assert [c["step"] for c in command("log", "trip", "--before", "3", "--json").json["items"]] == [2, 1]
+    cheaper = command("log", "trip", "--branch", "cheaper", "--json").json["items"]
     assert [c["step"] for c in cheaper] == [4, 3, 2, 1]
 
 
@@ -205,7 +211,7 @@ def test_diff_names_the_places(command: Command, trip: Path):
     answer = command("diff", "trip@1", "trip@2", "--json").json
     assert (answer["a"]["step"], answer["b"]["step"]) == (1, 2)
     assert answer["differences"][1] == {
-        "path": ["vars", "city"], "kind": "changed", "before": "Lisbon", "after": "Porto",
+        "path": "/vars/city", "kind": "changed", "before": "Lisbon", "after": "Porto",
     }  # fmt: skip
 
 

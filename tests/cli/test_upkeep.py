@@ -45,7 +45,7 @@ def test_verify_finds_damage_and_ends_with_one(command: Command, book: Path):
     assert "problem" in result.out.splitlines()[-1]
     found = command("verify", "--all", "--json").json
     assert not found["ok"]
-    assert list(found["findings"][0]) == ["kind", "session", "where", "what"]
+    assert list(found["findings"][0]) == ["kind", "session", "place", "detail"]
 
 
 def test_verify_finds_a_missing_blob(command: Command, book: Path, tmp_path: Path):
@@ -113,7 +113,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_written(command: Command
     raw[len(raw) // 2] ^= 1
     (tmp_path / "one.perdure").write_bytes(raw)
     assert command("restore", "one.perdure", "--store", "copy.db").code == 3
-    assert command("ls", "--store", "copy.db", "--json").json["sessions"] == []
+    assert command("ls", "--store", "copy.db", "--json").json["items"] == []
 
 
 def test_sweep_removes_what_has_expired(command: Command, book: Path):
@@ -154,7 +154,7 @@ def test_migrate_uses_the_migrations_of_a_module(command: Command, book: Path, t
     argv = ("migrate", "cli_migrations_of_a_test", "--schema", "1.0.1-cli-test", "--json")
     assert command(*argv).json == {"migrated": 1, "current": 0, "skipped": [], "failed": []}
     assert command(*argv).json["current"] == 1
-    assert command("show", "book", "--json").json["state"]["vars"]["added"] is True
+    assert command("show", "book", "--json").json["state"]["value"]["vars"]["added"] is True
 
 
 def test_migrate_reports_what_it_cannot_do(command: Command, book: Path, tmp_path: Path):

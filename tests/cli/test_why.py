@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Command
 
-WHY = ["session", "branch", "line", "next", "severity", "do", "command"]
-STATS = ["store", "promise", "sessions", "checkpoints", "bytes", "status", "agents", "errors", "fleet"]
+WHY = ["session", "branch", "summary", "next_step", "severity", "action", "command"]
+STATS = [
+    "url", "promise", "sessions", "checkpoints", "bytes", "statuses", "agents", "errors", "counts", "fleet",
+]  # fmt: skip
 
 
 @tool(approve=True)
@@ -57,14 +59,14 @@ def test_the_json_has_the_documented_shape(command: Command, shop: str):
     found = command("why", "doubt", "--json").json
     assert list(found) == WHY
     assert (found["session"], found["branch"]) == ("doubt", "main")
-    assert (found["severity"], found["do"], found["command"]) == ("act", "resolve", "perdure resolve doubt")
+    assert (found["severity"], found["action"], found["command"]) == ("act", "resolve", "perdure resolve doubt")
     resting = command("why", "rest", "--json").json
-    assert (resting["severity"], resting["do"], resting["command"]) == ("ok", "", "")
+    assert (resting["severity"], resting["action"], resting["command"]) == ("ok", "", "")
 
 
 def test_a_queued_session_without_a_worker_and_a_held_agent(command: Command, shop: str):
     found = command("why", "queued", "--json").json
-    assert (found["severity"], found["do"], found["command"]) == ("act", "worker", "perdure worker APP")
+    assert (found["severity"], found["action"], found["command"]) == ("act", "worker", "perdure worker APP")
     with perdure.open(shop) as db:
         board_of(db).hold("desk", True)
     assert command("why", "queued", "--json").json["command"] == "perdure unpause --agent desk"
@@ -95,11 +97,12 @@ def test_stats_count_sessions_by_what_they_are(command: Command, shop: str):
     found = command("stats", "--json").json
     assert list(found) == STATS
     assert found["sessions"] == 4
-    assert found["status"] == {"idle": 2, "in_doubt": 1, "waiting_approval": 1}
+    assert found["statuses"] == {"idle": 2, "in_doubt": 1, "waiting_approval": 1}
     assert found["agents"] == {"desk": 1}
     assert found["checkpoints"] >= 4
     assert found["fleet"] == {
-        "workers": 0, "busy": 0, "concurrency": 0, "states": {"queued": 1}, "unserved": ["desk"], "held": [],
+        "supported": True, "workers": [], "busy": 0, "concurrency": 0, "states": {"queued": 1},
+        "agents": {"desk": {"queued": 1}}, "unserved_agents": ["desk"], "held_agents": [],
     }  # fmt: skip
     lines = command("stats").out.splitlines()
     assert lines[0] == "sqlite:///agents.db"
@@ -112,7 +115,7 @@ def test_stats_of_a_store_without_a_board_have_no_fleet(command: Command, tmp_pa
     with perdure.open(f"file://{tmp_path}/log") as db, db.session("s") as s:
         s.commit()
     found = command("stats", "--store", f"file://{tmp_path}/log", "--json").json
-    assert (found["sessions"], found["fleet"]) == (1, None)
+    assert (found["sessions"], found["fleet"]["supported"], found["fleet"]["workers"]) == (1, False, [])
 
 
 def test_stats_of_nothing_make_nothing(command: Command, tmp_path: Path):

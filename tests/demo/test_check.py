@@ -124,9 +124,9 @@ def test_a_run_that_nobody_took_up_again_is_found(morning: Morning):
     morning.talks[session].commits.append(Commit(6_200, 4, "idle"))
     report = morning.report(hit, kills=1)
     assert report["ok"]
-    assert (report["recovery_p50_s"], report["recovery_max_s"]) == (1.2, 1.2)
+    assert (report["recovery_p50_seconds"], report["recovery_max_seconds"]) == (1.2, 1.2)
     assert (report["sessions_hit"], report["hits"], report["resumes"]) == (1, 1, 1)
-    assert report["tokens_saved_pct"] == pytest.approx(
+    assert report["tokens_saved_percent"] == pytest.approx(
         100 * 100 / check_sessions(morning.db, morning.talks).tokens[session], abs=0.05
     )
 

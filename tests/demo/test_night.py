@@ -17,8 +17,8 @@ from tests.store_urls import url_of
 
 PATIENCE = 240
 KEYS = {
-    "sessions", "finished", "kills", "sessions_hit", "resumes", "lost_messages", "duplicate_effects", "recovery_p50_s",
-    "recovery_max_s", "tokens_saved_pct", "saves_per_s", "seconds",
+    "sessions", "finished", "kills", "sessions_hit", "resumes", "lost_messages", "duplicate_effects",
+    "recovery_p50_seconds", "recovery_max_seconds", "tokens_saved_percent", "saves_per_second", "duration_seconds",
 }  # fmt: skip
 
 
@@ -63,8 +63,8 @@ def test_a_small_night_loses_nothing(tmp_path: Path, kind: str):
     assert report["lost_messages"] == report["duplicate_effects"] == report["missing_effects"] == 0
     assert report["sessions_hit"] > 0
     assert report["resumes"] >= report["hits"] >= report["sessions_hit"]
-    assert 0 < report["recovery_p50_s"] <= report["recovery_max_s"]
-    assert 0 < report["tokens_saved_pct"] < 100
+    assert 0 < report["recovery_p50_seconds"] <= report["recovery_max_seconds"]
+    assert 0 < report["tokens_saved_percent"] < 100
     assert report["verified"]["sessions"] == 40
     assert "conversations finished" in done.stderr
     assert left_behind(tmp_path) == []

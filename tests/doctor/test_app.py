@@ -25,10 +25,10 @@ def verdicts(command: Command, app: str, *more: str) -> dict[str, tuple[str, str
     found = command("doctor", app, "--json", *more)
     assert found.err == ""
     told = found.json
-    assert list(told) == ["ok", "findings"]
-    assert all(list(f) == ["name", "verdict", "words", "where"] for f in told["findings"])
-    assert told["ok"] == (found.code == 0) == all(f["verdict"] != "fail" for f in told["findings"])
-    return {f["name"]: (f["verdict"], f["words"], f["where"]) for f in told["findings"]}
+    assert list(told) == ["ok", "checks"]
+    assert all(list(f) == ["name", "verdict", "detail", "place"] for f in told["checks"])
+    assert told["ok"] == (found.code == 0) == all(f["verdict"] != "fail" for f in told["checks"])
+    return {f["name"]: (f["verdict"], f["detail"], f["place"]) for f in told["checks"]}
 
 
 def failed(found: dict[str, tuple[str, str, str]]) -> list[str]:

@@ -42,7 +42,7 @@ class Desk:
         def asked() -> httpx.Response | None:
             answer = self._http.post(path, json=body)
             kind = answer.json().get("type")
-            return None if kind == "urn:perdure:error:busy" or answer.json() == {"started": False} else answer
+            return None if kind == "urn:perdure:error:busy" or answer.json().get("started") is False else answer
 
         answer: httpx.Response = until(asked)
         assert answer.status_code == status, answer.text
@@ -50,7 +50,7 @@ class Desk:
 
     def run(self, branch: str, **body: Any) -> None:
         """Have a branch run on."""
-        assert self.insist(f"{S}/runs", {"branch": branch, **body}, 202) == {"started": True}
+        assert self.insist(f"{S}/runs", {"branch": branch, **body}, 202)["started"] is True
 
     def fork(self, name: str, **body: Any) -> None:
         """Start a branch where the session had said hello."""
@@ -71,7 +71,7 @@ class Desk:
 
     def approvals(self) -> list[Any]:
         """What waits for agreement."""
-        return self._http.get(f"{S}/approvals").json()["interrupts"]
+        return self._http.get(f"{S}/approvals").json()["items"]
 
     def done(self) -> list[str]:
         """What was really done: its kind and its order."""

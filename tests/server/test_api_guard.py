@@ -288,7 +288,7 @@ def test_what_nobody_expected_is_logged_and_not_told(
     def broken(_: object) -> None:
         raise RuntimeError("the password is hunter2")
 
-    monkeypatch.setattr(sessions, "session_of", broken)
+    monkeypatch.setattr(sessions, "session_row", broken)
     with asking(tmp_path) as api, caplog.at_level(logging.ERROR, "perdure.server"):
         made(api)
         answer = api.http.get(f"{API}/sessions/s")

@@ -36,18 +36,25 @@ def test_sessions_are_listed_by_their_properties_and_page_by_page(tmp_path: Path
         after = None
         while True:
             page = api.get("/sessions", limit=3, **({"after": after} if after else {}))
-            seen += [s["id"] for s in page["sessions"]]
+            seen += [s["id"] for s in page["items"]]
             after = page["next"]
             if after is None:
                 break
         assert seen == [f"s/{i:03}" for i in range(7)]
-        assert [s["id"] for s in api.get("/sessions", owner="o1")["sessions"]] == ["s/001", "s/003", "s/005"]
+        assert [s["id"] for s in api.get("/sessions", owner="o1")["items"]] == ["s/001", "s/003", "s/005"]
         newest = api.get("/sessions", newest=True, limit=2)
-        assert [s["id"] for s in newest["sessions"]] == ["s/006", "s/005"]
+        assert [s["id"] for s in newest["items"]] == ["s/006", "s/005"]
         following = api.get("/sessions", newest=True, limit=2, after=newest["next"])
-        assert [s["id"] for s in following["sessions"]] == ["s/004", "s/003"]
-        assert api.get("/sessions", search="/003")["sessions"][0]["id"] == "s/003"
-        assert api.get("/sessions", status="failed") == {"sessions": [], "next": None}
+        assert [s["id"] for s in following["items"]] == ["s/004", "s/003"]
+        assert api.get("/sessions", search="/003")["items"][0]["id"] == "s/003"
+        assert api.get("/sessions", status="failed") == {"items": [], "next": None}
+        moment = newest["items"][1]["updated_at"]
+        assert moment.endswith("Z")
+        late = [s["id"] for s in api.get("/sessions", since=moment)["items"]]
+        early = [s["id"] for s in api.get("/sessions", before=moment.replace("Z", "+00:00"))["items"]]
+        assert (sorted(late + early), "s/006" in late) == (seen, True)
+        for wrong in ("1700000000000", "2023-11-14", "2023-11-14T22:13:20", "2023-13-14T22:13:20Z", "null"):
+            assert api.get("/sessions", 422, since=wrong)["type"]
 
 
 def test_a_session_is_found_by_its_id_whatever_is_in_it(tmp_path: Path):
@@ -78,9 +85,9 @@ def test_the_past_is_read_at_any_place(tmp_path: Path):
         assert row["branches"]["other"]["step"] == 3
         assert row["tags"]["third"]["step"] == 3
         history = api.get("/sessions/s/history", limit=2)
-        assert [c["step"] for c in history["checkpoints"]] == [5, 4]
-        assert [c["step"] for c in api.get("/sessions/s/history", before=history["next"])["checkpoints"]] == [3, 2, 1]
-        for at, n in (("2", 2), ("third", 3), ("other", 2), (history["checkpoints"][1]["id"][:10], 4)):
+        assert [c["step"] for c in history["items"]] == [5, 4]
+        assert [c["step"] for c in api.get("/sessions/s/history", before=history["next"])["items"]] == [3, 2, 1]
+        for at, n in (("2", 2), ("third", 3), ("other", 2), (history["items"][1]["id"][:10], 4)):
             assert api.get("/sessions/s/state", at=at)["value"]["vars"] == {"n": n}
         assert api.get("/sessions/s/state")["value"]["vars"] == {"n": 5}
         assert api.get("/sessions/s/state", path="/vars/n")["value"] == 5
@@ -102,7 +109,7 @@ def test_what_is_long_is_cut_and_can_be_read_piece_by_piece(tmp_path: Path):
             s.vars["big"] = 2**80
             s.commit()
         whole = api.get("/sessions/s/state")
-        assert {c["path"]: c["size"] for c in whole["cut"]} == {"/vars/long": len(text), "/vars/many": 3000}
+        assert {c["path"]: c["size"] for c in whole["truncated"]} == {"/vars/long": len(text), "/vars/many": 3000}
         assert whole["value"]["vars"]["raw"] == {"$bytes": "AP8="}
         assert whole["value"]["vars"]["big"] == 2**80
         read, offset = "", 0
@@ -125,7 +132,7 @@ def test_an_answer_stays_within_bounds_whatever_is_stored(tmp_path: Path):
         answer = api.http.get(f"{API}/sessions/s/state")
         assert answer.status_code == 200
         assert len(answer.content) < 2_000_000
-        assert len(answer.json()["cut"]) > 10
+        assert len(answer.json()["truncated"]) > 10
 
 
 def test_hostile_content_comes_out_as_plain_json(tmp_path: Path):
@@ -139,7 +146,7 @@ def test_hostile_content_comes_out_as_plain_json(tmp_path: Path):
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert b"\x1b" not in answer.content
         assert answer.json()["value"] == HOSTILE + "y" * 10_000
-        assert api.get("/sessions/s/history")["checkpoints"][0]["more"]["note"].startswith("<script>")
+        assert api.get("/sessions/s/history")["items"][0]["details"]["note"].startswith("<script>")
 
 
 def test_the_exact_request_of_a_step_is_rebuilt(tmp_path: Path):
@@ -152,7 +159,7 @@ def test_the_exact_request_of_a_step_is_rebuilt(tmp_path: Path):
         sent = rebuild(api.db, "s", 1)
         assert found["value"]["messages"] == sent.messages
         assert found["value"]["model"] == sent.model
-        assert found["step"] == 1
+        assert found["checkpoint"]["step"] == 1
         assert api.get("/sessions/s/request", at="1", path="/messages/0/content")["value"] == "Be brief."
         with api.db.session("t") as s:
             s.commit()

@@ -76,30 +76,31 @@ def go_on(folder: Path, session: str) -> None:
 def test_work_is_submitted_once_and_stands_in_the_queue(tmp_path: Path, kind: str):
     with asking(tmp_path, kind) as api:
         body = {"id": "s", "agent": "desk", "owner": "ana", "message": "hello", "key": "k"}
-        assert api.post("/sessions", body, 201) == {"session": "s", "new": True, "queued": True}
-        assert api.post("/sessions", body, 201) == {"session": "s", "new": False, "queued": True}
+        assert api.post("/sessions", body, 201) == {"session": "s", "agent": "desk", "new": True, "queued": True}
+        assert api.post("/sessions", body, 201) == {"session": "s", "agent": "desk", "new": False, "queued": True}
         assert api.db.look("s").pending == 1
         made = api.post("/sessions", {"agent": "desk", "message": {"role": "user", "content": "x"}}, 201)
         assert len(made["session"]) == 24
         queue = api.get("/fleet/queue", state="queued")
-        assert {w["session"] for w in queue["work"]} == {"s", made["session"]}
-        assert api.get("/fleet")["unserved"] == ["desk"]
-        assert api.post("/sessions/s/pause") == {"changed": 1}
-        assert [w["session"] for w in api.get("/fleet/queue", state="paused")["work"]] == ["s"]
-        assert api.post("/sessions/s/unpause") == {"changed": 1}
+        assert {w["session"] for w in queue["items"]} == {"s", made["session"]}
+        assert api.get("/fleet")["unserved_agents"] == ["desk"]
+        assert api.post("/sessions/s/pause")["changed"] == 1
+        assert [w["session"] for w in api.get("/fleet/queue", state="paused")["items"]] == ["s"]
+        assert api.post("/sessions/s/unpause")["changed"] == 1
         row = WorkerRow("w1", "host", 7, "1", ("desk",), 4)
         board_of(api.db).beat(row)
         assert api.get("/fleet")["workers"][0]["agents"] == ["desk"]
-        assert api.post("/fleet/drain", {"worker": "w1"}) == {"changed": 1}
+        assert api.post("/fleet/drain", {"worker": "w1"}) == {"told": 1, "left": 1}
+        assert api.post("/fleet/drain", {"worker": "nobody"}, 404)["type"] == "urn:perdure:error:not-found"
         assert board_of(api.db).beat(row) == "drain"
 
 
 def test_a_store_without_a_board_says_so(tmp_path: Path):
     with asking(tmp_path, "file") as api:
         made = api.post("/sessions", {"id": "s", "agent": "desk", "message": "hello"}, 201)
-        assert made == {"session": "s", "new": True, "queued": False}
+        assert made == {"session": "s", "agent": "desk", "new": True, "queued": False}
         assert api.db.look("s").pending == 1
-        assert api.get("/fleet")["board"] is False
+        assert api.get("/fleet")["supported"] is False
         for path in ("/sessions/s/retry", "/sessions/s/pause"):
             assert api.post(path, None, 409)["type"] == "urn:perdure:error:no-fleet"
         assert api.get("/fleet/queue", 409)["type"] == "urn:perdure:error:no-fleet"
@@ -109,8 +110,8 @@ def test_a_message_is_put_into_the_inbox_once(tmp_path: Path):
     with asking(tmp_path) as api:
         api.post("/sessions/s/messages", {"message": "hi"}, 404)
         run(tmp_path, "s", "hello")
-        assert api.post("/sessions/s/messages", {"message": "hi", "key": "k"}, 202) == {"new": True}
-        assert api.post("/sessions/s/messages", {"message": "hi", "key": "k"}, 202) == {"new": False}
+        assert api.post("/sessions/s/messages", {"message": "hi", "key": "k"}, 202) == {"session": "s", "new": True}
+        assert api.post("/sessions/s/messages", {"message": "hi", "key": "k"}, 202) == {"session": "s", "new": False}
         assert api.post("/sessions/s/messages", {"message": "other", "key": "k"}, 422)
         assert api.get("/sessions/s")["inbox"] == 1
         api.post("/sessions/s/messages", {"message": "x" * 1_500_000}, 422)
@@ -121,7 +122,7 @@ def test_the_server_runs_a_branch_with_other_instructions(tmp_path: Path):
         run(tmp_path, "s", "hello")
         api.post("/sessions/s/branches", {"name": "b"}, 201)
         asked = {"branch": "b", "message": "again", "instructions": "Sing"}
-        assert api.post("/sessions/s/runs", asked, 202) == {"started": True}
+        assert api.post("/sessions/s/runs", asked, 202) == {"session": "s", "branch": "b", "started": True}
         end = time.monotonic() + 60
         while "Sing: again" not in str(api.db.read("s", "b").messages[-1]) and time.monotonic() < end:
             time.sleep(0.02)
@@ -146,18 +147,18 @@ def test_a_session_is_cancelled(tmp_path: Path):
 def test_an_approval_is_listed_in_the_shape_of_ag_ui_and_decided_once(tmp_path: Path):
     with asking(tmp_path) as api:
         run(tmp_path, "s", "refund")
-        (one,) = api.get("/approvals")["interrupts"]
+        (one,) = api.get("/approvals")["items"]
         assert set(one) == {"id", "reason", "message", "toolCallId", "responseSchema", "expiresAt", "metadata"}
         assert one["reason"] == "tool_call"
         assert one["metadata"]["args"] == {"order": "A", "amount": 9}
         asked = api.db.read("s").messages[-1]["tool_calls"][0]["id"]
         assert one["toolCallId"] == asked
-        assert api.get("/sessions/s/approvals")["interrupts"] == [one]
+        assert api.get("/sessions/s/approvals")["items"] == [one]
         path = f"/sessions/s/approvals/{one['id']}"
         decision = {"status": "resolved", "payload": {"approved": True}, "by": "eve"}
-        assert api.post(path, decision) == {"ok": True}
+        assert api.post(path, decision) == {"session": "s", "id": one["id"], "decision": "approved"}
         assert api.post(path, decision, 409)["type"] == "urn:perdure:error:approval-error"
-        assert api.get("/approvals")["interrupts"] == []
+        assert api.get("/approvals")["items"] == []
         go_on(tmp_path, "s")
         assert "9 for A" in last_words(api, "s")
         assert api.post(path, decision, 409)["type"] == "urn:perdure:error:approval-error"
@@ -175,7 +176,7 @@ def test_an_approval_is_listed_in_the_shape_of_ag_ui_and_decided_once(tmp_path: 
 def test_a_decision_says_no_or_yes_to_something_else(tmp_path: Path, said: dict[str, Any], words: str):
     with asking(tmp_path) as api:
         run(tmp_path, "s", "refund")
-        (one,) = api.get("/approvals")["interrupts"]
+        (one,) = api.get("/approvals")["items"]
         api.post("/sessions/s/resume", {"resume": [{"interruptId": one["id"], **said}]})
         go_on(tmp_path, "s")
         assert words in last_words(api, "s")
@@ -184,7 +185,7 @@ def test_a_decision_says_no_or_yes_to_something_else(tmp_path: Path, said: dict[
 def test_a_question_is_answered(tmp_path: Path):
     with asking(tmp_path) as api:
         run(tmp_path, "s", "size")
-        (one,) = api.get("/approvals")["interrupts"]
+        (one,) = api.get("/approvals")["items"]
         assert (one["reason"], one["message"]) == ("input_required", "Which size?")
         assert one["responseSchema"]["properties"]["answer"] == {"type": "string"}
         path = f"/sessions/s/approvals/{one['id']}"
@@ -197,11 +198,11 @@ def test_a_question_is_answered(tmp_path: Path):
 def test_a_resume_covers_everything_that_is_open(tmp_path: Path):
     with asking(tmp_path) as api:
         run(tmp_path, "s", "two")
-        one, two = (i["id"] for i in api.get("/sessions/s/approvals")["interrupts"])
+        one, two = (i["id"] for i in api.get("/sessions/s/approvals")["items"])
         yes = {"status": "resolved", "payload": {"approved": True}}
         api.post("/sessions/s/resume", {"resume": [{"interruptId": one, **yes}]}, 409)
         api.post("/sessions/s/resume", {"resume": [{"interruptId": "ap_other", **yes}]}, 409)
-        assert len(api.get("/sessions/s/approvals")["interrupts"]) == 2
+        assert len(api.get("/sessions/s/approvals")["items"]) == 2
         api.post("/sessions/s/resume", {"resume": [{"interruptId": i, **yes} for i in (one, two)]})
         go_on(tmp_path, "s")
         assert api.get("/sessions/s")["status"] == "idle"
@@ -212,7 +213,7 @@ def test_an_expired_approval_cannot_be_given(tmp_path: Path):
     with asking(tmp_path, clock=clock) as api:
         with pytest.raises(perdure.ApprovalNeeded), api.db.session("s", ttl=None) as s:
             s.call(refund, order="A", amount=1)
-        (one,) = api.get("/approvals")["interrupts"]
+        (one,) = api.get("/approvals")["items"]
         clock.advance(8 * 24 * 3600 * 1000)
         decision = {"status": "resolved", "payload": {"approved": True}}
         assert "expired" in api.post(f"/sessions/s/approvals/{one['id']}", decision, 409)["detail"]
@@ -242,15 +243,15 @@ def doubt(api: Asking, *sessions: str) -> None:
 def test_a_call_in_doubt_is_listed_and_resolved(tmp_path: Path):
     with asking(tmp_path) as api:
         doubt(api, "s")
-        (effect,) = api.get("/in-doubt")["effects"]
+        (effect,) = api.get("/in-doubt")["items"]
         assert (effect["session"], effect["tool"], effect["args"]) == ("s", "charge", {"order": "s"})
-        assert api.get("/sessions/s/effects", status="in_doubt")["effects"][0]["id"] == effect["id"]
+        assert api.get("/sessions/s/effects", status="in_doubt")["items"][0]["id"] == effect["id"]
         path = f"/sessions/s/effects/{effect['id']}/resolve"
         done = api.post(path, {"verdict": "done", "result": {"receipt": 1}, "by": "eve"})
         assert (done["status"], done["result"]) == ("done", {"receipt": 1})
         assert api.post(path, {"verdict": "retry"}, 409)
         assert api.post("/sessions/s/effects/nothing/resolve", {"verdict": "retry"}, 404)
-        assert api.get("/in-doubt")["effects"] == []
+        assert api.get("/in-doubt")["items"] == []
 
 
 def test_many_sessions_are_chosen_by_their_properties_and_first_only_named(tmp_path: Path):
@@ -262,14 +263,14 @@ def test_many_sessions_are_chosen_by_their_properties_and_first_only_named(tmp_p
         body = {"action": "resolve", "verdict": "abort", "filter": which, "by": "eve", "limit": 2}
         dry = api.post("/bulk", {**body, "dry_run": True})
         assert (dry["sessions"], dry["changed"], dry["next"]) == (["a", "b"], 0, "b")
-        assert len(api.get("/in-doubt")["effects"]) == 3
+        assert len(api.get("/in-doubt")["items"]) == 3
         first = api.post("/bulk", body)
         assert (first["sessions"], first["changed"]) == (["a", "b"], 2)
         with api.db.session("c"):
             busy = api.post("/bulk", {**body, "after": first["next"]})
             assert [f["type"] for f in busy["failed"]] == ["urn:perdure:error:busy"]
         assert api.post("/bulk", {**body, "after": first["next"]})["changed"] == 1
-        assert api.get("/in-doubt")["effects"] == []
+        assert api.get("/in-doubt")["items"] == []
         assert api.post("/bulk", {"action": "cancel", "filter": {}}, 422)
         assert api.post("/bulk", {"action": "resolve", "filter": which}, 422)
         gone = api.post("/bulk", {"action": "cancel", "filter": {"sessions": ["other", "other"]}, "reason": "x"})
@@ -282,5 +283,7 @@ def test_the_store_tells_what_it_holds(tmp_path: Path):
         doubt(api, "a")
         found = api.get("/store")
         assert found["sessions"] == 1
-        assert found["process_crash"] is True
+        assert found["promise"]["process_crash"] is True
         assert found["counts"] == [{"status": "in_doubt", "agent": "", "error": "ConnectionError", "sessions": 1}]
+        assert (found["statuses"], found["errors"]) == ({"in_doubt": 1}, {"ConnectionError": 1})
+        assert (found["fleet"]["supported"], found["fleet"]["workers"]) == (True, [])

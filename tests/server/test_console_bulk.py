@@ -41,7 +41,7 @@ def post(desk: Asking, path: str, wanted: int = 303, **fields: Any) -> str:
 
 def doubts(desk: Asking) -> list[str]:
     """The sessions that are in doubt."""
-    return sorted(effect["session"] for effect in desk.get("/in-doubt")["effects"])
+    return sorted(effect["session"] for effect in desk.get("/in-doubt")["items"])
 
 
 def test_several_are_chosen_on_the_page_of_doubts_and_looked_at_first(desk: Asking) -> None:
@@ -60,10 +60,10 @@ def test_they_are_recorded_as_done_with_a_result_or_given_up(desk: Asking) -> No
     where = post(desk, "/bulk/do", verdict="done", result='{"receipt": 7}', **fields)
     assert where.startswith("/in-doubt?"), "it leads elsewhere than it began"
     assert doubts(desk) == ["c"]
-    (effect,) = desk.get("/sessions/a/effects")["effects"]
+    (effect,) = desk.get("/sessions/a/effects")["items"]
     assert (effect["status"], effect["result"]) == ("done", {"receipt": 7})
     assert post(desk, "/bulk/do", do="resolve", status="in_doubt", verdict="abort", by="eve").startswith("/?")
-    (effect,) = desk.get("/sessions/c/effects")["effects"]
+    (effect,) = desk.get("/sessions/c/effects")["items"]
     assert effect["status"] == "failed"
 
 
@@ -77,4 +77,4 @@ def test_the_api_records_many_as_done(desk: Asking) -> None:
     body = {"action": "resolve", "verdict": "done", "result": [1], "filter": {"status": "in_doubt"}, "by": "eve"}
     assert desk.post("/bulk", {**body, "dry_run": True})["sessions"] == ["a", "b", "c"]
     assert desk.post("/bulk", body)["changed"] == 3
-    assert desk.get("/sessions/b/effects")["effects"][0]["result"] == [1]
+    assert desk.get("/sessions/b/effects")["items"][0]["result"] == [1]

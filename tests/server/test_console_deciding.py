@@ -126,8 +126,8 @@ def test_arguments_that_are_not_shown_whole_cannot_be_changed_there(desk: Asking
     page = desk.http.get("/approvals").text
     assert "too long to be shown whole" in page
     assert "args" not in form(desk).fields
-    (one,) = desk.get("/approvals")["interrupts"]
-    assert one["metadata"]["cut"] == [{"path": "/args/body", "kind": "text", "size": 40_000}]
+    (one,) = desk.get("/approvals")["items"]
+    assert one["metadata"]["truncated"] == [{"path": "/args/body", "kind": "text", "size": 40_000}]
 
 
 def test_a_text_that_reads_like_a_number_is_a_text(desk: Asking) -> None:

@@ -188,7 +188,7 @@ def test_all_changes_come_once_over_kills_and_restarts(tmp_path: Path):
 
 def seen(reader: Reader) -> list[tuple[str, int]]:
     """The changes that have arrived."""
-    return [(c["session"], c["step"]) for e in reader.events if e.kind == "changes" for c in e.data["changes"]]
+    return [(c["session"], c["step"]) for e in reader.events if e.kind == "changes" for c in e.data["items"]]
 
 
 def test_a_rewind_and_what_was_left_by_it_are_told_in_order(tmp_path: Path):

@@ -76,9 +76,7 @@ def waiting(ask: Asking, **params: Any) -> list[tuple[str, str, str]]:
     found, after = list[tuple[str, str, str]](), None
     while True:
         page = ask.get("/approvals", **params, **({"after": after} if after else {}))
-        found += [
-            (i["metadata"]["session"], i["metadata"]["branch"], i["metadata"]["tool"]) for i in page["interrupts"]
-        ]
+        found += [(i["metadata"]["session"], i["metadata"]["branch"], i["metadata"]["tool"]) for i in page["items"]]
         if (after := page["next"]) is None:
             return found
 
@@ -94,10 +92,10 @@ def test_an_approval_on_main_is_found_and_used_while_a_branch_is_newer(kind: str
         row = ask.db.look("s")
         assert [h.step for h in row.heads if h.branch == "b"] == [other.step]
         assert (row.status, row.agent) == ("waiting_approval", "clerk")
-        assert [s["id"] for s in ask.get("/sessions", status="waiting_approval")["sessions"]] == ["s"]
-        assert ask.get("/sessions", status="idle")["sessions"] == []
+        assert [s["id"] for s in ask.get("/sessions", status="waiting_approval")["items"]] == ["s"]
+        assert ask.get("/sessions", status="idle")["items"] == []
         assert waiting(ask) == [("s", "main", "refund")]
-        (request,) = ask.get("/approvals")["interrupts"]
+        (request,) = ask.get("/approvals")["items"]
         yes = {"status": "resolved", "payload": {"approved": True}, "by": "eve"}
         ask.post(f"/sessions/s/approvals/{request['id']}", yes)
         assert waiting(ask) == []
@@ -121,7 +119,7 @@ def test_a_doubt_and_a_failure_on_main_stay_in_sight(tmp_path: Path):
 
     play(tmp_path, "sqlite", work)
     with asking(tmp_path) as ask:
-        assert [(e["branch"], e["tool"]) for e in ask.get("/in-doubt")["effects"]] == [("main", "wire")]
+        assert [(e["branch"], e["tool"]) for e in ask.get("/in-doubt")["items"]] == [("main", "wire")]
 
 
 def test_what_waits_on_a_branch_is_found_when_it_is_asked_for(tmp_path: Path):
@@ -138,10 +136,10 @@ def test_what_waits_on_a_branch_is_found_when_it_is_asked_for(tmp_path: Path):
         assert ask.db.look("s").status == "idle"
         assert waiting(ask) == []
         for limit in (1, 25):
-            assert waiting(ask, aside=True, limit=limit) == [("s", "b", "refund")]
-        assert ask.get("/in-doubt", limit=1)["effects"] == []
-        assert [(e["branch"], e["tool"]) for e in ask.get("/in-doubt", aside=True)["effects"]] == [("c", "wire")]
-        assert [i["metadata"]["branch"] for i in ask.get("/sessions/s/approvals")["interrupts"]] == ["b"]
+            assert waiting(ask, all_branches=True, limit=limit) == [("s", "b", "refund")]
+        assert ask.get("/in-doubt", limit=1)["items"] == []
+        assert [(e["branch"], e["tool"]) for e in ask.get("/in-doubt", all_branches=True)["items"]] == [("c", "wire")]
+        assert [i["metadata"]["branch"] for i in ask.get("/sessions/s/approvals")["items"]] == ["b"]
 
         page = ask.http.get("/approvals").text
         assert "Nothing waits" in page
@@ -153,7 +151,7 @@ def test_what_waits_on_a_branch_is_found_when_it_is_asked_for(tmp_path: Path):
         form = {"token": token[0] if token else "", "session": "s", "branch": "b", "do": "approve", "by": "eve"}
         answer = ask.http.post("/approvals", data={**form, "approval": result.approvals[0].id})
         assert "taken up when the branch is run on" in answer.text
-        assert waiting(ask, aside=True) == []
+        assert waiting(ask, all_branches=True) == []
     done = play(tmp_path, "sqlite", lambda db: run_on(db, clerk, "s", "b", effects="reuse"))
     assert (done.text, paid) == ("done: 5", [5])
 
@@ -172,7 +170,7 @@ def test_a_request_is_its_own_lines_also_where_a_branch_has_it(tmp_path: Path):
     assert play(tmp_path, "sqlite", lambda db: clerk.run(db, session="s")).status == "done"
     with asking(tmp_path) as ask:
         # On the branch it is as it was, but what it was for has been made.
-        assert waiting(ask, aside=True) == []
+        assert waiting(ask, all_branches=True) == []
         with pytest.raises(perdure.ApprovalError, match="used"):
             ask.db.approve("s", approval, by="eve")
     assert paid == [5]

@@ -159,7 +159,7 @@ class Loop:
             if self._speaker.problem:
                 result = result._replace(notes=(*result.notes, self._speaker.problem))
         if self.agent.notify is not None and self.s.step > before and result.status in NOTIFIED:
-            notify.tell(self.agent.notify, notify.body_of(self.agent.name, result))
+            notify.tell(self.agent.notify, notify.body_of(self.agent.name, result, self.s.branch))
         if self.book.get("parent") is not None:
             await tell_parent(self, result)
         return result._replace(until=self.s.inbox.wakes_at, children=await children_of(self))

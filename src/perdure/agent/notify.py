@@ -14,7 +14,9 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from perdure.agent.interrupts import approval_interrupt, doubt_interrupt
 from perdure.errors import InvalidInput
+from perdure.model import MAIN
 from perdure.system.urls import shown
 
 if TYPE_CHECKING:
@@ -39,35 +41,11 @@ def check_notify(notify: Notify | None) -> Notify | None:
     return notify
 
 
-def body_of(agent: str, result: RunResult) -> dict[str, Any]:
+def body_of(agent: str, result: RunResult, branch: str = MAIN) -> dict[str, Any]:
     """What is told of a run that waits for people, or has failed."""
-    asked: list[dict[str, Any]] = []
-    for a in result.approvals:
-        schema = a.schema if a.question else {"type": "object", "properties": {"approved": {"type": "boolean"}}}
-        asked.append(
-            {
-                "id": a.id,
-                "reason": "question" if a.question else "approval",
-                "message": a.question or f"May {a.tool} be called?{' ' + a.because if a.because else ''}",
-                "toolCallId": a.effect,
-                "responseSchema": schema,
-                "expiresAt": a.expires,
-                "metadata": {"tool": a.tool, "args": a.args, "facts": a.facts},
-            }
-        )
-    for d in result.in_doubt:
-        asked.append(
-            {
-                "id": d.effect,
-                "reason": "in_doubt",
-                "message": d.question,
-                "toolCallId": d.effect,
-                "responseSchema": {"enum": ["done", "retry", "abort"]},
-                "expiresAt": None,
-                "metadata": {"tool": d.tool, "args": d.args, "attempt": d.attempt},
-            }
-        )
-    about = {"session": result.session, "agent": agent, "status": result.status, "step": result.step}
+    asked = [approval_interrupt(a, result.session, branch) for a in result.approvals]
+    asked += [doubt_interrupt(d, result.session, branch) for d in result.in_doubt]
+    about = {"session": result.session, "branch": branch, "agent": agent, "status": result.status, "step": result.step}
     return {**about, "reason": result.reason, "interrupts": asked}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -52,7 +52,7 @@ def approve(
             list_open(db, session, branch, as_json)
             return
         db.approve(session, approval, by=by or user_name(), reason=reason, args=cast("dict[str, Any] | None", args))
-    tell(as_json, session, approval, "approved")
+    _tell(as_json, session, approval, "approved")
 
 
 def reject(
@@ -71,7 +71,7 @@ def reject(
             list_open(db, session, branch, as_json)
             return
         db.reject(session, approval, by=by or user_name(), reason=reason)
-    tell(as_json, session, approval, "rejected")
+    _tell(as_json, session, approval, "rejected")
 
 
 def answer(
@@ -93,7 +93,7 @@ def answer(
         if value is None:
             raise InvalidInput("an answer is missing: perdure answer SESSION APPROVAL VALUE")
         db.answer(session, approval, json_or_text(value), by=by or user_name(), reason=reason)
-    tell(as_json, session, approval, "answered")
+    _tell(as_json, session, approval, "answered")
 
 
 def cancel(
@@ -126,13 +126,14 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
     from perdure.cli.output import Out, print_json
     from perdure.cli.session_at import open_matters, open_place
     from perdure.cli.terminal_text import brief, cut
+    from perdure.shapes.approvals import waiting
     from perdure.system.wording import ago
 
     opened = open_place(db, session, branch)
-    effects, approvals = open_matters(opened.reading)
     if as_json:
-        print_json({"session": opened.row.id, "approvals": approvals, "effects": effects})
+        print_json(waiting(opened.reading, opened.row.id, branch))
         return
+    effects, approvals = open_matters(opened.reading)
     out, now = Out(), db.kernel.clock.wall()
     for a in approvals:
         asked = f"{cut(a['tool'], 60)} {brief(a['args'])}"
@@ -176,15 +177,15 @@ def _elsewhere(db: Database, opened: Opened, branch: str) -> list[tuple[str, int
     return found
 
 
-def tell(as_json: bool, session: str, what: str, decision: str) -> None:
-    """Say what was decided."""
+def _tell(as_json: bool, session: str, approval: str, decision: Literal["approved", "rejected", "answered"]) -> None:
     from perdure.cli.output import Out, print_json
     from perdure.cli.terminal_text import cut
+    from perdure.shapes.approvals import Decided
 
     if as_json:
-        print_json({"session": session, "id": what, "decision": decision})
+        print_json(Decided(session=session, id=approval, decision=decision))
     else:
-        Out().line(f"{cut(what or session, 200)}: {decision}")
+        Out().line(f"{cut(approval or session, 200)}: {decision}")
 
 
 def _json(text: str, what: str) -> Any:

@@ -58,6 +58,7 @@ def fork(
     from perdure.cli.output import print_json
     from perdure.cli.session_at import open_place
     from perdure.cli.state_edits import parse
+    from perdure.shapes.history import checkpoint
 
     edits = parse(sets or [], unsets or [])
     with open_existing(store, blobs) as db:
@@ -76,7 +77,7 @@ def fork(
     if made is None:
         made = asyncio.run(_branched(store, blobs, opened.row.id, name, at, branch, before, edits.instructions, state))
     if as_json:
-        print_json(made.as_dict())
+        print_json(checkpoint(made))
     else:
         where = f"{'before' if before else 'from'} step {opened.reading.step}{', changed' if changed else ''}"
         _say(f"{opened.row.id}: branch {name} {where}; it is at step {made.step}")
@@ -173,6 +174,7 @@ def rewind(
     """Have a branch go on from an earlier place. What is left stays in the history, under the id of its tip."""
     from perdure.cli.output import print_json
     from perdure.cli.session_at import open_place, split
+    from perdure.shapes.history import checkpoint
 
     with open_existing(store, blobs) as db:
         session, named = split(db, place)
@@ -184,7 +186,7 @@ def rewind(
             made = s.rewind(at)
     assert left is not None
     if as_json:
-        print_json(made.as_dict())
+        print_json(checkpoint(made))
     else:
         _say(f"{session}: {branch} goes on from {named}, at step {made.step}; it has left step {left.step}, {left.id}")
 
@@ -205,6 +207,7 @@ def merge(
     from perdure.cli.output import Out, print_json
     from perdure.cli.session_at import open_place
     from perdure.cli.terminal_text import cut
+    from perdure.shapes.history import Merge, checkpoint
 
     if prefer is not None and prefer not in PREFERENCES:
         raise InvalidInput(f"--prefer is one of {', '.join(PREFERENCES)}, not {prefer!r:.40}")
@@ -214,7 +217,7 @@ def merge(
         except MergeConflict as e:
             made, clashes = None, [str(clash) for clash in e.paths]
     if as_json:
-        print_json({"merged": made.as_dict() if made is not None else None, "conflicts": clashes})
+        print_json(Merge(merged=checkpoint(made) if made is not None else None, conflicts=clashes))
     elif made is not None:
         _say(f"{session}: {other} is merged into {branch}, at step {made.step}")
     else:
@@ -237,13 +240,14 @@ def tag(
     """Give a place in a session a name that never moves: SESSION@NAME leads there from now on."""
     from perdure.cli.output import print_json
     from perdure.cli.session_at import open_place
+    from perdure.shapes.history import checkpoint
 
     with open_existing(store, blobs) as db:
         opened = open_place(db, place, branch)
         with _open(db, opened.row.id, branch) as s:
             made = s.tag(name, at=_at(db, place, opened))
     if as_json:
-        print_json(made.as_dict())
+        print_json(checkpoint(made))
     else:
         _say(f"{opened.row.id}: step {opened.reading.step} is tagged {name}")
 

@@ -34,8 +34,9 @@ def demo(
     report = play(Wish(store, sessions, kills, seed, workers, factor), live=not no_live)
     if as_json:
         from perdure.cli.output import print_json
+        from perdure.shapes.machine import Demo
 
-        print_json(report)
+        print_json(Demo(**report))
     else:
         from rich.console import Console
 

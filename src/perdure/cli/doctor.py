@@ -48,6 +48,8 @@ def doctor(
     """
     from perdure.cli.output import Out, print_json
     from perdure.cli.terminal_text import cut
+    from perdure.shapes.basics import shaped
+    from perdure.shapes.machine import Check, Doctor
 
     if app is None and (say or really):
         raise InvalidInput("--say and --really go with APP")
@@ -68,7 +70,8 @@ def doctor(
             )
     failed = sum(f.verdict == FAIL for f in found)
     if as_json:
-        print_json({"ok": not failed, "findings": [f._asdict() for f in found]})
+        checked = [shaped(Check, f, detail=f.words, place=f.where) for f in found]
+        print_json(Doctor(ok=not failed, checks=checked))
     else:
         out.line(f"{failed} of {len(found)} checks failed" if failed else f"all {len(found)} checks passed", "bold")
     if failed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -39,12 +39,13 @@ def submit(
     """Give a fleet something to do: a session that names its agent, and a message in its inbox."""
     from perdure.cli.output import Out, print_json
     from perdure.fleet.submit import submit as submit_to
+    from perdure.shapes.work import Submitted
 
     with open_existing(store, blobs) as db:
         named = agent or _agent_of(db, session)
         new = submit_to(db, session, message or None, agent=named, owner=owner, key=key, priority=priority)
     if as_json:
-        print_json({"session": session, "agent": named, "new": new})
+        print_json(Submitted(session=session, agent=named, new=new, queued=True))
     else:
         Out().line(f"{session}: {'submitted' if new else 'was there already'}")
 
@@ -66,13 +67,14 @@ def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False)
     from perdure.cli.output import Out, print_json
     from perdure.cli.terminal_text import cut
     from perdure.fleet.status import fleet_of
+    from perdure.shapes.work import fleet
     from perdure.system.wording import ago
 
     with open_existing(store, blobs) as db:
+        if as_json:
+            print_json(fleet(db))
+            return
         found, now = fleet_of(db), db.kernel.clock.wall()
-    if as_json:
-        print_json(found.as_dict())
-        return
     out = Out()
     rows = [_line(w, now) for w in found.workers]
     if rows:
@@ -117,11 +119,12 @@ def drain(
     """Tell workers to finish their steps and go; what they had is taken up by others."""
     from perdure.cli.output import Out, print_json
     from perdure.fleet.status import drain_workers
+    from perdure.shapes.work import Drained
 
     with open_existing(store, blobs) as db:
         told, left = drain_workers(db, worker, wait=wait, here=here)
     if as_json:
-        print_json({"told": told, "left": left})
+        print_json(Drained(told=told, left=left))
     else:
         Out().line(f"{told} told to go" + (f", {left} still there" if wait else ""))
     if wait and left:
@@ -177,7 +180,8 @@ def retry(
 
 
 def _board(
-    chosen: Selection, do: str, dry_run: bool, store: str | None, blobs: str | None, as_json: bool
+    chosen: Selection, do: Literal["pause", "unpause", "retry"], dry_run: bool, store: str | None, blobs: str | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     from perdure.fleet.status import change
 

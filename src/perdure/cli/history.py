@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,6 +33,8 @@ def log(
 ) -> None:
     """List the checkpoints of a session, newest first."""
     from perdure.cli.output import print_json
+    from perdure.shapes.basics import page
+    from perdure.shapes.history import checkpoint
 
     with open_existing(store, blobs) as db:
         row = db.look(session)
@@ -47,19 +49,11 @@ def log(
         now = db.kernel.clock.wall()
     # A child's step is always larger than its parent's: by step, everything comes after what builds on it.
     points = sorted(known.values(), key=lambda c: (-c.step, -c.at, c.line))
-    following = points[limit - 1].step if len(points) > limit else None
-    points = points[:limit]
     if as_json:
-        print_json(
-            {
-                "session": session,
-                "branches": {h.branch: {"step": h.step, "id": h.id.hex()} for h in row.heads},
-                "checkpoints": [c.as_dict() for c in points],
-                "next": following,
-            }
-        )
+        print_json(page(points, limit, checkpoint, lambda c: c.step))
     else:
-        _print_log(points, labels, now, following, graph=graph)
+        following = points[limit - 1].step if len(points) > limit else None
+        _print_log(points[:limit], labels, now, following, graph=graph)
 
 
 def _labels(db: Database, session: str, branches: list[str]) -> dict[str, list[str]]:
@@ -77,7 +71,6 @@ def _labels(db: Database, session: str, branches: list[str]) -> dict[str, list[s
 def _print_log(
     points: list[Checkpoint], labels: dict[str, list[str]], now: int, following: int | None, *, graph: bool
 ) -> None:
-    # MOVED
     from perdure.cli.output import Out
     from perdure.cli.terminal_text import cut
     from perdure.system.wording import ago
@@ -133,19 +126,16 @@ def diff(
     """Compare the states at two places: of one session, or of two."""
     from perdure.cli.output import print_json
     from perdure.cli.session_at import open_place
+    from perdure.shapes import history as shapes
     from perdure.state.merge import differences
 
     with open_existing(store, blobs) as db:
         one, two = open_place(db, a, branch), open_place(db, b, branch)
         found = differences(one.reading.plain(), two.reading.plain())
-    if as_json:
-        ends: dict[str, Any] = {
-            name: {"session": o.row.id, "step": o.reading.step, "id": o.reading.checkpoint.id}
-            for name, o in (("a", one), ("b", two))
-        }
-        print_json({**ends, "differences": [d._asdict() for d in found]})
-    else:
-        _print_differences(found, one.name, two.name)
+        if as_json:
+            print_json(shapes.diff(one.reading, two.reading, whole=True))
+        else:
+            _print_differences(found, one.name, two.name)
     if found and exit_code:
         raise typer.Exit(1)
 

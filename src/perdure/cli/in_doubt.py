@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.approvals import MAIN, Branch, By, json_or_text, list_open, tell, user_name
+from perdure.cli.approvals import MAIN, Branch, By, json_or_text, list_open, user_name
 from perdure.cli.session_selection import DryRun, Failure, Selected, Selection, Yes, act, note_failure, pick, sure
 from perdure.cli.which_database import AsJson, BlobsAt, Store, open_existing, open_existing_async
 from perdure.errors import InvalidInput
@@ -73,7 +73,7 @@ def resolve(
         from perdure.fleet.in_doubt import settle
 
         record = on_db(lambda db: settle(db, session, effect, branch, **said))
-        tell(as_json, session, effect, DECISIONS.get(record["status"], "to be made again"))
+        _tell(record, session, branch, as_json)
         return
     if session is None and not (agent or owner or status):
         raise InvalidInput("say which sessions: name one, or use --agent, --owner or --status in_doubt for all of them")
@@ -89,6 +89,16 @@ def resolve(
 
     if dry_run or not picked or sure(yes, f"settle all calls in doubt of {len(picked)} sessions as {said['verdict']}"):
         act(picked, "resolve", settle_batch, dry_run=dry_run, as_json=as_json, failed=failed)
+
+
+def _tell(record: dict[str, Any], session: str, branch: str, as_json: bool) -> None:
+    from perdure.cli.output import Out, print_json
+    from perdure.shapes.approvals import effect
+
+    if as_json:
+        print_json(effect(record, session, branch))
+    else:
+        Out().line(f"{record['id']}: {DECISIONS.get(record['status'], 'to be made again')}")
 
 
 async def _settle_each(

@@ -106,8 +106,9 @@ def _moment(at: str | None) -> datetime | None:
 def _tell(as_json: bool, session: str, new: bool, words: str) -> None:
     from perdure.cli.output import Out, print_json
     from perdure.cli.terminal_text import cut
+    from perdure.shapes.work import Posted
 
     if as_json:
-        print_json({"session": session, "new": new})
+        print_json(Posted(session=session, new=new))
     else:
         Out().line(f"{cut(session, 200)}: {words}")

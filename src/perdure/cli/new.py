@@ -32,8 +32,9 @@ def new(
         (folder / to).write_text((source / of).read_text("utf-8").replace(PLACEHOLDER, name), "utf-8")
     if as_json:
         from perdure.cli.output import print_json
+        from perdure.shapes.machine import NewAgent
 
-        print_json({"folder": str(folder.resolve()), "files": list(FILES.values()), "agent": "app"})
+        print_json(NewAgent(folder=str(folder.resolve()), files=list(FILES.values()), agent="app"))
         return
     typer.echo(f"{name}/ has a first agent in it. Talk to it:\n\n    cd {name}\n    perdure chat app")
 

@@ -61,8 +61,19 @@ class Out:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document; pure ASCII, so that nothing in it can steer a terminal."""
-    print(json.dumps(value, indent=2, ensure_ascii=True, default=extra))
+    """A shape as one JSON document; pure ASCII, so that nothing in it can steer a terminal."""
+    print(json.dumps(_plain(value), indent=2, ensure_ascii=True, default=extra))
+
+
+def print_line(value: Any) -> None:
+    """A shape as one line of JSON, which whoever reads along through a pipe gets now."""
+    print(json.dumps(_plain(value), ensure_ascii=True, default=extra), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(value, builtin_types=(bytes,))
 
 
 def extra(value: Any) -> Any:

@@ -27,6 +27,7 @@ def query(
     There are the views perdure_sessions, perdure_steps, perdure_effects and perdure_approvals.
     """
     from perdure.cli.output import Out, print_json
+    from perdure.shapes.store import Table
     from perdure.system.wording import count
 
     opened = _open(find_url(store))
@@ -37,7 +38,7 @@ def query(
     rows = [[_plain(value) for value in row] for row in answer.rows]
     if as_json:
         named = [dict(zip(answer.columns, row, strict=True)) for row in rows]
-        print_json({"columns": list(answer.columns), "rows": named, "more": answer.more})
+        print_json(Table(columns=list(answer.columns), rows=named, more=answer.more))
         return
     out = Out()
     out.table(answer.columns, [["-" if value is None else str(value) for value in row] for row in rows])
@@ -62,6 +63,10 @@ def _open(url: str) -> PostgresStore:
 def _plain(value: Any) -> Any:
     """A value that JSON has a form for."""
     match value:
+        case datetime.datetime() if value.tzinfo is not None:
+            from perdure.system.wording import timestamp
+
+            return timestamp(value.timestamp() * 1000)
         case datetime.datetime() | datetime.date() | datetime.time():
             return value.isoformat()
         case decimal.Decimal():

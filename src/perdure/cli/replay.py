@@ -57,7 +57,7 @@ def replay(
         assert runs is not None
         assert start is not None
         went = asyncio.run(_live(url, blobs, runs, session, start, branch, name, effects))
-        _print_live(went, session, start, as_json=as_json)
+        _print_live(went, start, as_json=as_json)
     else:
         found = asyncio.run(_recorded(url, blobs, session, runs, branch))
         _print_replayed(found, as_json=as_json)
@@ -93,9 +93,10 @@ async def _live(
 def _print_replayed(found: Replayed, *, as_json: bool) -> None:
     from perdure.cli.output import Out, print_json
     from perdure.cli.terminal_text import cut
+    from perdure.shapes import work as shapes
 
     if as_json:
-        print_json({**found._asdict(), "identical": found.identical})
+        print_json(shapes.replay(found))
     elif found.identical:
         Out().line(f"identical: {found.turns} answers of {cut(found.session, 80)} on {cut(found.branch, 80)}", "green")
     else:
@@ -104,24 +105,14 @@ def _print_replayed(found: Replayed, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _print_live(went: Rerun, session: str, start: int, *, as_json: bool) -> None:
+def _print_live(went: Rerun, start: int, *, as_json: bool) -> None:
     from perdure.cli.output import Out, print_json
     from perdure.cli.terminal_text import cut
+    from perdure.shapes.work import run
 
     result = went.result
     if as_json:
-        print_json(
-            {
-                "session": session,
-                "branch": went.branch,
-                "status": result.status,
-                "step": result.step,
-                "text": result.text,
-                "reason": result.reason,
-                "approvals": [a.id for a in result.approvals],
-                "notes": list(result.notes),
-            }
-        )
+        print_json(run(result, went.branch))
     else:
         out = Out()
         out.line(f"from step {start} on branch {cut(went.branch, 80)}: {result.status}, step {result.step}")

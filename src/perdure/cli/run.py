@@ -142,32 +142,14 @@ async def _once(
             await agent.close()
 
 
-def result_json(result: RunResult, branch: str) -> dict[str, Any]:
-    """How a run ended, as programs see it; the shape is documented."""
-    return {
-        "session": result.session,
-        "branch": branch,
-        "status": result.status,
-        "step": result.step,
-        "text": result.text,
-        "reason": result.reason,
-        "turns": result.turns,
-        "spent": result.spent._asdict(),
-        "total": result.total._asdict(),
-        "approvals": [a.id for a in result.approvals],
-        "in_doubt": [d.effect for d in result.in_doubt],
-        "until": result.until,
-        "notes": list(result.notes),
-    }
-
-
 def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
     from perdure.cli.output import Out, print_json
     from perdure.cli.terminal_text import brief, cut
-    from perdure.cli.why import command_for
+    from perdure.shapes import work as shapes
+    from perdure.shapes.sessions import command_for
 
     if as_json:
-        print_json(result_json(result, branch))
+        print_json(shapes.run(result, branch))
         return
     out = Out()
     for note in result.notes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 import signal
@@ -173,7 +172,10 @@ def _tell(server: Any, host: str, token: str | None, store: str, *, made: bool, 
     # A token that was passed in is known to whoever passed it, and has no place in a log.
     shown = f"{address}?token={token}" if token and made else address
     if as_json:
-        print(json.dumps({"url": address, "token": token if made else None, "store": store}), flush=True)
+        from perdure.cli.output import print_line
+        from perdure.shapes.machine import Serving
+
+        print_line(Serving(url=address, token=token if made else None, store=store))
     else:
         print(f"serving {store} at {shown}", file=sys.stderr, flush=True)
     if browser:

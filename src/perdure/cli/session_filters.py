@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, NotFound
+from perdure.shapes.sessions import step_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,16 +59,10 @@ def in_order(rows: list[SessionRow], sort: str) -> list[SessionRow]:
         return sorted(rows, key=lambda r: (getattr(r, sort), r.id))
     largest: dict[str, Callable[[SessionRow], int]] = {
         "created": lambda r: r.created,
-        "step": lambda r: step_of(r) or 0,
+        "step": step_of,
         "inbox": lambda r: r.pending,
     }
     return sorted(rows, key=lambda r: (-largest[sort](r), r.id))
-
-
-def step_of(row: SessionRow) -> int | None:
-    """The newest step of main, or of whatever there is."""
-    heads = {h.branch: h.step for h in row.heads}
-    return heads.get("main", max(heads.values(), default=None))
 
 
 def sieve(db: Database, tag: str | None, failed: str | None) -> Callable[[SessionRow], bool] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -120,7 +120,7 @@ def note_failure(failed: list[Failure], chosen: Selected, error: PerdureError) -
 
 def act(
     picked: list[Selected],
-    verb: str,
+    verb: Literal["cancel", "pause", "unpause", "retry", "resolve"],
     on: Callable[[list[Selected]], int],
     *,
     dry_run: bool,
@@ -133,21 +133,16 @@ def act(
     """
     from perdure.cli.output import Out, print_json
     from perdure.cli.terminal_text import cut
+    from perdure.shapes.basics import failure
+    from perdure.shapes.work import Bulk
 
     done = 0
     if not dry_run:
         for at in range(0, len(picked), BATCH):
             done += on(picked[at : at + BATCH])
     if as_json:
-        print_json(
-            {
-                "action": verb,
-                "dry_run": dry_run,
-                "sessions": [p.session for p in picked],
-                "changed": done,
-                "failed": [{"session": f.session, "reason": str(f.error)} for f in failed],
-            }
-        )
+        names, wrong = [p.session for p in picked], [failure(*one) for one in failed]
+        print_json(Bulk(action=verb, dry_run=dry_run, sessions=names, changed=done, failed=wrong, next=None))
         _end(failed)
         return
     out = Out()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.session_filters import step_of
 from perdure.cli.which_database import AsJson, BlobsAt, Store, open_existing
 
 if TYPE_CHECKING:
@@ -63,6 +62,8 @@ def ls(
     from perdure.cli.session_filters import again_and_again, check_sort, parse_age, sieve
     from perdure.errors import InvalidInput
     from perdure.model import Status
+    from perdure.shapes.basics import Page
+    from perdure.shapes.sessions import session_row
 
     if status is not None and status not in list(Status):
         raise InvalidInput(f"there is no status {status[:40]!r}: it is one of {', '.join(Status)}")
@@ -85,7 +86,7 @@ def ls(
         def show_rows(rows: list[SessionRow]) -> None:
             following = _following(rows, limit, sort)
             if as_json:
-                print_json({"sessions": [row_json(row) for row in rows[:limit]], "next": following})
+                print_json(Page(items=[session_row(row) for row in rows[:limit]], next=following))
                 return
             go_on = None if following is None else f"perdure ls {_ORDERED.get(sort, '')}--after {following}"
             if len(rows) > limit and following is None:
@@ -130,27 +131,10 @@ def _listed(
     return (found if native else in_order(found, sort))[:most]
 
 
-def row_json(row: SessionRow) -> dict[str, Any]:
-    """A session as programs see it; the shape is documented."""
-    return {
-        "id": row.id,
-        "owner": row.owner,
-        "status": row.status,
-        "created": row.created,
-        "updated": row.updated,
-        "expires": row.expires,
-        "step": step_of(row),
-        "branches": {h.branch: {"step": h.step, "id": h.id.hex()} for h in row.heads},
-        "inbox": row.pending,
-        "writer": row.lease.holder or None,
-        "agent": row.agent,
-        "error": row.error,
-    }
-
-
 def _print_rows(rows: list[SessionRow], now: int, go_on: str | None, *, filtered: bool) -> None:
     from perdure.cli.output import Out
     from perdure.cli.terminal_text import cut
+    from perdure.shapes.sessions import step_of
     from perdure.system.lease_holders import describe
     from perdure.system.wording import ago
 
@@ -193,22 +177,20 @@ def show(
 ) -> None:
     """Show the state of a session, now or at any moment of its past. Takes no lease."""
     from perdure.cli.output import print_json
-    from perdure.cli.session_at import open_matters, open_place
+    from perdure.cli.session_at import open_place
+    from perdure.shapes.sessions import session_state
 
     with open_existing(store, blobs) as db:
         opened = open_place(db, place, branch)
-        effects, approvals = open_matters(opened.reading)
-        state = opened.reading.plain()
-        now = db.kernel.clock.wall()
-    if as_json:
-        checkpoint = opened.reading.checkpoint.as_dict()
-        print_json({**checkpoint, "state": state, "effects": effects, "approvals": approvals})
-    else:
-        _print_state(opened, state, effects, approvals, now, full=full)
+        if as_json:
+            print_json(session_state(opened.row, opened.reading, branch))
+        else:
+            _print_state(opened, db.kernel.clock.wall(), full=full)
 
 
-def _print_state(opened: Opened, state: Any, effects: list[Any], approvals: list[Any], now: int, *, full: bool) -> None:
+def _print_state(opened: Opened, now: int, *, full: bool) -> None:
     from perdure.cli.output import Out
+    from perdure.cli.session_at import open_matters
     from perdure.cli.terminal_text import Shown, brief, cut
     from perdure.system.wording import ago, when
 
@@ -220,12 +202,13 @@ def _print_state(opened: Opened, state: Any, effects: list[Any], approvals: list
     out.line(f"id {c.id}, schema {cut(c.schema, 40)}, digest {c.digest[:16]}…")
     if opened.row.expires is not None and opened.row.expires <= now:
         out.line(f"expired {ago(opened.row.expires, now)}: the next sweep removes it", "yellow")
+    effects, approvals = open_matters(opened.reading)
     for e in effects:
         out.line(f"effect {e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}", "bold red")
     for a in approvals:
         out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} waits for a decision", "yellow")
     shown = Shown(full=full)
-    for line in shown.lines(state):
+    for line in shown.lines(opened.reading.plain()):
         out.line(line, fold=full)
     if shown.shortened:
         out.line("shortened: --full shows everything, --json is for programs", "dim")

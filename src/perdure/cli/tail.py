@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -68,20 +67,22 @@ def tail(
 
 
 def _changes(db: Database, after: str | None, *, once: bool, as_json: bool) -> None:
+    from perdure.cli.output import print_line
+    from perdure.shapes.events import changes
+
     for page in db.watch_pages(after):
-        for number, change in enumerate(page.items, 1):
-            # Whoever goes on after a cursor must have had all that comes before it.
-            _print_change(change, page.cursor if number == len(page.items) else None, as_json=as_json)
+        for change, told in zip(page.items, changes(page), strict=True):
+            if as_json:
+                print_line(told)
+            else:
+                _print_change(change)
         # Whoever reads along through a pipe sees it now, not when some thousand characters have come together.
         sys.stdout.flush()
         if once and not page.items:
             return
 
 
-def _print_change(change: Change, cursor: str | None, *, as_json: bool) -> None:
-    if as_json:
-        _print_line({**change._asdict(), "id": change.id.hex(), "cursor": cursor})
-        return
+def _print_change(change: Change) -> None:
     from perdure.cli.output import Out
     from perdure.cli.terminal_text import cut
     from perdure.system.wording import when
@@ -91,24 +92,19 @@ def _print_change(change: Change, cursor: str | None, *, as_json: bool) -> None:
     Out().line(words, _STYLES.get(change.status, ""))
 
 
-def _print_line(value: dict[str, Any]) -> None:
-    """One object in one line; pure ASCII, so that nothing in it can steer a terminal."""
-    from perdure.cli.output import extra
-
-    print(json.dumps(value, ensure_ascii=True, default=extra), flush=True)
-
-
 async def _session(
     session: str, store: str | None, blobs: str | None, after: int | str | None, *, once: bool, as_json: bool
 ) -> None:
     from perdure.agent.session_stream import SessionReader, follow
     from perdure.cli.chat import Screen
+    from perdure.cli.output import print_line
+    from perdure.shapes.events import run_event
 
     screen = None if as_json else Screen()
 
     def show(event: Event) -> None:
         if screen is None:
-            _print_line(event._asdict())
+            print_line(run_event(event))
         else:
             _show(screen, event)
             sys.stdout.flush()

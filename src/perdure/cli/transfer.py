@@ -176,15 +176,11 @@ def _tell(
     """Say what was transferred from the one place to the other; 1 if not everything was."""
     seconds = round(time.monotonic() - begun, 3)
     if as_json:
-        from msgspec.structs import asdict
-
         from perdure.cli.output import print_json
+        from perdure.shapes.store import transferred
 
-        answer = asdict(done)
-        answer["left"] = [{"session": id, "reason": reason} for id, reason in done.left]
-        answer["failed"] = [{"session": id, "problem": problem} for id, problem in done.failed]
-        more = {"seconds": seconds, "verified": verified, "dry_run": dry_run}
-        print_json({"ok": done.ok, "source": urls[0], "destination": urls[1], **answer, **more})
+        how = {"duration_seconds": seconds, "verified": verified, "dry_run": dry_run}
+        print_json(transferred(done, source=urls[0], destination=urls[1], **how))
     else:
         _print(done, words, f"{seconds:.1f} s{checked}")
     if done.missing:

@@ -10,12 +10,14 @@ from perdure.cli.progress import all_of, progress
 from perdure.cli.terminal_text import cut
 from perdure.cli.verify import one_or_all
 from perdure.cli.which_database import AsJson, BlobsAt, Store, open_existing
+from perdure.shapes import store as shapes
 from perdure.system.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.database import Database
+    from perdure.shapes.basics import Shape
 
 
 def sweep(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
@@ -23,14 +25,8 @@ def sweep(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -
     with open_existing(store, blobs) as db, progress("sweeping", show=not as_json) as told:
         swept = db.sweep(told)
         collected = db.collect()
-    answer = {
-        "removed": swept.removed,
-        "busy": list(swept.busy),
-        "failed": [{"session": session, "problem": problem} for session, problem in swept.failed],
-        "blobs": collected._asdict(),
-    }
     removed = f"{count(swept.removed, 'expired session')} and {count(collected.deleted, 'unused blob')} removed"
-    _tell(as_json, answer, removed)
+    _tell(as_json, shapes.swept(swept, collected), removed)
     if not as_json:
         _print_list("being written, left for the next time", [(session, "") for session in swept.busy], "yellow")
         _print_list("could not be removed", swept.failed, "bold red")
@@ -72,7 +68,7 @@ def prune(
                 continue
             dropped, kept = dropped + done.dropped, kept + done.kept
     words = f"{count(dropped, 'checkpoint')} dropped, {kept} kept"
-    _tell(as_json, {"dropped": dropped, "kept": kept, "busy": busy}, words)
+    _tell(as_json, shapes.Pruned(dropped=dropped, kept=kept, busy=busy), words)
     if not as_json:
         _print_list("being written, left alone", [(id, "") for id in busy], "yellow")
 
@@ -109,10 +105,8 @@ def migrate(
         progress("migrating", all_of(db), show=not as_json) as told,
     ):
         done = db.migrate(told)
-    answer: dict[str, Any] = {"migrated": done.migrated, "current": done.current}
-    for name, pairs in (("skipped", done.skipped), ("failed", done.failed)):
-        answer[name] = [{"session": session, "reason": reason} for session, reason in pairs]
-    _tell(as_json, answer, f"{count(done.migrated, 'branch')} brought to {schema}, {done.current} had it already")
+    words = f"{count(done.migrated, 'branch')} brought to {schema}, {done.current} had it already"
+    _tell(as_json, shapes.migrated(done), words)
     if not as_json:
         _print_list("left alone", done.skipped, "yellow")
         _print_list("failed", done.failed, "bold red")
@@ -120,7 +114,7 @@ def migrate(
         raise typer.Exit(1)
 
 
-def _tell(as_json: bool, answer: Any, words: str) -> None:
+def _tell(as_json: bool, answer: Shape, words: str) -> None:
     from perdure.cli.output import Out, print_json
 
     if as_json:

@@ -48,6 +48,7 @@ def verify(
     disk, and renew it now and then with --update-witness.
     """
     from perdure.cli.output import Out, print_json
+    from perdure.shapes.store import verified
     from perdure.system.wording import count
 
     one_or_all(session, everything)
@@ -63,24 +64,13 @@ def verify(
         report = db.verify(session, compare, told, copied=copied)
         updated = db.witness(witness) if update and report.ok and witness is not None else 0
     if as_json:
-        print_json(_json(report, witness, updated))
+        print_json(verified(report, witness, updated))
     else:
         _print_report(Out(), report)
         if updated:
             Out().line(f"the witness {witness} now knows {count(updated, 'branch')}")
     if not report.ok:
         raise typer.Exit(1)
-
-
-def _json(report: Report, witness: str | None, updated: int) -> dict[str, Any]:
-    return {
-        "ok": report.ok,
-        "sessions": report.sessions,
-        "checkpoints": report.checkpoints,
-        "blobs": report.blobs,
-        "findings": [f._asdict() for f in report.findings],
-        "witness": None if witness is None else {"file": witness, "updated": updated},
-    }
 
 
 def _print_report(out: Any, report: Report) -> None:

@@ -81,9 +81,9 @@ def reckon(
         "duplicate_effects": books.duplicates,
         "missing_effects": books.missing,
         "repeated_requests": books.repeated,
-        "recovery_p50_s": _rounded(recovered.median),
-        "recovery_max_s": _rounded(recovered.slowest),
-        "tokens_saved_pct": round(saved(kills, spoken.tokens), 1),
+        "recovery_p50_seconds": _rounded(recovered.median),
+        "recovery_max_seconds": _rounded(recovered.slowest),
+        "tokens_saved_percent": round(saved(kills, spoken.tokens), 1),
         "tokens": sum(spoken.tokens.values()),
         "messages": measured.messages,
         "turns": spoken.answers,
@@ -91,15 +91,15 @@ def reckon(
         "exchanges": books.exchanges,
         "approvals": measured.approvals,
         "saves": measured.commits,
-        "saves_per_s": round(measured.commits / measured.seconds, 1),
+        "saves_per_second": round(measured.commits / measured.seconds, 1),
         "verified": {"sessions": verified.sessions, "checkpoints": verified.checkpoints},
         "seed": setting.seed,
         "workers": setting.workers,
         "factor": setting.factor,
-        "lease_s": setting.lease,
+        "lease_seconds": setting.lease,
         "store": setting.store,
         "problems": problems,
-        "seconds": round(measured.seconds, 1),
+        "duration_seconds": round(measured.seconds, 1),
     }
 
 
@@ -135,13 +135,14 @@ def show(report: dict[str, Any], console: Console) -> None:
     row("repeated requests", str(r["repeated_requests"]), "sent again after a crash, known by their key")
     row("workers killed", str(r["kills"]), f"and {r['evictions']} evicted, {r['freezes']} frozen beyond their lease")
     row("runs cut in mid-step", str(r["hits"]), f"in {r['sessions_hit']} conversations; others took them up")
-    row("recovery, median", _seconds(r["recovery_p50_s"]), "from SIGKILL to the session's next commit")
-    row("recovery, slowest", _seconds(r["recovery_max_s"]), f"with a lease of {r['lease_s']:g} s")
-    row("tokens saved", f"{r['tokens_saved_pct']:.0f} %", "of starting those conversations again")
+    row("recovery, median", _seconds(r["recovery_p50_seconds"]), "from SIGKILL to the session's next commit")
+    row("recovery, slowest", _seconds(r["recovery_max_seconds"]), f"with a lease of {r['lease_seconds']:g} s")
+    row("tokens saved", f"{r['tokens_saved_percent']:.0f} %", "of starting those conversations again")
     row("approvals", str(r["approvals"]), "by a supervisor, while no process waited")
-    row("checkpoints", f"{r['saves']:,}", f"{r['saves_per_s']:.0f} a second, each durable when it returned")
+    row("checkpoints", f"{r['saves']:,}", f"{r['saves_per_second']:.0f} a second, each durable when it returned")
     row("digests verified", f"{r['verified']['checkpoints']:,}", "every checkpoint of every conversation")
-    row("time", f"{r['seconds']:.0f} s", f"seed {r['seed']}, {r['workers']} workers, model delays × {r['factor']:g}")
+    setting = f"seed {r['seed']}, {r['workers']} workers, model delays × {r['factor']:g}"
+    row("time", f"{r['duration_seconds']:.0f} s", setting)
     # fmt: on
     console.print(table)
     console.print()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.board import board_of
@@ -45,15 +45,6 @@ class Fleet(NamedTuple):
     unserved: list[str]
     """Agents with something to do that no worker has."""
     held: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """As programs see it; the shape is documented."""
-        return {
-            "workers": [w._asdict() | {"agents": list(w.agents)} for w in self.workers],
-            "agents": self.agents,
-            "unserved": self.unserved,
-            "held": self.held,
-        }
 
 
 def fleet_of(db: DatabaseHandle) -> Fleet:

@@ -91,10 +91,6 @@ class Checkpoint:
             more["leaves"] = more["leaves"].hex()
         return more
 
-    def as_dict(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
-        return {name: getattr(self, name) for name in _FIELDS}
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Checkpoint) and self._point == other._point
 
@@ -103,9 +99,6 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.session}@{self.step} on {self.branch}, {self.kind}, {self.id[:12]}>"
-
-
-_FIELDS = [name for name, value in vars(Checkpoint).items() if isinstance(value, property)]
 
 
 class StateView:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure import errors as e
+from perdure.shapes.basics import ERROR_TYPE, Problem, error_class, error_name, error_type, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 log = logging.getLogger("perdure.server")
 MEDIA = "application/problem+json"
-TYPE = "urn:perdure:error:"
-LONGEST = 2000
-"""Characters of an error's text that are told."""
 
 STATUSES: dict[type[Exception], int] = {
     e.Gone: 410,
@@ -41,20 +39,11 @@ STATUSES: dict[type[Exception], int] = {
 """The status of an error: that of the first of its classes, from the most special on, that is listed here."""
 
 
-class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Why a request was not done, as RFC 9457 has it. ``type`` never changes; ``detail`` is for people."""
-
-    type: str
-    title: str
-    status: int
-    detail: str = ""
-
-
 class Refusal(Exception):
     """A request that is refused before anything of the library is asked."""
 
     def __init__(self, status: int, name: str, detail: str, **headers: str) -> None:
-        self.problem = Problem(type=TYPE + name, title=TITLES[name], status=status, detail=detail)
+        self.problem = Problem(type=ERROR_TYPE + name, title=TITLES[name], status=status, detail=detail)
         self.headers = {k.replace("_", "-"): v for k, v in headers.items()}
         super().__init__(detail)
 
@@ -76,18 +65,6 @@ TITLES = {
 }
 
 
-def name_of(kind: type[BaseException]) -> str:
-    """The name of an error class in a problem's type.
-
-    >>> name_of(e.NotFound), name_of(e.NotJson), name_of(e.InDoubt)
-    ('not-found', 'not-json-value', 'in-doubt')
-    """
-    if kind is e.NotJson:
-        # "not-json" says that a body cannot be read at all.
-        return "not-json-value"
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
-
-
 def status_of(error: Exception) -> int:
     """The HTTP status of an error.
 
@@ -104,23 +81,17 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     status = status_of(error)
     if not isinstance(error, e.PerdureError):
         log.error("a request failed", exc_info=error)
-        return Problem(type=TYPE + "internal", title=TITLES["internal"], status=500), {}
+        return Problem(type=ERROR_TYPE + "internal", title=TITLES["internal"], status=500), {}
     if status >= 500:
         log.warning("a request failed: %s", error)
-    # Names of classes that other layers derive for themselves are not promised to anybody.
-    known = next(kind for kind in type(error).__mro__ if kind.__module__ == e.__name__)
     retry = {"Retry-After": "1"} if isinstance(error, e.Busy | e.Unavailable) else {}
-    return Problem(type=TYPE + name_of(known), title=_title(known), status=status, detail=clean(str(error))), retry
+    title, detail = _title(error_class(error)), readable(str(error))
+    return Problem(type=error_type(error), title=title, status=status, detail=detail), retry
 
 
 def encoded(problem: Problem) -> bytes:
     """The body of an answer."""
     return msgspec.json.encode(problem)
-
-
-def clean(text: str) -> str:
-    """Text that can be encoded, of bounded length."""
-    return text[:LONGEST].encode("utf-8", "replace").decode()
 
 
 def _title(kind: type[BaseException]) -> str:
@@ -133,6 +104,6 @@ def _title(kind: type[BaseException]) -> str:
 def catalogue() -> Iterator[tuple[str, int, str]]:
     """Every type a problem can have, with its usual status and title, for the documentation."""
     found: list[Any] = [v for v in vars(e).values() if isinstance(v, type) and issubclass(v, e.PerdureError)]
-    for kind in sorted(found, key=name_of):
+    for kind in sorted(found, key=error_name):
         status = next(STATUSES[one] for one in kind.__mro__ if one in STATUSES)
-        yield TYPE + name_of(kind), status, _title(kind)
+        yield ERROR_TYPE + error_name(kind), status, _title(kind)

@@ -12,11 +12,11 @@ import re
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput
 from perdure.system.urls import shown
+from perdure.system.wording import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -133,16 +133,16 @@ class _Masking(logging.Formatter):
         return masked(value if isinstance(value, str) else str(value), self._secrets)
 
 
-def _when(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 class JsonLines(_Masking):
     """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        line: dict[str, Any] = {"time": _when(record), "level": record.levelname.lower(), "logger": record.name}
+        line: dict[str, Any] = {
+            "time": timestamp(record.created * 1000),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
         line["message"] = self.said(record)
         line |= {name: value for name, value in self.fields(record).items() if name not in line}
         if record.exc_info and record.exc_info[0] is not None:
@@ -158,7 +158,8 @@ class PlainLines(_Masking):
         """The line, and a traceback after it when there is one."""
         known = " ".join(f"{name}={value}" for name, value in self.fields(record).items())
         # One record is one line, whatever somebody has put into a name or a message.
-        line = f"{_when(record)} {record.levelname:<7} {self.said(record)}{f'  [{known}]' if known else ''}"
+        at, about = timestamp(record.created * 1000), f"  [{known}]" if known else ""
+        line = f"{at} {record.levelname:<7} {self.said(record)}{about}"
         line = line.replace("\r", "\\r").replace("\n", "\\n")
         trace = self.trace(record)
         return f"{line}\n{trace}" if trace else line

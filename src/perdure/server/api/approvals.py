@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.errors import ApprovalError, NotFound, PerdureError
 from perdure.fleet.in_doubt import doubts_in, settle
 from perdure.model import Status
+from perdure.server.api.inputs import Decision, EffectsQuery, Resolution, Resume, WaitingQuery
 from perdure.server.api.opening import book_of, read_at
 from perdure.server.api.routing import Call, Endpoint, Nothing
 from perdure.server.problems import Refusal
-from perdure.server.shapes import (
-    About,
-    Cut,
-    Decision,
-    Effect,
-    Effects,
-    EffectsAsked,
-    Interrupt,
-    Interrupts,
-    Ok,
-    ResolveAsked,
-    ResumeAsked,
-    WaitingAsked,
-)
-from perdure.server.truncation import shown
+from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, effect, interrupts
+from perdure.shapes.basics import Page
+from perdure.system.wording import parse_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,41 +23,35 @@ if TYPE_CHECKING:
     from perdure.server.resources import Ctx
 
 T = TypeVar("T")
-OPEN = ("started", "in_doubt", "unknown")
-"""Effects whose outcome somebody may have to find out."""
-_ASIDE = "aside"
+_OTHERS = "others"
 """Stands in a cursor for sessions that do not wait themselves, as main says, but may on another branch."""
 _ROWS = 1000
 """How many sessions are gone through at a time for those that have other branches."""
-_PART = 64 << 10
-"""Bytes of arguments, facts or a result that are shown in a list."""
-
 
 # -- approvals ------------------------------------------------------------------------------------------------------
 
 
-async def list_approvals(call: Call[WaitingAsked, None]) -> Interrupts:
+async def list_approvals(call: Call[WaitingQuery, None]) -> Page[Interrupt]:
     """What waits for agreement or an answer, in all sessions that wait. A page looks into some and may be empty.
 
-    A session waits when its branch main does; with ``aside`` also what waits on other branches of the others is found.
+    A session waits when its branch main does; with ``all_branches`` also what waits elsewhere in the others is found.
     """
     found, following = await _waiting(call.ctx, call.query, (Status.WAITING_APPROVAL, Status.IN_DOUBT), _interrupts)
-    return Interrupts(interrupts=found, next=following)
+    return Page(items=found, next=following)
 
 
-async def session_approvals(call: Call[Nothing, None]) -> Interrupts:
+async def session_approvals(call: Call[Nothing, None]) -> Page[Interrupt]:
     """What waits for agreement or an answer in one session, on all its branches."""
     found = await _interrupts(call.ctx, await call.ctx.db.look(call.session))
-    return Interrupts(interrupts=found, next=None)
+    return Page(items=found, next=None)
 
 
-async def decide(call: Call[Nothing, Decision]) -> Ok:
+async def decide(call: Call[Nothing, Decision]) -> Decided:
     """Decide on one interrupt, once. One that was decided already, or has expired, is a problem (409)."""
-    await _decide(call.ctx, call.session, call.path["approval"], call.body)
-    return Ok()
+    return await _decide(call.ctx, call.session, call.path["approval"], call.body)
 
 
-async def resume(call: Call[Nothing, ResumeAsked]) -> Ok:
+async def resume(call: Call[Nothing, Resume]) -> Page[Decided]:
     """Decide on everything that is open in a session, in the shape of AG-UI: nothing open may be left out."""
     said = {one.interrupt_id: one for one in call.body.resume}
     waiting = {i.id: i for i in await _interrupts(call.ctx, await call.ctx.db.look(call.session))}
@@ -79,101 +61,57 @@ async def resume(call: Call[Nothing, ResumeAsked]) -> Ok:
         raise ApprovalError(
             f"{left[0]} is open as well: decide on everything that is open, or on one of them by itself"
         )
-    now = datetime.fromtimestamp(call.ctx.clock.wall() / 1000, UTC)
-    if late := [i.id for i in waiting.values() if datetime.fromisoformat(i.expires_at) <= now]:
+    now = call.ctx.clock.wall()
+    if late := [i.id for i in waiting.values() if i.expires_at and parse_timestamp(i.expires_at) <= now]:
         raise ApprovalError(f"approval {late[0]} has expired: the next call asks again")
-    for name, one in said.items():
-        await _decide(call.ctx, call.session, name, one)
-    return Ok()
+    decided = [await _decide(call.ctx, call.session, name, one) for name, one in said.items()]
+    return Page(items=decided, next=None)
 
 
-async def _decide(ctx: Ctx, session: str, approval: str, said: Decision) -> None:
+async def _decide(ctx: Ctx, session: str, approval: str, said: Decision) -> Decided:
     payload: dict[str, Any] = cast("Any", said.payload) if isinstance(said.payload, dict) else {}
     refused = said.status == "cancelled" or payload.get("approved") is False
     if refused:
         reason = said.reason or str(payload.get("reason") or "") or ("cancelled" if said.status == "cancelled" else "")
         await ctx.db.reject(session, approval, by=said.by, reason=reason[:2000])
-    elif "answer" in payload:
+        return Decided(session=session, id=approval, decision="rejected")
+    if "answer" in payload:
         await ctx.db.answer(session, approval, payload["answer"], by=said.by, reason=said.reason)
-    elif payload.get("approved") is True:
+        return Decided(session=session, id=approval, decision="answered")
+    if payload.get("approved") is True:
         args: Any = payload.get("editedArgs")
         if args is not None and not isinstance(args, dict):
             raise Refusal(422, "invalid-request", "editedArgs are the call's arguments, as an object")
         await ctx.db.approve(session, approval, by=said.by, reason=said.reason, args=cast("Any", args))
-    else:
-        raise Refusal(422, "invalid-request", 'the payload says {"approved": true or false}, or {"answer": ...}')
+        return Decided(session=session, id=approval, decision="approved")
+    raise Refusal(422, "invalid-request", 'the payload says {"approved": true or false}, or {"answer": ...}')
 
 
 async def _interrupts(ctx: Ctx, row: SessionRow) -> list[Interrupt]:
     found: dict[str, Interrupt] = {}
     seen: set[str] = set()
     for branch, book in await _books(ctx, row):
-        calls = _tool_calls(book)
-        for a in book.get("approvals", {}).values():
-            if a["status"] == "pending" and a["id"] not in seen:
-                found[a["id"]] = _interrupt(row.id, branch, a, calls)
-            # A branch has the requests of the line it parted from: main has the word on those that are its own.
-            seen.add(a["id"])
+        found |= {i.id: i for i in interrupts(book, row.id, branch, IN_LIST) if i.id not in seen}
+        # A branch has the requests of the line it parted from: main has the word on those that are its own.
+        seen |= {a["id"] for a in book.get("approvals", {}).values()}
     # A decision that waits to be taken up is one: nobody need be asked again.
     decided = {e.key for e in await ctx.blocking(ctx.db.kernel.store.inbox, row.id, 1000)} if found else set[str]()
     return [i for i in found.values() if f"decision:{i.id}" not in decided]
 
 
-def _interrupt(session: str, branch: str, a: dict[str, Any], calls: dict[str, str]) -> Interrupt:
-    asks = bool(a.get("question"))
-    args, facts = shown(a["args"], _PART), shown(a["facts"], _PART)
-    answer: dict[str, Any] = (
-        {"answer": a.get("schema") or {}}
-        if asks
-        else {"editedArgs": {"type": "object"}, "approved": {"type": "boolean"}}
-    )
-    return Interrupt(
-        id=a["id"],
-        reason="input_required" if asks else "tool_call",
-        message=a["question"] if asks else f"{a['tool']} waits for agreement",
-        tool_call_id=calls.get(a["effect"]) or str(a["effect"]),
-        response_schema={"type": "object", "properties": answer, "required": ["answer" if asks else "approved"]},
-        expires_at=datetime.fromtimestamp(a["expires"] / 1000, UTC).isoformat(),
-        metadata=About(
-            session=session,
-            branch=branch,
-            effect=a["effect"],
-            tool=a["tool"],
-            args=args[0],
-            facts=facts[0],
-            cut=[*_below("/args", args[1]), *_below("/facts", facts[1])],
-            because=a.get("because", ""),
-            asked=a["asked"],
-            question=asks,
-        ),
-    )
-
-
-def _below(path: str, cuts: list[Cut]) -> list[Cut]:
-    return [Cut(path=path + c.path, kind=c.kind, size=c.size) for c in cuts]
-
-
-def _tool_calls(book: dict[str, Any]) -> dict[str, str]:
-    """The model's own ids of the calls that an agent has open, by effect."""
-    effects: dict[str, Any] = book.get("effects", {})
-    loop: dict[str, Any] = book.get("agent") or {}
-    listed: list[dict[str, Any]] = loop.get("calls") or []
-    return {effects[c["slot"]]["id"]: str(c["id"]) for c in listed if c.get("slot") in effects}
-
-
 # -- calls in doubt -------------------------------------------------------------------------------------------------
 
 
-async def list_in_doubt(call: Call[WaitingAsked, None]) -> Effects:
+async def list_in_doubt(call: Call[WaitingQuery, None]) -> Page[Effect]:
     """Calls that were started and whose outcome nobody knows, in all sessions that stand still because of one.
 
-    With ``aside`` also those on other branches of sessions that do not stand still.
+    With ``all_branches`` also those on other branches of sessions that do not stand still.
     """
     found, following = await _waiting(call.ctx, call.query, (Status.IN_DOUBT,), _doubts)
-    return Effects(effects=found, next=following)
+    return Page(items=found, next=following)
 
 
-async def list_effects(call: Call[EffectsAsked, None]) -> Effects:
+async def list_effects(call: Call[EffectsQuery, None]) -> Page[Effect]:
     """The calls in a session's journal at a place, oldest first; ``status`` keeps those with that status."""
     q = call.query
     reading = await read_at(call.ctx.db, call.session, q.at, q.branch)
@@ -182,46 +120,30 @@ async def list_effects(call: Call[EffectsAsked, None]) -> Effects:
     every = [e for e in book.get("effects", {}).values() if q.status is None or e["status"] == q.status]
     page = every[start : start + q.limit]
     following = str(start + q.limit) if len(every) > start + q.limit else None
-    return Effects(effects=[_effect(call.session, q.branch, e) for e in page], next=following)
+    return Page(items=[effect(e, call.session, q.branch, IN_LIST) for e in page], next=following)
 
 
-async def resolve(call: Call[Nothing, ResolveAsked]) -> Effect:
+async def resolve(call: Call[Nothing, Resolution]) -> Effect:
     """Say what became of a call in doubt: it was done with this result, may be made again, or is given up."""
     b = call.body
     return await resolve_effect(call.ctx, call.session, call.path["effect"], b.branch, b.by, b.verdict, b.result)
 
 
 async def resolve_effect(
-    ctx: Ctx, session: str, effect: str, branch: str, by: str, verdict: str, result: Any = None
+    ctx: Ctx, session: str, id: str, branch: str, by: str, verdict: str, result: Any = None
 ) -> Effect:
     """Settle one effect, with the session's lease."""
-    return _effect(
-        session, branch, await settle(ctx.db, session, effect, branch, by=by, verdict=verdict, result=result)
-    )
+    record = await settle(ctx.db, session, id, branch, by=by, verdict=verdict, result=result)
+    return effect(record, session, branch, IN_LIST)
 
 
 async def _doubts(ctx: Ctx, row: SessionRow) -> list[Effect]:
-    return [_effect(row.id, branch, record) for branch, record in await doubts_in(ctx.db, row)]
+    return [effect(record, row.id, branch, IN_LIST) for branch, record in await doubts_in(ctx.db, row)]
 
 
 async def doubts_of(ctx: Ctx, session: str) -> list[Effect]:
     """The calls in doubt of one session."""
     return await _doubts(ctx, await ctx.db.look(session))
-
-
-def _effect(session: str, branch: str, e: dict[str, Any]) -> Effect:
-    return Effect(
-        session=session,
-        branch=branch,
-        id=e["id"],
-        tool=e["tool"],
-        status=e["status"],
-        attempt=e["attempt"],
-        at=e["at"],
-        args=shown(e["args"], _PART)[0],
-        result=shown(e.get("result"), _PART)[0],
-        error=str(e.get("error") or ""),
-    )
 
 
 # -- both -----------------------------------------------------------------------------------------------------------
@@ -237,10 +159,10 @@ async def _books(ctx: Ctx, row: SessionRow) -> list[tuple[str, dict[str, Any]]]:
 
 
 async def _waiting(
-    ctx: Ctx, q: WaitingAsked, statuses: tuple[str, ...], look: Callable[[Ctx, SessionRow], Awaitable[list[T]]]
+    ctx: Ctx, q: WaitingQuery, statuses: tuple[str, ...], look: Callable[[Ctx, SessionRow], Awaitable[list[T]]]
 ) -> tuple[list[T], str | None]:
     """Look into a page of the sessions with these statuses, one status after the other; then of others, if wanted."""
-    places = (*statuses, _ASIDE) if q.aside else statuses
+    places = (*statuses, _OTHERS) if q.all_branches else statuses
     place, _, after = (q.after or "").partition(":")
     start = places.index(place) if place in places else 0
     for number, one in enumerate(places[start:], start):
@@ -255,11 +177,11 @@ async def _waiting(
 
 
 async def _page(
-    ctx: Ctx, q: WaitingAsked, place: str, statuses: tuple[str, ...], after: str
+    ctx: Ctx, q: WaitingQuery, place: str, statuses: tuple[str, ...], after: str
 ) -> tuple[list[SessionRow], str | None]:
     """Sessions to look into, and the id after which there may be more (None: there are none)."""
     rows: list[SessionRow]
-    if place != _ASIDE:
+    if place != _OTHERS:
         rows = await ctx.db.sessions(status=place, after=after or None, limit=q.limit)
         return rows, rows[-1].id if len(rows) == q.limit else None
     every: list[SessionRow] = await ctx.db.sessions(after=after or None, limit=_ROWS)
@@ -285,16 +207,18 @@ async def _tried(look: Callable[[Ctx, SessionRow], Awaitable[list[T]]], ctx: Ctx
 _THERE = (404, 410)
 _ERRORS = (404, 409, 410)
 ENDPOINTS = [
-    Endpoint("GET", "/approvals", list_approvals, Interrupts, WaitingAsked, tag="people"),
-    Endpoint("GET", "/sessions/{session}/approvals", session_approvals, Interrupts, errors=_THERE, tag="people"),
+    Endpoint("GET", "/approvals", list_approvals, Page[Interrupt], WaitingQuery, tag="people"),
+    Endpoint("GET", "/sessions/{session}/approvals", session_approvals, Page[Interrupt], errors=_THERE, tag="people"),
     Endpoint(
-        "POST", "/sessions/{session}/approvals/{approval}", decide, Ok, body=Decision, errors=_ERRORS, tag="people"
+        "POST", "/sessions/{session}/approvals/{approval}", decide, Decided, body=Decision, errors=_ERRORS, tag="people"
     ),
-    Endpoint("POST", "/sessions/{session}/resume", resume, Ok, body=ResumeAsked, errors=_ERRORS, tag="people"),
-    Endpoint("GET", "/in-doubt", list_in_doubt, Effects, WaitingAsked, tag="people"),
-    Endpoint("GET", "/sessions/{session}/effects", list_effects, Effects, EffectsAsked, errors=_THERE, tag="people"),
+    Endpoint("POST", "/sessions/{session}/resume", resume, Page[Decided], body=Resume, errors=_ERRORS, tag="people"),
+    Endpoint("GET", "/in-doubt", list_in_doubt, Page[Effect], WaitingQuery, tag="people"),
     Endpoint(
-        "POST", "/sessions/{session}/effects/{effect}/resolve", resolve, Effect, body=ResolveAsked, errors=_ERRORS,
+        "GET", "/sessions/{session}/effects", list_effects, Page[Effect], EffectsQuery, errors=_THERE, tag="people"
+    ),
+    Endpoint(
+        "POST", "/sessions/{session}/effects/{effect}/resolve", resolve, Effect, body=Resolution, errors=_ERRORS,
         tag="people",
     ),
 ]  # fmt: skip

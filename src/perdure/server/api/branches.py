@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent.stored_sessions import check_state
 from perdure.errors import InvalidInput
+from perdure.server.api.inputs import Edit, NewBranch, NewTag, Rewind
 from perdure.server.api.opening import open_as_stored, place_of, read_at
 from perdure.server.api.routing import Call, Endpoint, Nothing
-from perdure.server.shapes import Edit, ForkAsked, Point, RewindAsked, TagAsked, point_of
-from perdure.server.truncation import parts_of
+from perdure.shapes.history import Checkpoint, checkpoint
+from perdure.shapes.truncation import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.history.checkpoint import Reading
 
 
-async def fork(call: Call[Nothing, ForkAsked]) -> Point:
+async def fork(call: Call[Nothing, NewBranch]) -> Checkpoint:
     """Start a branch at a step, tag, branch or checkpoint, and edit its state. What is there stays as it is.
 
     The answer is where the new branch ends. Effects that were done before are not done again on it.
@@ -36,23 +37,23 @@ async def fork(call: Call[Nothing, ForkAsked]) -> Point:
             await s.switch(b.name)
             apply_edits(s.state, b.edits)
             made = await s.commit(b.note or "edited")
-    return point_of(made)
+    return checkpoint(made)
 
 
-async def rewind(call: Call[Nothing, RewindAsked]) -> Point:
+async def rewind(call: Call[Nothing, Rewind]) -> Checkpoint:
     """Go on from an earlier checkpoint of a branch. What is left stays in the history, under the id of its tip."""
     b = call.body
     at = place_of(b.at)
     assert at is not None
     async with await open_as_stored(call.ctx.db, call.session, b.branch) as s:
-        return point_of(await s.rewind(at))
+        return checkpoint(await s.rewind(at))
 
 
-async def tag(call: Call[Nothing, TagAsked]) -> Point:
+async def tag(call: Call[Nothing, NewTag]) -> Checkpoint:
     """Give a checkpoint a name that never moves."""
     b = call.body
     async with await open_as_stored(call.ctx.db, call.session, b.branch) as s:
-        return point_of(await s.tag(b.name, at=place_of(b.at)))
+        return checkpoint(await s.tag(b.name, at=place_of(b.at)))
 
 
 def _tried(reading: Reading, edits: Sequence[Edit], agent: bool) -> None:
@@ -106,8 +107,17 @@ def _nothing(edit: Edit) -> InvalidInput:
 _ERRORS = (404, 409, 410)
 ENDPOINTS = [
     Endpoint(
-        "POST", "/sessions/{session}/branches", fork, Point, body=ForkAsked, status=201, errors=_ERRORS, tag="branches"
+        "POST",
+        "/sessions/{session}/branches",
+        fork,
+        Checkpoint,
+        body=NewBranch,
+        status=201,
+        errors=_ERRORS,
+        tag="branches",
     ),
-    Endpoint("POST", "/sessions/{session}/rewind", rewind, Point, body=RewindAsked, errors=_ERRORS, tag="branches"),
-    Endpoint("POST", "/sessions/{session}/tags", tag, Point, body=TagAsked, status=201, errors=_ERRORS, tag="branches"),
+    Endpoint("POST", "/sessions/{session}/rewind", rewind, Checkpoint, body=Rewind, errors=_ERRORS, tag="branches"),
+    Endpoint(
+        "POST", "/sessions/{session}/tags", tag, Checkpoint, body=NewTag, status=201, errors=_ERRORS, tag="branches"
+    ),
 ]

@@ -9,9 +9,12 @@ from perdure.agent.session_stream import QUIET, RESCAN, SessionReader, read_alon
 from perdure.errors import CursorExpired, Gone, NotFound, Unavailable
 from perdure.history.reader import NOW
 from perdure.model import MAIN
+from perdure.server.api.inputs import EventsQuery, SessionEventsQuery
 from perdure.server.api.routing import SSE, Answer, Call, Endpoint
-from perdure.server.shapes import Change, Changes, EventsAsked, SessionEventsAsked
 from perdure.server.sse import NO_ID, ServerEvent, Streams, last_event_id
+from perdure.shapes.basics import Page
+from perdure.shapes.events import Change, Rescan, changes, run_event
+from perdure.shapes.events import Event as SessionEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -28,11 +31,11 @@ LONGEST_TEXT = 1 << 20
 _streams = Streams()
 
 
-async def all_events(call: Call[EventsAsked, None]) -> Answer:
+async def all_events(call: Call[EventsQuery, None]) -> Answer:
     """Commits of all sessions as they happen, as server-sent events.
 
-    ``changes`` holds some of them (see ``Changes``); its id is the store's cursor, and a reader that comes back with it
-    as Last-Event-ID misses none. ``rescan`` says that what came after that id was trimmed: list the sessions again.
+    ``changes`` holds a page of them; its id is the store's cursor: a reader that comes back with it as Last-Event-ID
+    misses none. ``rescan`` says that what came after that id was trimmed: list the sessions again.
     """
     after = last_event_id(call, call.query.after)
     cursor, expired = (NOW if after in (None, NO_ID) else None if after == FROM_START else after), after == NO_ID
@@ -51,13 +54,11 @@ async def _changes(ctx: Ctx, cursor: str | None, expired: bool) -> AsyncGenerato
             if expired:
                 cursor, expired = (await ctx.db.changes(NOW)).cursor, False
                 reason = "changes were trimmed before they were read: list sessions again"
-                yield ServerEvent(RESCAN, cursor, {"reason": reason})
+                yield ServerEvent(RESCAN, cursor, Rescan(reason=reason))
             async for page in ctx.db.watch_pages(cursor, limit=PAGE, poll=POLL):
                 cursor = page.cursor
-                items = [
-                    Change(c.session, c.branch, c.line, c.step, c.id.hex(), c.kind, c.status, c.at) for c in page.items
-                ]
-                yield ServerEvent("changes", cursor, Changes(changes=items)) if items else None
+                told = Page(items=changes(page), next=cursor)
+                yield ServerEvent("changes", cursor, told) if page.items else None
         except CursorExpired:
             expired = True
         except Unavailable:
@@ -66,7 +67,7 @@ async def _changes(ctx: Ctx, cursor: str | None, expired: bool) -> AsyncGenerato
             await asyncio.sleep(QUIET)
 
 
-async def session_events(call: Call[SessionEventsAsked, None]) -> Answer:
+async def session_events(call: Call[SessionEventsQuery, None]) -> Answer:
     """Commits of one branch as they happen, and the answer that is being made, as server-sent events.
 
     ``delta`` is a provisional piece of an answer (step, attempt, offset, text); its step is ``committed`` later, with
@@ -98,16 +99,15 @@ async def _session(ctx: Ctx, reader: SessionReader, first: list[Event]) -> Async
 
 
 def _sent(event: Event) -> ServerEvent:
-    data, size = event.data, len(event.data.get("text") or "")
-    if event.kind == "committed" and size > LONGEST_TEXT:
-        data = {**data, "text": None, "size": size}
-    return ServerEvent(event.kind, event.position, data)
+    if event.kind == RESCAN:
+        return ServerEvent(RESCAN, event.position, Rescan(reason=event.data["reason"]))
+    return ServerEvent(event.kind, event.position, run_event(event, LONGEST_TEXT))
 
 
 ENDPOINTS = [
-    Endpoint("GET", "/events", all_events, Changes, EventsAsked, media=SSE, errors=(503,), tag="events"),
+    Endpoint("GET", "/events", all_events, Page[Change], EventsQuery, media=SSE, errors=(503,), tag="events"),
     Endpoint(
-        "GET", "/sessions/{session}/events", session_events, None, SessionEventsAsked, media=SSE,
+        "GET", "/sessions/{session}/events", session_events, SessionEvent, SessionEventsQuery, media=SSE,
         errors=(404, 410, 503), tag="events",
     ),
 ]  # fmt: skip

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from perdure._version import __version__
-from perdure.server import shapes
 from perdure.server.api.routing import JSON, PREFIX, Call, Endpoint, Nothing
-from perdure.server.problems import MEDIA, Problem
-from perdure.server.shapes import past, people, work
+from perdure.server.problems import MEDIA
+from perdure.shapes.basics import Problem
+from perdure.shapes.schema import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,8 +55,8 @@ def document(table: Sequence[Endpoint]) -> dict[str, Any]:
     """The whole document."""
     types = {_type_key(t): t for e in table for t in (e.answer, e.body) if t is not None}
     types["Problem"] = Problem
-    schemas, components = msgspec.json.schema_components(types.values(), ref_template=REF)
-    known = dict(zip(types, schemas, strict=True))
+    found, components = schemas(list(types.values()), REF)
+    known = dict(zip(types, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for e in table:
         paths.setdefault(PREFIX + e.path, {})[e.method.lower()] = _operation(e, known)
@@ -67,7 +65,8 @@ def document(table: Sequence[Endpoint]) -> dict[str, Any]:
         "info": {
             "title": "Perdure",
             "version": __version__,
-            "description": "Durable state for AI agents. Times are milliseconds since 1970. A segment of a path is "
+            "description": "Durable state for AI agents. Times are RFC 3339 in UTC, with "
+            "milliseconds. A segment of a path is "
             "percent-encoded as a whole: a session a/b is asked for as a%2Fb.",
         },
         "servers": [{"url": "/"}],
@@ -75,7 +74,7 @@ def document(table: Sequence[Endpoint]) -> dict[str, Any]:
         "security": [{"token": []}],
         "paths": paths,
         "components": {
-            "schemas": {name: _described(name, _tidy(schema)) for name, schema in components.items()},
+            "schemas": components,
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer", "description": "What perdure serve printed"}
             },
@@ -133,11 +132,11 @@ def _path_parameters(e: Endpoint) -> list[dict[str, Any]]:
 
 
 def _query_parameters(e: Endpoint) -> list[dict[str, Any]]:
-    (schema,), components = msgspec.json.schema_components([e.query], ref_template=REF)
+    (schema,), components = schemas([e.query], REF)
     whole = components[schema["$ref"].rpartition("/")[2]]
     found: list[dict[str, Any]] = []
     for name, said in whole.get("properties", {}).items():
-        one = _not_null(_tidy(said))
+        one = _not_null(said)
         about = one.pop("description", "")
         parameter = {"name": name, "in": "query", "required": name in whole.get("required", ()), "schema": one}
         found.append(parameter | ({"description": about} if about else {}))
@@ -159,40 +158,6 @@ def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
     if "enum" in rest:
         rest["enum"] = [value for value in rest["enum"] if value is not None]
     return rest | (options[0] if len(options) == 1 else {"anyOf": options} if options else {})
-
-
-def _tidy(schema: Any) -> Any:
-    """Without titles that repeat a name."""
-    if isinstance(schema, dict):
-        return {k: _tidy(v) for k, v in schema.items() if not (k == "title" and isinstance(v, str))}  # pyright: ignore
-    return [_tidy(v) for v in schema] if isinstance(schema, list) else schema  # pyright: ignore
-
-
-def _described(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """A shape with what the lines below its fields say of them."""
-    for field, about in _said_of_fields().get(name, {}).items():
-        one = schema["properties"][field]
-        # A reference stands for a whole schema, and its own words with it.
-        schema["properties"][field] = {**one, "description": about} if "$ref" not in one else one
-    return schema
-
-
-@functools.cache
-def _said_of_fields() -> dict[str, dict[str, str]]:
-    """What the lines below a field say of it, by shape and by the field's name on the wire."""
-    found: dict[str, dict[str, str]] = {}
-    for node in (node for module in (past, people, work) for node in ast.parse(inspect.getsource(module)).body):
-        kind = getattr(shapes, node.name, None) if isinstance(node, ast.ClassDef) else None
-        if not isinstance(node, ast.ClassDef) or kind is None:
-            continue
-        names = {f.name: f.encode_name for f in msgspec.structs.fields(kind)}
-        for field, said in zip(node.body, node.body[1:], strict=False):
-            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-                continue
-            if isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant):
-                text = " ".join(str(said.value.value).split()).replace("``", "`")
-                found.setdefault(node.name, {})[names[field.target.id]] = text
-    return found
 
 
 def _type_key(kind: Any) -> str:

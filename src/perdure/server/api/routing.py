@@ -10,8 +10,9 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
-from perdure.server.problems import Refusal, clean
+from perdure.server.problems import Refusal
 from perdure.server.request_checks import respond
+from perdure.shapes.basics import readable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -156,7 +157,7 @@ def _query(endpoint: Endpoint, raw: bytes) -> Any:
     try:
         query = msgspec.convert(found, endpoint.query, strict=False)
     except msgspec.ValidationError as e:
-        raise Refusal(422, "invalid-request", clean(f"in the query: {e}")) from None
+        raise Refusal(422, "invalid-request", readable(f"in the query: {e}")) from None
     if nothing := [name for name in found if getattr(query, name) is None]:
         # "null" would pass for a number that was left out.
         raise Refusal(422, "invalid-request", f"in the query: {nothing[0]} has no value; leave it out")
@@ -172,9 +173,9 @@ def _body(endpoint: Endpoint, headers: dict[str, str], raw: bytes) -> Any:
     try:
         return msgspec.json.decode(raw or b"{}", type=endpoint.body)
     except msgspec.ValidationError as e:
-        raise Refusal(422, "invalid-request", clean(f"in the body: {e}")) from None
+        raise Refusal(422, "invalid-request", readable(f"in the body: {e}")) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise Refusal(400, "not-json", clean(str(e))) from None
+        raise Refusal(400, "not-json", readable(str(e))) from None
 
 
 def _encoded(value: Any) -> bytes:

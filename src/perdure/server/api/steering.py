@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.agent.branching_off import say_on, with_instructions
 from perdure.agent.models.parts import packed
 from perdure.errors import Busy, InvalidInput, PerdureError
 from perdure.fleet.board import board_of
 from perdure.fleet.in_doubt import settle_all
-from perdure.fleet.status import Named, change, fleet_of, steer
+from perdure.fleet.status import Named, change, drain_workers, steer
 from perdure.fleet.submit import submit_async
 from perdure.model import MAIN
 from perdure.protocols import Boarded, Filter
-from perdure.server.api.routing import Call, Endpoint, Nothing
-from perdure.server.problems import Refusal, problem_of
-from perdure.server.shapes import (
-    Bulk,
-    BulkAsked,
-    CancelAsked,
-    Changed,
-    Count,
-    DrainAsked,
-    Failed,
-    Fleet,
-    MessageAsked,
+from perdure.server.api.inputs import (
+    BulkAction,
+    Cancellation,
+    Drain,
+    NewMessage,
+    NewRun,
     NewSession,
-    Ok,
+    QueueQuery,
+    SessionFilter,
+)
+from perdure.server.api.routing import Call, Endpoint, Nothing
+from perdure.server.api.sessions import properties
+from perdure.server.problems import Refusal
+from perdure.shapes.basics import Failure, Page, failure, page
+from perdure.shapes.store import Store, store
+from perdure.shapes.work import (
+    Bulk,
+    Drained,
+    Fleet,
     Posted,
-    Queue,
-    QueueAsked,
-    RunAsked,
+    QueuedSession,
     Started,
-    StoreStats,
     Submitted,
-    Which,
-    Work,
-    Worker,
+    fleet,
+    queued_session,
 )
 
 if TYPE_CHECKING:
@@ -58,27 +56,28 @@ async def create_session(call: Call[Nothing, NewSession]) -> Submitted:
     """
     b, db = call.body, call.ctx.db
     session = b.id or os.urandom(12).hex()
-    ttl: Any = "default" if b.ttl is None else b.ttl
+    ttl: Any = "default" if b.ttl_seconds is None else b.ttl_seconds
     if isinstance(db.kernel.store, Boarded):
         new = await submit_async(
             db, session, b.message, agent=b.agent, owner=b.owner, key=b.key, priority=b.priority, ttl=ttl
         )
-        return Submitted(session=session, new=new, queued=True)
+        return Submitted(session=session, agent=b.agent, new=new, queued=True)
     new = await db.create(session, agent=b.agent, owner=b.owner, ttl=ttl)
     if b.message is not None:
         new = await db.post(session, packed(b.message), key=b.key)
-    return Submitted(session=session, new=new, queued=False)
+    return Submitted(session=session, agent=b.agent, new=new, queued=False)
 
 
-async def post_message(call: Call[Nothing, MessageAsked]) -> Posted:
+async def post_message(call: Call[Nothing, NewMessage]) -> Posted:
     """Put a message into a session's inbox, durably, whoever writes the session; with a key only once."""
     if call.body.message is None:
         raise Refusal(422, "invalid-request", "the message is empty")
     await call.ctx.db.look(call.session)
-    return Posted(new=await call.ctx.db.post(call.session, packed(call.body.message), key=call.body.key))
+    new = await call.ctx.db.post(call.session, packed(call.body.message), key=call.body.key)
+    return Posted(session=call.session, new=new)
 
 
-async def start_run(call: Call[Nothing, RunAsked]) -> Started:
+async def start_run(call: Call[Nothing, NewRun]) -> Started:
     """Run an agent of this server on a session, in the background; its events tell how it goes.
 
     It is how a branch is run on; what a fleet has on its board runs by itself. A message goes through the inbox of
@@ -93,47 +92,51 @@ async def start_run(call: Call[Nothing, RunAsked]) -> Started:
     if b.branch != MAIN and b.key is not None:
         raise Refusal(422, "invalid-request", "a key names a message of the inbox, which is main's")
     if runs.is_running(call.session, b.branch):
-        return Started(started=False)
+        return Started(session=call.session, branch=b.branch, started=False)
     if others := runs.branches(call.session):
         # The run would find that out by itself, and nobody would be told.
         raise Busy(call.session, f"this server, on branch {others[0]!r:.80}", call.ctx.clock.wall())
     if b.branch != MAIN:
         if b.message is not None:
             await say_on(call.ctx.db, call.session, b.branch, b.message)
-        return Started(started=runs.start(agent, call.session, b.branch, instructions=b.instructions, **options))
-    if b.message is not None:
-        options |= {"message": b.message, "key": b.key}
-    return Started(started=runs.start(with_instructions(agent, b.instructions), call.session, MAIN, **options))
+        options["instructions"] = b.instructions
+    else:
+        agent = with_instructions(agent, b.instructions)
+        if b.message is not None:
+            options |= {"message": b.message, "key": b.key}
+    started = runs.start(agent, call.session, b.branch, **options)
+    return Started(session=call.session, branch=b.branch, started=started)
 
 
 # -- one session ----------------------------------------------------------------------------------------------------
 
 
-async def cancel(call: Call[Nothing, CancelAsked]) -> Ok:
+async def cancel(call: Call[Nothing, Cancellation]) -> Bulk:
     """Stop a session's agent: it ends as soon as it notices, and goes on only with a new message."""
     await call.ctx.db.look(call.session)
     await call.ctx.db.cancel(call.session, by=call.body.by, reason=call.body.reason)
-    return Ok()
+    return Bulk(action="cancel", dry_run=False, sessions=[call.session], changed=1, failed=[], next=None)
 
 
-async def retry(call: Call[Nothing, None]) -> Changed:
+async def retry(call: Call[Nothing, None]) -> Bulk:
     """Have the fleet try a session again that has failed or was parked."""
     return await _change(call, "retry")
 
 
-async def pause(call: Call[Nothing, None]) -> Changed:
+async def pause(call: Call[Nothing, None]) -> Bulk:
     """Let no worker take a session any more; a step under way ends."""
     return await _change(call, "pause")
 
 
-async def unpause(call: Call[Nothing, None]) -> Changed:
+async def unpause(call: Call[Nothing, None]) -> Bulk:
     """Let workers take a paused session again."""
     return await _change(call, "unpause")
 
 
-async def _change(call: Call[Nothing, None], do: str) -> Changed:
+async def _change(call: Call[Nothing, None], do: Literal["retry", "pause", "unpause"]) -> Bulk:
     _need_board(call.ctx)
-    return Changed(changed=await call.ctx.blocking(steer, call.ctx.db, [call.session], do))
+    changed = await call.ctx.blocking(steer, call.ctx.db, [call.session], do)
+    return Bulk(action=do, dry_run=False, sessions=[call.session], changed=changed, failed=[], next=None)
 
 
 def _need_board(ctx: Ctx) -> None:
@@ -144,7 +147,7 @@ def _need_board(ctx: Ctx) -> None:
 # -- many sessions --------------------------------------------------------------------------------------------------
 
 
-async def bulk(call: Call[Nothing, BulkAsked]) -> Bulk:
+async def bulk(call: Call[Nothing, BulkAction]) -> Bulk:
     """Cancel, retry, pause, unpause or resolve many sessions, chosen by their properties; with dry_run only say which.
 
     One call does at most ``limit`` of them; ``next`` goes on with those that follow.
@@ -158,7 +161,7 @@ async def bulk(call: Call[Nothing, BulkAsked]) -> Bulk:
     names = [row.id for row in rows]
     if b.dry_run:
         return Bulk(action=b.action, dry_run=True, sessions=names, changed=0, failed=[], next=following)
-    changed, failed = 0, list[Failed]()
+    changed, failed = 0, list[Failure]()
     if b.action in ("retry", "pause", "unpause"):
         chosen = [Named(row.id, row.agent, row.owner) for row in rows]
         changed = await ctx.blocking(change, ctx.db, chosen, b.action) if chosen else 0
@@ -167,12 +170,11 @@ async def bulk(call: Call[Nothing, BulkAsked]) -> Bulk:
             try:
                 changed += await _one(ctx, row.id, b)
             except PerdureError as error:
-                problem, _ = problem_of(error)
-                failed.append(Failed(session=row.id, type=problem.type, detail=problem.detail))
+                failed.append(failure(row.id, error))
     return Bulk(action=b.action, dry_run=False, sessions=names, changed=changed, failed=failed, next=following)
 
 
-async def _one(ctx: Ctx, session: str, b: BulkAsked) -> int:
+async def _one(ctx: Ctx, session: str, b: BulkAction) -> int:
     if b.action == "cancel":
         await ctx.db.cancel(session, by=b.by, reason=b.reason)
         return 1
@@ -180,16 +182,13 @@ async def _one(ctx: Ctx, session: str, b: BulkAsked) -> int:
     return bool(await settle_all(ctx.db, session, by=b.by, verdict=b.verdict, result=b.result))
 
 
-async def _picked(ctx: Ctx, b: BulkAsked) -> tuple[list[SessionRow], str | None]:
+async def _picked(ctx: Ctx, b: BulkAction) -> tuple[list[SessionRow], str | None]:
     f = b.filter
     if f.sessions is not None:
         return [await ctx.db.look(session) for session in dict.fromkeys(f.sessions)], None
-    if f == Which():
+    if f == SessionFilter():
         raise Refusal(422, "invalid-request", "say which sessions are meant: an empty filter would mean all of them")
-    rows: list[SessionRow] = await ctx.db.sessions(
-        owner=f.owner, status=f.status, agent=f.agent, error=f.error, search=f.search, since=f.since, before=f.before,
-        after=b.after, limit=b.limit + 1,
-    )  # fmt: skip
+    rows: list[SessionRow] = await ctx.db.sessions(**properties(f), after=b.after, limit=b.limit + 1)
     following = rows[b.limit - 1].id if len(rows) > b.limit else None
     return rows[: b.limit], following
 
@@ -199,45 +198,29 @@ async def _picked(ctx: Ctx, b: BulkAsked) -> tuple[list[SessionRow], str | None]
 
 async def get_fleet(call: Call[Nothing, None]) -> Fleet:
     """The workers, how many sessions are in which state by agent, and which agents nobody serves."""
-    if not isinstance(call.ctx.db.kernel.store, Boarded):
-        return Fleet(board=False, workers=[], agents={}, unserved=[], held=[])
-    found = await call.ctx.blocking(fleet_of, call.ctx.db)
-    workers = [msgspec.convert(w._asdict(), Worker) for w in found.workers]
-    return Fleet(board=True, workers=workers, agents=found.agents, unserved=found.unserved, held=found.held)
+    return await call.ctx.blocking(fleet, call.ctx.db)
 
 
-async def get_queue(call: Call[QueueAsked, None]) -> Queue:
+async def get_queue(call: Call[QueueQuery, None]) -> Page[QueuedSession]:
     """Sessions on the fleet's board, in order of id."""
     _need_board(call.ctx)
     q = call.query
     board = await call.ctx.blocking(board_of, call.ctx.db)
     which = Filter(q.agent, q.owner, q.state)
     works = await call.ctx.blocking(board.works, which, after=q.after, limit=q.limit + 1)
-    following = works[q.limit - 1].session if len(works) > q.limit else None
-    return Queue(work=[Work(**w._asdict()) for w in works[: q.limit]], next=following)
+    return page(works, q.limit, queued_session, lambda w: w.session)
 
 
-async def drain(call: Call[Nothing, DrainAsked]) -> Changed:
+async def drain(call: Call[Nothing, Drain]) -> Drained:
     """Tell workers to finish their steps and go; what they had is taken up by others."""
     _need_board(call.ctx)
-    board = await call.ctx.blocking(board_of, call.ctx.db)
-    return Changed(changed=await call.ctx.blocking(board.wish, call.body.worker, "drain"))
+    told, left = await call.ctx.blocking(drain_workers, call.ctx.db, call.body.worker, wait=0, here=False)
+    return Drained(told=told, left=left)
 
 
-async def get_store(call: Call[Nothing, None]) -> StoreStats:
+async def get_store(call: Call[Nothing, None]) -> Store:
     """How much the store holds, what it promises, and how many sessions there are by status, agent and error."""
-    store = call.ctx.db.kernel.store
-    usage, counts = await asyncio.gather(call.ctx.blocking(store.usage), call.ctx.db.counts())
-    return StoreStats(
-        url=store.url,
-        promise=store.promise.words,
-        process_crash=store.promise.process_crash,
-        power_loss=store.promise.power_loss,
-        sessions=usage.sessions,
-        checkpoints=usage.checkpoints,
-        bytes=usage.bytes,
-        counts=[Count(status=s, agent=a, error=e, sessions=n) for s, a, e, n in counts],
-    )
+    return await call.ctx.blocking(store, call.ctx.db, await call.ctx.db.counts())
 
 
 _THERE = (404, 410)
@@ -247,20 +230,20 @@ ENDPOINTS = [
         "POST", "/sessions", create_session, Submitted, body=NewSession, status=201, errors=(409,), tag="sessions"
     ),
     Endpoint(
-        "POST", "/sessions/{session}/messages", post_message, Posted, body=MessageAsked, status=202, errors=_THERE,
+        "POST", "/sessions/{session}/messages", post_message, Posted, body=NewMessage, status=202, errors=_THERE,
         tag="sessions",
     ),
     Endpoint(
-        "POST", "/sessions/{session}/runs", start_run, Started, body=RunAsked, status=202, errors=(*_ERRORS, 429),
+        "POST", "/sessions/{session}/runs", start_run, Started, body=NewRun, status=202, errors=(*_ERRORS, 429),
         tag="sessions",
     ),
-    Endpoint("POST", "/sessions/{session}/cancel", cancel, Ok, body=CancelAsked, errors=_THERE, tag="steering"),
-    Endpoint("POST", "/sessions/{session}/retry", retry, Changed, errors=_ERRORS, tag="steering"),
-    Endpoint("POST", "/sessions/{session}/pause", pause, Changed, errors=_ERRORS, tag="steering"),
-    Endpoint("POST", "/sessions/{session}/unpause", unpause, Changed, errors=_ERRORS, tag="steering"),
-    Endpoint("POST", "/bulk", bulk, Bulk, body=BulkAsked, errors=_ERRORS, tag="steering"),
+    Endpoint("POST", "/sessions/{session}/cancel", cancel, Bulk, body=Cancellation, errors=_THERE, tag="steering"),
+    Endpoint("POST", "/sessions/{session}/retry", retry, Bulk, errors=_ERRORS, tag="steering"),
+    Endpoint("POST", "/sessions/{session}/pause", pause, Bulk, errors=_ERRORS, tag="steering"),
+    Endpoint("POST", "/sessions/{session}/unpause", unpause, Bulk, errors=_ERRORS, tag="steering"),
+    Endpoint("POST", "/bulk", bulk, Bulk, body=BulkAction, errors=_ERRORS, tag="steering"),
     Endpoint("GET", "/fleet", get_fleet, Fleet, tag="fleet"),
-    Endpoint("GET", "/fleet/queue", get_queue, Queue, QueueAsked, errors=(409,), tag="fleet"),
-    Endpoint("POST", "/fleet/drain", drain, Changed, body=DrainAsked, errors=(409,), tag="fleet"),
-    Endpoint("GET", "/store", get_store, StoreStats, tag="store"),
+    Endpoint("GET", "/fleet/queue", get_queue, Page[QueuedSession], QueueQuery, errors=(409,), tag="fleet"),
+    Endpoint("POST", "/fleet/drain", drain, Drained, body=Drain, errors=(404, 409), tag="fleet"),
+    Endpoint("GET", "/store", get_store, Store, tag="store"),
 ]  # fmt: skip

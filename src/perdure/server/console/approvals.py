@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.errors import InvalidInput
@@ -11,11 +10,12 @@ from perdure.fleet.status import served_by
 from perdure.model import MAIN
 from perdure.protocols import Boarded, NewWork
 from perdure.server.api.approvals import doubts_of, list_approvals, list_in_doubt, resolve_effect, session_approvals
+from perdure.server.api.inputs import WaitingQuery
 from perdure.server.api.routing import Call, Nothing
 from perdure.server.console.page_text import editable
 from perdure.server.console.rendering import asked, decider, named, see, short_mark
 from perdure.server.problems import Refusal
-from perdure.server.shapes import WaitingAsked
+from perdure.system.wording import parse_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from perdure.server.console.rendering import Console
     from perdure.server.resources import Ctx
-    from perdure.server.shapes import Interrupt
+    from perdure.shapes.approvals import Interrupt
 
 PAGE = 50
 LONGEST = 700_000
@@ -67,7 +67,7 @@ class Deciding:
         session, after, aside = asked(q, "id"), asked(q, "after", 600), bool(asked(q, "aside", 10))
         if session:
             found = await session_approvals(Call(ctx, {"session": session}, Nothing(), None, {}))
-            waiting, following = found.interrupts, None
+            waiting, following = found.items, None
         else:
             waiting, following = await self._waiting(after, aside)
         asks = sorted((ask_of(i) for i in waiting), key=lambda a: a.asked)
@@ -82,9 +82,9 @@ class Deciding:
         found: list[Interrupt] = []
         following: str | None = after or None
         for _ in range(4):
-            call = Call(self._console.ctx, {}, WaitingAsked(after=following, limit=PAGE, aside=aside), None, {})
+            call = Call(self._console.ctx, {}, WaitingQuery(after=following, limit=PAGE, all_branches=aside), None, {})
             page = await list_approvals(call)
-            found += page.interrupts
+            found += page.items
             following = page.next
             if following is None or len(found) >= PAGE:
                 break
@@ -119,9 +119,9 @@ class Deciding:
         if session:
             effects, following = await doubts_of(ctx, session), None
         else:
-            wanted = WaitingAsked(after=after or None, limit=PAGE, aside=aside)
+            wanted = WaitingQuery(after=after or None, limit=PAGE, all_branches=aside)
             found = await list_in_doubt(Call(ctx, {}, wanted, None, {}))
-            effects, following = found.effects, found.next
+            effects, following = found.items, found.next
         part = request.headers.get("hx-target") == "waiting"
         return self._console.page(
             request, "doubts_list.html" if part else "doubts.html", effects=sorted(effects, key=lambda e: e.at),
@@ -145,18 +145,18 @@ class Deciding:
 def ask_of(i: Interrupt) -> Ask:
     """A request as a page shows it."""
     about = i.metadata
-    schema: Any = i.response_schema.get("properties", {}).get("answer", {}) if about.question else {}
+    schema: Any = i.response_schema.get("properties", {}).get("answer", {}) if i.reason == "input_required" else {}
     named: dict[str, Any] = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     listed: list[Any] = cast("list[Any]", named["enum"]) if isinstance(named.get("enum"), list) else []
     choices = [(json.dumps(c), c if isinstance(c, str) else json.dumps(c)) for c in listed]
     kind = {"boolean": "yes_no", "string": "text"}.get(str(named.get("type")), "")
     # What was cut to be shown would be cut in the call as well, once somebody has edited it.
-    whole = not any(c.path.startswith("/args") for c in about.cut)
+    whole = not any(c.path.startswith("/args") for c in about.truncated)
     return Ask(
         i.id, about.session, about.branch, about.tool, about.args, editable(about.args) if whole else None,
-        _mark(about.args), about.facts, about.because, about.asked,
-        int(datetime.fromisoformat(i.expires_at).timestamp() * 1000), i.message if about.question else "",
-        choices, "choice" if choices else kind,
+        _mark(about.args), about.facts, about.because, parse_timestamp(str(about.asked_at)),
+        parse_timestamp(str(i.expires_at)), i.message if i.reason == "input_required" else "", choices,
+        "choice" if choices else kind,
     )  # fmt: skip
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, PerdureError
 from perdure.server.api.approvals import doubts_of
+from perdure.server.api.inputs import BulkAction, SessionFilter
 from perdure.server.api.routing import Call, Nothing
 from perdure.server.api.steering import bulk
 from perdure.server.console.approvals import go_on, json_or_text
 from perdure.server.console.rendering import asked, decider, named, see
 from perdure.server.console.sessions import Wanted, wanted
-from perdure.server.shapes import BulkAsked, Which
-from perdure.system.wording import count
+from perdure.system.wording import count, timestamp
 
 if TYPE_CHECKING:
     from starlette.datastructures import FormData
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from perdure.server.console.rendering import Console
-    from perdure.server.shapes import Bulk, Effect
+    from perdure.shapes.approvals import Effect
+    from perdure.shapes.work import Bulk
 
 BATCH = 500
 SHOWN = 100
@@ -58,15 +59,15 @@ class BulkPages:
         self._console = console
 
     async def preview(self, request: Request) -> Response:
-        """Which sessions are meant; nothing is done yet."""
+        """SessionFilter sessions are meant; nothing is done yet."""
         form = await request.form(max_fields=2000)
         do, which, filter = _read(form, self._console.now)
         verdict: Any = None
         if do == "resolve":
-            # Which one it will be is said on the page; what was clicked is chosen there.
+            # SessionFilter one it will be is said on the page; what was clicked is chosen there.
             verdict = asked(form, "verdict", 10)
             verdict = verdict if verdict in VERDICTS else "retry"
-        found = await self._call(BulkAsked(action=do, filter=which, dry_run=True, limit=BATCH, verdict=verdict))
+        found = await self._call(BulkAction(action=do, filter=which, dry_run=True, limit=BATCH, verdict=verdict))
         return self._console.page(
             request, "bulk.html", do=do, deed=DEEDS[do], sessions=found.sessions, shown=SHOWN,
             more=found.next is not None, filter=filter, named=which.sessions is not None, verdict=verdict,
@@ -95,7 +96,7 @@ class BulkPages:
         said: dict[str, Any] = {"by": by, "reason": reason, "verdict": verdict, "result": result}
         changed, meant, failed, after, left_over = 0, 0, list[str](), None, list[str]()
         while True:
-            found = await self._call(BulkAsked(action=do, filter=which, limit=BATCH, after=after, **said))
+            found = await self._call(BulkAction(action=do, filter=which, limit=BATCH, after=after, **said))
             changed, meant = changed + found.changed, meant + len(found.sessions)
             failed += [f"{f.session}: {f.detail}" for f in found.failed]
             if do == "resolve":
@@ -112,7 +113,7 @@ class BulkPages:
             told += f" {count(len(left_over), 'session')} did not go on: {left_over[0]}"
         return see(request, f"/{_origin(form)}", by=by, told=told)
 
-    async def _call(self, body: BulkAsked) -> Bulk:
+    async def _call(self, body: BulkAction) -> Bulk:
         return await bulk(Call(self._console.ctx, {}, Nothing(), body, {}))
 
 
@@ -121,19 +122,19 @@ def _origin(form: FormData) -> str:
     return "in-doubt" if asked(form, "from", 20) == "in-doubt" else ""
 
 
-def _read(form: FormData, now: int) -> tuple[Any, Which, Wanted]:
+def _read(form: FormData, now: int) -> tuple[Any, SessionFilter, Wanted]:
     do = asked(form, "do", 20)
     if do not in DEEDS:
         raise InvalidInput(f"what is to be done is one of {', '.join(DEEDS)}")
     chosen = [named({"session": s}, "session") for s in form.getlist("session")]
     filter = wanted({name: named(form, name) for name in Wanted._fields})
     if chosen:
-        return do, Which(sessions=chosen), filter
+        return do, SessionFilter(sessions=chosen), filter
     if not filter.any:
         raise InvalidInput("no session is selected: tick some, or filter the list first")
-    return do, Which(**_properties(filter, now)), filter
+    return do, SessionFilter(**_properties(filter, now)), filter
 
 
 def _properties(filter: Wanted, now: int) -> dict[str, Any]:
-    options = filter.options(now)
-    return {k: v for k, v in options.items() if v is not None}
+    options = {k: v for k, v in filter.options(now).items() if v is not None}
+    return options | {k: timestamp(options[k]) for k in ("since", "before") if k in options}

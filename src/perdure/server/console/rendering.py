@@ -88,7 +88,8 @@ def make_environment() -> Environment:
     filters = cast("dict[str, Any]", env.filters)  # pyright: ignore[reportUnknownMemberType]
     filters.update(
         cut=wording.one_line, size=wording.size, number=wording.number, money=wording.money, span=wording.span,
-        when=wording.when, json=page_text.as_json, brief=wording.brief, shown=page_text.shown, plural=wording.count,
+        when=wording.when, moment=wording.parse_timestamp,
+        json=page_text.as_json, brief=wording.brief, shown=page_text.shown, plural=wording.count,
     )  # fmt: skip
     shared = cast("dict[str, Any]", env.globals)  # pyright: ignore[reportUnknownMemberType]
     shared.update(

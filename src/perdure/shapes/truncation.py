@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from perdure.errors import InvalidInput, NotFound
-from perdure.server.shapes import Cut
+from perdure.shapes.basics import Shape
 from perdure.state.values import BYTES, STR, TREE, BlobRef
 
 MAX_ANSWER = 1 << 20
@@ -22,47 +22,63 @@ LARGEST_BLOB = 8 << 20
 """Bytes of a value kept outside that are read to show its beginning."""
 
 
+Kind = Literal["text", "list", "object", "bytes", "value"]
+
+
+class Truncation(Shape):
+    """A place where something was left out."""
+
+    path: str
+    """A JSON pointer (RFC 6901)."""
+    kind: Kind
+    size: int
+    """Characters, items, names or bytes the whole has."""
+
+
 class Window(NamedTuple):
     """What is shown of a value, and of which part of it."""
 
-    kind: str
+    kind: Kind
     size: int
     """Characters, items, names or bytes the whole has; 1 for anything else."""
     offset: int
     value: Any
-    cut: list[Cut]
+    truncated: list[Truncation]
 
 
-def shown(value: Any, budget: int = MAX_ANSWER, *, text: int = TEXT, items: int = ITEMS) -> tuple[Any, list[Cut]]:
-    """A value within a budget, and what was left out of it. May read blobs, so it blocks.
+def bounded(
+    value: Any, budget: int | None = MAX_ANSWER, path: str = "", *, text: int = TEXT, items: int = ITEMS
+) -> tuple[Any, list[Truncation]]:
+    """A value within a budget (None: all of it), and what was left out of it. May read blobs, so it blocks.
 
-    >>> shown({"a": "x" * 9, "b": [1, 2, 3]}, text=4, items=2)
-    ({'a': 'xxxx', 'b': [1, 2]}, [Cut(path='/a', kind='text', size=9), Cut(path='/b', kind='list', size=3)])
+    >>> bounded({"a": "x" * 9, "b": [1]}, text=4)
+    ({'a': 'xxxx', 'b': [1]}, [Truncation(path='/a', kind='text', size=9)])
     """
+    if budget is None:
+        return value, []
     walk = _Walk(budget, text, items)
-    return walk.value(value, ""), walk.cut
+    return walk.value(value, path), walk.truncated
 
 
-def window(value: Any, offset: int, limit: int | None) -> Window:
-    """A part of a text, a list or the names of an object; nested values are cut as they are in :func:`shown`."""
+def window(value: Any, path: str, offset: int, limit: int | None) -> Window:
+    """A part of the text, list or object at a path; nested values are cut as in :func:`bounded`."""
+    value = at_pointer(value, path)
     if isinstance(value, BlobRef):
         value = value.resolve()
     kind, size = _kind(value), _size(value)
     if kind == "text":
-        part: Any = value[offset : offset + (limit or MAX_ANSWER // 4)]
-        return Window(kind, size, offset, part, [])
+        return Window(kind, size, offset, value[offset : offset + (limit or MAX_ANSWER // 4)], [])
     if kind == "bytes":
         return Window(kind, size, offset, _bytes(value[offset : offset + (limit or MAX_ANSWER // 2)]), [])
+    walk = _Walk(MAX_ANSWER, TEXT, limit or ITEMS)
     if kind == "list":
         raw = list.__getitem__(value, slice(offset, offset + (limit or ITEMS)))
-        part, cut = shown(raw, items=limit or ITEMS)
-        return Window(
-            kind, size, offset, part, [Cut(path=_shifted(c.path, offset), kind=c.kind, size=c.size) for c in cut]
-        )
+        return Window(kind, size, offset, walk.array(raw, path, offset), walk.truncated)
     if kind == "object":
         names = list(dict.keys(value))[offset : offset + (limit or ITEMS)]
-        part, cut = shown({name: dict.__getitem__(value, name) for name in names}, items=limit or ITEMS)
-        return Window(kind, size, offset, part, cut)
+        return Window(
+            kind, size, offset, walk.value({n: dict.__getitem__(value, n) for n in names}, path), walk.truncated
+        )
     return Window(kind, size, 0, value, [])
 
 
@@ -113,7 +129,7 @@ class _Walk:
         self._left = budget
         self._text = text
         self._items = items
-        self.cut: list[Cut] = []
+        self.truncated: list[Truncation] = []
 
     def value(self, value: Any, path: str) -> Any:
         if isinstance(value, BlobRef):
@@ -123,7 +139,7 @@ class _Walk:
         if isinstance(value, dict):
             return self._object(value, path)
         if isinstance(value, list | tuple):
-            return self._array(value, path)
+            return self.array(value, path)
         if isinstance(value, bytes):
             if len(value) > self._text:
                 self._note(path, value)
@@ -152,12 +168,13 @@ class _Walk:
             found[name] = self.value(inner, path + pointer_of((name,)))
         return found
 
-    def _array(self, value: Any, path: str) -> list[Any]:
+    def array(self, value: Any, path: str, first: int = 0) -> list[Any]:
+        """A list, or the part of one that begins with this item."""
         found: list[Any] = []
         self._left -= 2
         walk = list.__iter__(value) if isinstance(value, list) else iter(value)
-        for number, inner in enumerate(walk):
-            if self._left <= 0 or number >= self._items:
+        for number, inner in enumerate(walk, first):
+            if self._left <= 0 or number >= first + self._items:
                 self._note(path, value)
                 break
             found.append(self.value(inner, f"{path}/{number}"))
@@ -174,11 +191,11 @@ class _Walk:
         self._cut(path, _kind(value), _size(value))
 
     def _cut(self, path: str, kind: Any, size: int) -> None:
-        if len(self.cut) < MOST_CUTS:
-            self.cut.append(Cut(path=path, kind=kind, size=size))
+        if len(self.truncated) < MOST_CUTS:
+            self.truncated.append(Truncation(path=path, kind=kind, size=size))
 
 
-def _kind(value: Any) -> str:
+def _kind(value: Any) -> Kind:
     if isinstance(value, str):
         return "text"
     if isinstance(value, dict):
@@ -195,9 +212,3 @@ def _size(value: Any) -> int:
 def _bytes(value: bytes) -> dict[str, str]:
     """Bytes have no JSON form of their own."""
     return {"$bytes": base64.b64encode(value).decode("ascii")}
-
-
-def _shifted(pointer: str, offset: int) -> str:
-    """The path of an item of a part, counted from the beginning of the whole."""
-    head, _, rest = pointer[1:].partition("/")
-    return pointer if not head.isdigit() else f"/{int(head) + offset}" + (f"/{rest}" if rest else "")

@@ -1,0 +1,161 @@
+"""What waits for people in JSON: approvals as interrupts of AG-UI 1.0, calls with the outside world, and decisions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from perdure.agent.interrupts import approval_interrupt
+from perdure.agent.stored_sessions import book_of
+from perdure.session.approvals import Approval
+from perdure.shapes.basics import Shape, Time
+from perdure.shapes.truncation import Truncation, bounded
+from perdure.system.wording import timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perdure.history.checkpoint import Reading
+
+IN_LIST = 64 << 10
+"""Bytes of arguments, facts or a result that are shown in a list."""
+OPEN = ("started", "in_doubt", "unknown")
+"""Effects whose outcome somebody may have to find out."""
+
+
+class InterruptMetadata(Shape):
+    """What an interrupt is about; unlike the interrupt itself, this is ours and in snake_case."""
+
+    session: str
+    branch: str
+    effect: str
+    """The id of the call."""
+    tool: str
+    args: Any
+    facts: Any
+    """What the request rests on: it is void when they change."""
+    because: str
+    """Why somebody is asked, when it is not the tool's own rule."""
+    truncated: list[Truncation]
+    """Where args and facts are too long to be shown whole; what is agreed to with `editedArgs` must be whole."""
+    asked_at: Time | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    """Of a call in doubt: how often it was made."""
+
+
+class Interrupt(Shape, rename="camel"):
+    """A request for a person's agreement or answer, exactly as the protocol AG-UI 1.0 writes it: in camelCase."""
+
+    id: str
+    reason: Literal["tool_call", "input_required", "in_doubt"]
+    """in_doubt only in notifications: a call whose outcome somebody has to say."""
+    message: str
+    """The question, when a tool asks for an answer."""
+    tool_call_id: str
+    """The id that the model gave the call, else that of the effect."""
+    response_schema: dict[str, Any]
+    """JSON Schema of the `payload` of a decision."""
+    expires_at: Time | None
+    metadata: InterruptMetadata
+
+
+def interrupts(book: Mapping[str, Any], session: str, branch: str, limit: int | None = None) -> list[Interrupt]:
+    """The requests without a decision in the book of a branch; long arguments are cut at so many bytes."""
+    effects: dict[str, Any] = book.get("effects", {})
+    loop: dict[str, Any] = book.get("agent") or {}
+    listed: list[dict[str, Any]] = loop.get("calls") or []
+    # The model's own ids of the calls that an agent has open, by effect.
+    calls = {effects[c["slot"]]["id"]: str(c["id"]) for c in listed if c.get("slot") in effects}
+    found: list[Interrupt] = []
+    for record in book.get("approvals", {}).values():
+        if record["status"] != "pending":
+            continue
+        a = Approval(**record)
+        args, cut_args = bounded(a.args, limit, "/args")
+        facts, cut_facts = bounded(a.facts, limit, "/facts")
+        told = approval_interrupt(a._replace(args=args, facts=facts), session, branch, calls.get(a.effect, ""))
+        one = msgspec.convert(told, Interrupt)
+        one.metadata.truncated = [*cut_args, *cut_facts]
+        found.append(one)
+    return found
+
+
+class Effect(Shape):
+    """A call with the outside world, as the journal has it."""
+
+    session: str
+    branch: str
+    id: str
+    tool: str
+    status: Literal["planned", "started", "waiting", "done", "failed", "in_doubt", "unknown"]
+    attempt: int
+    """How often it was made."""
+    at: Time
+    line: int
+    """The line of checkpoints it was planned on."""
+    digest: str
+    """Of tool, version and arguments."""
+    args: Any
+    result: Any
+    error: str
+    truncated: list[Truncation]
+    """Where args and result are too long to be shown whole."""
+    tool_call_id: str | UnsetType = UNSET
+    """The id that the model gave it."""
+    approval: str | UnsetType = UNSET
+    progress: Any | UnsetType = UNSET
+    """What the tool said last of how far it is."""
+    resolved_by: str | UnsetType = UNSET
+    edited: bool | UnsetType = UNSET
+    """Whether a person changed its arguments."""
+    handle: Any | UnsetType = UNSET
+    """By which the tool is asked for a result that comes later."""
+    answers: list[Any] | UnsetType = UNSET
+    """Of people to what the tool asked."""
+    previous_ids: list[str] | UnsetType = UNSET
+    """On the lines it came from."""
+
+
+def effect(record: Mapping[str, Any], session: str, branch: str, limit: int | None = None) -> Effect:
+    """A call of the journal; arguments and result are cut at so many bytes."""
+    args, cut_args = bounded(record["args"], limit, "/args")
+    result, cut_result = bounded(record.get("result"), limit, "/result")
+    names = ("approval", "progress", "resolved_by", "edited", "handle", "answers")
+    more = {name: bounded(record[name], limit)[0] for name in names if name in record}
+    if "call" in record:
+        more["tool_call_id"] = record["call"]
+    if "was" in record:
+        more["previous_ids"] = record["was"]
+    return Effect(
+        session=session, branch=branch, id=record["id"], tool=record["tool"], status=record["status"],
+        attempt=record["attempt"], at=timestamp(record["at"]), line=record["line"], digest=record["digest"], args=args,
+        result=result, error=str(record.get("error") or ""), truncated=[*cut_args, *cut_result], **more,
+    )  # fmt: skip
+
+
+class Waiting(Shape):
+    """What waits for somebody on a branch."""
+
+    session: str
+    branch: str
+    approvals: list[Interrupt]
+    effects: list[Effect]
+    """Calls that were started and have no outcome."""
+
+
+def waiting(reading: Reading, session: str, branch: str) -> Waiting:
+    """What waits for somebody at a checkpoint, with nothing left out."""
+    book = book_of(reading)
+    effects = [effect(e, session, branch) for e in book.get("effects", {}).values() if e["status"] in OPEN]
+    return Waiting(session=session, branch=branch, approvals=interrupts(book, session, branch), effects=effects)
+
+
+class Decided(Shape):
+    """What was decided on an approval."""
+
+    session: str
+    id: str
+    """Of the approval."""
+    decision: Literal["approved", "rejected", "answered"]

@@ -1,0 +1,185 @@
+"""A store in JSON: how much it holds and promises, whether it is intact, and what upkeep and copies did to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from perdure.shapes.basics import Failure, Shape, failures, shaped
+from perdure.shapes.work import Fleet, fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from perdure.database import DatabaseHandle
+    from perdure.upkeep import blob_gc, flows, retention, transfer, verify
+
+
+class Promise(Shape):
+    """What survives when a commit has returned."""
+
+    words: str
+    process_crash: bool
+    power_loss: bool
+
+
+class Count(Shape):
+    """How many sessions there are of a kind."""
+
+    status: str
+    agent: str
+    error: str
+    sessions: int
+
+
+class Store(Shape):
+    """How much a store holds, what it promises, and how its sessions stand."""
+
+    url: str
+    promise: Promise
+    sessions: int
+    checkpoints: int
+    bytes: int
+    statuses: dict[str, int]
+    """Sessions by status."""
+    agents: dict[str, int]
+    errors: dict[str, int]
+    counts: list[Count]
+    """Sessions by status, agent and error together."""
+    fleet: Fleet
+
+
+def store(db: DatabaseHandle, counts: Iterable[tuple[str, str, str, int]]) -> Store:
+    """A store, with the sessions that were counted in it. Blocks while it reads."""
+    kept = db.kernel.store
+    counted = [Count(status=s, agent=a, error=e, sessions=n) for s, a, e, n in counts]
+    by: dict[str, dict[str, int]] = {"status": {}, "agent": {}, "error": {}}
+    for one in counted:
+        for kind, numbers in by.items():
+            if name := getattr(one, kind):
+                numbers[name] = numbers.get(name, 0) + one.sessions
+    statuses, agents, errors = (dict(sorted(n.items(), key=lambda item: (-item[1], item[0]))) for n in by.values())
+    return shaped(
+        Store, kept.usage(), url=kept.url, promise=shaped(Promise, kept.promise), statuses=statuses, agents=agents,
+        errors=errors, counts=counted, fleet=fleet(db),
+    )  # fmt: skip
+
+
+class Damage(Shape):
+    """Something that is not as it was written."""
+
+    kind: Literal["corrupted", "blob", "inbox", "lost"]
+    session: str
+    place: str
+    detail: str
+
+
+class Witness(Shape):
+    """The file that was compared with."""
+
+    file: str
+    updated: int
+    """Branches it now knows; 0 when it was not written anew."""
+
+
+class Verified(Shape):
+    """What was read, and everything that is not as it was written."""
+
+    ok: bool
+    sessions: int
+    checkpoints: int
+    blobs: int
+    findings: list[Damage]
+    witness: Witness | None
+
+
+def verified(report: verify.Report, witness: str | None, updated: int) -> Verified:
+    """The report of a verification."""
+    findings = [shaped(Damage, f, place=f.where, detail=f.what) for f in report.findings]
+    compared = None if witness is None else Witness(file=witness, updated=updated)
+    return shaped(Verified, report, findings=findings, witness=compared)
+
+
+class Collected(Shape):
+    """What became of blobs that nothing refers to."""
+
+    deleted: int
+    kept: int
+    """Referred to."""
+    waiting: int
+    """Too young to tell."""
+
+
+class Swept(Shape):
+    """What a sweep removed."""
+
+    removed: int
+    busy: list[str]
+    """Being written: left for the next time."""
+    failed: list[Failure]
+    blobs: Collected
+
+
+def swept(done: retention.Swept, collected: blob_gc.Collected) -> Swept:
+    """What the library removed."""
+    return shaped(Swept, done, failed=failures(done.failed), blobs=shaped(Collected, collected))
+
+
+class Pruned(Shape):
+    """Old checkpoints that were dropped."""
+
+    dropped: int
+    kept: int
+    busy: list[str]
+    """Sessions that were being written: left alone."""
+
+
+class Migrated(Shape):
+    """Branches that were brought to a schema version."""
+
+    migrated: int
+    current: int
+    """Those that had it already."""
+    skipped: list[Failure]
+    failed: list[Failure]
+
+
+def migrated(done: flows.Migrated) -> Migrated:
+    """What the library migrated."""
+    return shaped(Migrated, done, skipped=failures(done.skipped), failed=failures(done.failed))
+
+
+class Transferred(Shape):
+    """What copy, backup, restore, export or import did, or with --dry-run would do."""
+
+    ok: bool
+    source: str
+    destination: str
+    copied: int
+    updated: int
+    unchanged: int
+    skipped: list[Failure]
+    """Sessions that have ended in the destination: they stay so without --revive."""
+    failed: list[Failure]
+    missing: list[str]
+    """Blobs that are referred to and were not there."""
+    checkpoints: int
+    blobs: int
+    bytes: int
+    duration_seconds: float
+    verified: bool
+    dry_run: bool
+
+
+def transferred(done: transfer.Transferred, **more: Any) -> Transferred:
+    """What the library transferred; beside what it says, where, how long it took and how."""
+    return shaped(Transferred, done, skipped=failures(done.left), failed=failures(done.failed), **more)
+
+
+class Table(Shape):
+    """What a question in SQL was answered."""
+
+    columns: list[str]
+    rows: list[dict[str, Any]]
+    """One object a row, with the columns as keys."""
+    more: bool
+    """Whether there are more rows than --limit."""

@@ -1,0 +1,238 @@
+"""Work in JSON: runs and replays, messages, what is done to many sessions, workers and their queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Literal
+
+from perdure.fleet import status
+from perdure.protocols import Boarded
+from perdure.shapes.basics import Failure, Shape, Time, shaped
+
+if TYPE_CHECKING:
+    from perdure import protocols
+    from perdure.agent.replay.replay import Replayed
+    from perdure.agent.run_result import RunResult
+    from perdure.database import DatabaseHandle
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+class Spent(Shape):
+    """Tokens and money."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    """Of the input: read from the provider's cache."""
+    cost: float
+    """In the currency of the price table; 0 when no price is known."""
+
+
+class Run(Shape):
+    """How a run of an agent ended."""
+
+    session: str
+    branch: str
+    agent: str
+    """Who has the conversation: the agent that was run, or whom it was handed to."""
+    status: Literal[
+        "done", "sleeping", "waiting_approval", "waiting_result", "in_doubt", "max_turns", "budget", "deadline",
+        "cancelled", "incompatible", "failed", "stopped",
+    ]  # fmt: skip
+    step: int
+    text: str
+    """The last thing the agent said."""
+    reason: str
+    """Why it ended so, where that is not plain."""
+    turns: int
+    """Answers of the model."""
+    spent: Spent
+    """By this run."""
+    total: Spent
+    """By the whole session."""
+    approval_ids: list[str]
+    """What a person must agree to, or answer."""
+    in_doubt_ids: list[str]
+    """Calls whose outcome nobody knows."""
+    wakes_at: Time | None
+    """When there is something to do again."""
+    notes: list[str]
+
+
+def run(result: RunResult, branch: str) -> Run:
+    """The result of a run."""
+    spent, total = (
+        Spent(input_tokens=s.input, output_tokens=s.output, cached_tokens=s.cached, cost=s.cost)
+        for s in (result.spent, result.total)
+    )
+    return shaped(
+        Run, result, branch=branch, spent=spent, total=total, approval_ids=[a.id for a in result.approvals],
+        in_doubt_ids=[d.effect for d in result.in_doubt], wakes_at=result.until,
+    )  # fmt: skip
+
+
+class Replay(Shape):
+    """What a replay of the record found."""
+
+    session: str
+    branch: str
+    identical: bool
+    turns: int
+    """Answers that were given again."""
+    differing_step: int | None
+    """The first recorded step that differs."""
+    difference: str
+
+
+def replay(found: Replayed) -> Replay:
+    """What the library found when it replayed a session."""
+    return shaped(Replay, found, differing_step=found.step, difference=found.what)
+
+
+class Started(Shape):
+    """Whether a run was started inside the server."""
+
+    session: str
+    branch: str
+    started: bool
+    """False when that branch is being run there already."""
+
+
+# -- messages and steering -------------------------------------------------------------------------------------------
+
+
+class Posted(Shape):
+    """What was put into a session's inbox."""
+
+    session: str
+    new: bool
+    """False when its key was there already."""
+
+
+class Submitted(Shape):
+    """A session that an agent is to work on."""
+
+    session: str
+    agent: str
+    new: bool
+    """False when it, or the message's key, was there already."""
+    queued: bool
+    """Whether a fleet has it on its board."""
+
+
+class Bulk(Shape):
+    """What was done to one or many sessions, or with dry_run would be."""
+
+    action: Literal["cancel", "pause", "unpause", "retry", "resolve"]
+    dry_run: bool
+    sessions: list[str]
+    changed: int
+    """How many were not so before."""
+    failed: list[Failure]
+    next: str | None
+    """What to pass as `after` for those that follow; null when there are no more."""
+
+
+# -- the fleet -------------------------------------------------------------------------------------------------------
+
+
+class Worker(Shape):
+    """A process that runs sessions."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    """Of the program it runs, as whoever started it says."""
+    agents: list[str]
+    """Those it serves."""
+    concurrency: int
+    """Sessions it can have at once."""
+    busy: int
+    """Sessions it has."""
+    started_at: Time | None
+    silent_seconds: float
+    """Since it was last heard of."""
+    draining: bool
+    """Whether it was told to finish and go."""
+    done: int
+    """Sessions it has put down so far."""
+    recovered: int
+    """Sessions it took over from dead workers."""
+
+
+def worker(w: protocols.WorkerRow) -> Worker:
+    """A row of the fleet's board."""
+    return shaped(Worker, w, started_at=w.started, silent_seconds=w.age / 1000, draining=w.wish == "drain")
+
+
+class Fleet(Shape):
+    """Workers, and how the sessions on their board stand."""
+
+    supported: bool
+    """False where the store cannot have a fleet: then all of this is empty."""
+    workers: list[Worker]
+    busy: int
+    concurrency: int
+    states: dict[str, int]
+    """How many sessions are queued, working, waiting, parked or paused."""
+    agents: dict[str, dict[str, int]]
+    """The same by agent."""
+    unserved_agents: list[str]
+    """Those with work that no worker serves."""
+    held_agents: list[str]
+    """Those whose sessions no worker takes."""
+
+
+def fleet(db: DatabaseHandle) -> Fleet:
+    """The fleet of a store at this moment. Blocks while it reads."""
+    supported = isinstance(db.kernel.store, Boarded)
+    found = status.fleet_of(db) if supported else status.Fleet([], {}, [], [])
+    states: Counter[str] = Counter()
+    for counted in found.agents.values():
+        states.update(counted)
+    workers = [worker(w) for w in found.workers]
+    return shaped(
+        Fleet, found, supported=supported, workers=workers, busy=sum(w.busy for w in workers), states=states,
+        concurrency=sum(w.concurrency for w in workers), unserved_agents=found.unserved, held_agents=found.held,
+    )  # fmt: skip
+
+
+class QueuedSession(Shape):
+    """A session on the fleet's board."""
+
+    session: str
+    agent: str
+    owner: str
+    priority: int
+    """Larger goes first."""
+    queued: bool
+    """Whether it has something to do now and waits for a worker."""
+    due_at: Time | None
+    """When it is looked at again by itself: a timer, or a retry."""
+    worker: str
+    """Who works on it; empty when nobody does."""
+    claimed_at: Time | None
+    """When that worker took it."""
+    tries: int
+    """How often it was taken since it last got any further."""
+    step: int
+    """How far it had come when it was last taken over from a dead worker."""
+    parked_reason: str
+    """Why no worker takes it any more; empty when they do."""
+    paused: bool
+    """Whether a person has stopped it."""
+
+
+def queued_session(w: protocols.Work) -> QueuedSession:
+    """A row of the fleet's board."""
+    return shaped(QueuedSession, w, due_at=w.due, claimed_at=w.since, parked_reason=w.parked)
+
+
+class Drained(Shape):
+    """Workers that were told to go."""
+
+    told: int
+    left: int
+    """Those that were still there after the wait."""
