@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["found_from_anywhere"]
 APPS = "tests.doctor.planted.variations"
-HERE = r"tests/cli/planted/variations\.py:\d+$"
+HERE = r"tests/doctor/planted/variations\.py:\d+$"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src" / "perdure"
+SOURCE = Path(__file__).parents[3] / "src" / "perdure"
 _POINT = re.compile(r'faults\.point\(f?"([^"]+)"\)')
 
 ELSEWHERE = re.compile(r"memory\.|copy\.|agent\.|\w+\.(epoch|restore)\.|\{what\}")

@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.campaigns.long_conversation.campaign``. Exits 1 unless the window was what it promises to be."""
+"""The long run: ``make janitor``. Exits 1 unless the window was what it promises to be."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from perdure.agent.context.compactor import Janitor
 from tests.campaigns.crash.kills import scratch_folder
 from tests.campaigns.long_conversation.long_talk import REFUSED, talk
-from tests.campaigns.reporting import conclude
+from tests.campaigns.reporting import REPORTS, conclude
 from tests.servers.llmock import start_llmock
 from tests.servers.process import stop
 
-REPORT = Path(__file__).parents[3] / "docs" / "reports" / "janitor.md"
+REPORT = REPORTS / "janitor.md"
 JANITORS = {"when the window is full": None, "every 25 turns": 25}
 
 

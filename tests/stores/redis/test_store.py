@@ -376,7 +376,7 @@ def test_a_server_that_does_not_say_is_promised_nothing_of(private: Any, opened:
 
 
 def test_the_documented_rights_are_enough(private: Any, opened: Any):
-    document = Path(__file__).resolve().parents[2] / "docs/howto/redis.md"
+    document = Path(__file__).resolve().parents[3] / "docs/howto/redis.md"
     (rights,) = re.findall(r"^ACL SETUSER perdure (.*)$", document.read_text("utf-8"), re.MULTILINE)
     url = private()
     with driver.Redis.from_url(url) as raw:

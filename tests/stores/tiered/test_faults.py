@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.servers.process import Running
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COLD = ["sqlite", "postgres"]
 SERVERS = ["valkey", *(["redis"] if debian_redis() else [])]
 
