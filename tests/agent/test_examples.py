@@ -43,7 +43,7 @@ class Example:
     def killed_after(self, point: str, *words: str) -> None:
         """Run it and have it killed at a named point of the loop."""
         program = (
-            "import os, signal, sys, runpy; from perdure import faults\n"
+            "import os, signal, sys, runpy; from perdure.system import faults\n"
             f"faults.hook = lambda p: os.kill(os.getpid(), signal.SIGKILL) if p == {point!r} else None\n"
             f"sys.argv = {['app.py', *words]!r}; sys.path.insert(0, {str(self.app.parent)!r})\n"
             f"runpy.run_path({str(self.app)!r}, run_name='__main__')"

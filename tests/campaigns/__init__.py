@@ -1,1 +1,1 @@
-"""Long runs: kills, lost power, lost answers, races, chaos. ``make help`` lists them; tests run a short form of each."""
+"""Long runs: kills, lost power, lost answers, races. ``make help`` lists them; tests run short forms of them."""

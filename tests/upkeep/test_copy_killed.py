@@ -24,7 +24,7 @@ DEATHS = 4
 # Counts the named points that a copy passes, from the first one of its own on, and dies at one of them.
 CHILD = """
 import os, signal, sys
-from perdure import faults
+from perdure.system import faults
 from perdure.cli.program import run
 
 at, passed, begun = int(sys.argv[1]), 0, False

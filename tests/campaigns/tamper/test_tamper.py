@@ -51,7 +51,7 @@ def outcomes_of(original: Original, names: list[str], folder: Path, count: int) 
 @pytest.mark.parametrize("store", [("sqlite", "msgpack"), ("file", "msgpack")], ids=lambda store: store[0])
 def test_the_suite_sees_it_when_digests_cover_nothing(store: tuple[str, str], folder: Path):
     names = ["commit forged", "rows swapped" if store[0] == "sqlite" else "fields swapped"]
-    with mock.patch("perdure.codec._digest", return_value=bytes(32)):
+    with mock.patch("perdure.record.codec._digest", return_value=bytes(32)):
         original = build(*store, folder / "original", seed=1)
         assert OTHER in outcomes_of(original, names, folder, 40)
 
@@ -64,7 +64,7 @@ def test_the_suite_sees_it_when_pointers_are_believed(folder: Path):
         return next(head for head in row.heads if head.branch == branch)  # pyright: ignore[reportAttributeAccessIssue]
 
     with (
-        mock.patch("perdure.hydrate.head_of", believed),
+        mock.patch("perdure.history.hydrate.head_of", believed),
         mock.patch("perdure.upkeep.verify.Inspection._pointers", return_value=None),
     ):
         assert OTHER in outcomes_of(original, ["pointer moved"], folder, 40)
@@ -73,7 +73,7 @@ def test_the_suite_sees_it_when_pointers_are_believed(folder: Path):
 def test_the_suite_sees_it_when_a_loss_is_not_compared_with_the_witness(folder: Path):
     original = build("file", "msgpack", folder / "original", seed=1)
     assert set(outcomes_of(original, ["old store"], folder, 5)) == {"lost"}
-    with mock.patch("perdure.verify._Verifier._lost", return_value=None):
+    with mock.patch("perdure.upkeep.verify._Verifier._lost", return_value=None):
         assert OTHER in outcomes_of(original, ["old store"], folder, 5)
 
 

@@ -76,7 +76,7 @@ def test_setting_the_wall_clock_neither_ends_nor_extends_a_lease(store: Store, c
 
 
 def test_a_lease_of_a_process_that_was_killed_is_free_at_once(store: Store):
-    script = "from perdure.holders import new_holder; print(new_holder())"
+    script = "from perdure.system.lease_holders import new_holder; print(new_holder())"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     dead = done.stdout.strip()
     store.acquire("s", dead, 3_600_000)
