@@ -83,7 +83,7 @@ def test_no_page_has_script_or_style_in_it_and_all_forbid_both(console: Asking) 
             r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=\s*[\"']|javascript:", _markup(text)
         ), path
         assert "<script>window" not in text, path
-        assert "1897" not in text, f"{path}: a template was run"
+        assert "zq" * 7 not in text, f"{path}: a template was run"
 
 
 def _markup(text: str) -> str:
