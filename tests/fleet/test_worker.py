@@ -52,9 +52,8 @@ def test_a_killed_worker_is_replaced_in_the_middle_of_a_step(kind: str, tmp_path
         until(lambda: [w.recovered for w in board(db).workers()] == [len(hit)], workers)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_evicted_worker_ends_its_step_and_leaves_nothing_behind(kind: str, tmp_path: Path):
-    url = url_of(kind, tmp_path)
+def test_an_evicted_worker_ends_its_step_and_leaves_nothing_behind(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
     with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.3", lease=30.0) as workers:
         (one,) = workers.start()
         submit(db, "s", "charge A", agent="desk")
@@ -104,9 +103,8 @@ def test_an_evicted_worker_goes_although_a_tool_never_ends(tmp_path: Path):
         assert [w.session for w in board(db).works(Filter(state="queued"))] == ["s"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_frozen_worker_that_wakes_up_late_cannot_write(kind: str, tmp_path: Path):
-    url = url_of(kind, tmp_path)
+def test_a_frozen_worker_that_wakes_up_late_cannot_write(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
     with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.5") as workers:
         (one,) = workers.start()
         submit(db, "s", "charge A", agent="desk")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 import perdure
 from perdure import Agent, ScriptedModel
 from tests.clock import FakeClock
@@ -28,9 +26,8 @@ def fill(db: perdure.Database, number: int) -> None:
             s.commit()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_sessions_are_listed_by_their_properties_and_page_by_page(tmp_path: Path, kind: str):
-    with asking(tmp_path, kind) as api:
+def test_sessions_are_listed_by_their_properties_and_page_by_page(tmp_path: Path):
+    with asking(tmp_path) as api:
         fill(api.db, 7)
         seen: list[str] = []
         after = None

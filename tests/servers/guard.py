@@ -23,8 +23,7 @@ def main(owner: int, command: list[str]) -> int:
         watched = os.pidfd_open(owner)
     except ProcessLookupError:
         return 1
-    # Not from here: the server may be another user's, who cannot enter wherever the project lies.
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     running = os.pidfd_open(child.pid)
     wake, woken = os.pipe()
     signal.signal(signal.SIGTERM, lambda *_: os.write(woken, b"x"))

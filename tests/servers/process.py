@@ -148,7 +148,9 @@ def unprivileged(command: Sequence[str]) -> list[str]:
     """The command as nobody when we are root (PostgreSQL refuses to run as root), else as it is."""
     if os.getuid() != 0:
         return list(command)
-    return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--", *command]
+    # Not from here: nobody may not be let into wherever the project lies.
+    there = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--", "env", "--chdir=/"]
+    return [*there, *command]
 
 
 def give_away(folder: str) -> None:
