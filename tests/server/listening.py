@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httpx
 
 from tests.server.asking import BEARER, TOKEN
+from tests.servers.process import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,13 +33,6 @@ def until(what: Callable[[], Any], about: Callable[[], object] = str) -> Any:
             return found
         time.sleep(0.02)
     raise AssertionError(f"it never came to that: {about()}")
-
-
-def free_port() -> int:
-    """A port that nobody has: a server that is started again must get the same."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Server:

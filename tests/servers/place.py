@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 from contextlib import contextmanager
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ def begin(*, in_memory: bool = False) -> None:
         return
     root = (memory() if in_memory else None) or _on_disk()
     _sweep(Path(root))
+    # What multiprocessing keeps for this process lives longer than the run: it is removed when the process ends.
+    get_temp_dir()
     folder = _new_folder(root)
     _alive.append(os.open(f"{folder}/alive", os.O_CREAT | os.O_RDWR))
     fcntl.flock(_alive[-1], fcntl.LOCK_EX)
