@@ -55,7 +55,7 @@ def _new_folder(root: str) -> str:
             os.mkdir(folder)
             os.chmod(folder, 0o755)
             return folder
-    raise RuntimeError(f"there are a thousand folders like {folder}")
+    raise RuntimeError(f"there are a thousand folders of runs in {root}")
 
 
 def where() -> tuple[int, Path]:
