@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 HOSTILE = '<script>alert("x")</script>\x1b]0;title\x07\x1b[31m\u2028\u202e' + "\x00\n"
 
 
-def fill(db: perdure.Database, number: int) -> None:
-    """Some sessions with a few checkpoints each."""
+def fill(db: perdure.Database, number: int, clock: FakeClock) -> None:
+    """Some sessions with a few checkpoints each, one after the other."""
     for i in range(number):
+        clock.advance(1)
         with db.session(f"s/{i:03}", owner=f"o{i % 2}") as s:
             s.vars["n"] = i
             s.commit("first")
@@ -27,8 +28,9 @@ def fill(db: perdure.Database, number: int) -> None:
 
 
 def test_sessions_are_listed_by_their_properties_and_page_by_page(tmp_path: Path):
-    with asking(tmp_path) as api:
-        fill(api.db, 7)
+    clock = FakeClock()
+    with asking(tmp_path, clock=clock) as api:
+        fill(api.db, 7, clock)
         seen: list[str] = []
         after = None
         while True:

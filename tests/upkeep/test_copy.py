@@ -49,7 +49,7 @@ def at(tmp_path: Path, clock: FakeClock) -> Iterator[Open]:
         db.close()
 
 
-@pytest.mark.parametrize(("kind", "other"), pairwise([*STORES, STORES[0], STORES[0]]))
+@pytest.mark.parametrize(("kind", "other"), list(pairwise([*STORES, STORES[0], STORES[0]])))
 def test_everything_arrives_with_the_same_digests_goes_on_there_and_comes_back(at: Open, kind: str, other: str):
     src, dst = at(kind, "one", keys=KEY), at(other, "two", keys=KEY)
     write_everything(src, "s")
