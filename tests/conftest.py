@@ -21,11 +21,11 @@ settings.load_profile("perdure")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say where servers are written down before test processes are started."""
+    """Make the folder of the run before test processes are started."""
     # A run in the background of a script is born deaf to interrupts, and so would be all that it starts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    shared.begin()
+    shared.begin(in_memory=True)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

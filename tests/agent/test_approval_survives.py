@@ -23,9 +23,9 @@ WISH = "Two weeks in Lisbon, please"
 class Journey:
     """The trip of ``examples/travel``: every step of it is a process of its own."""
 
-    def __init__(self, folder: Path, store: str) -> None:
+    def __init__(self, folder: Path) -> None:
         world = str(folder / "airline.db")
-        self._env = {**os.environ, "TRAVEL_STORE": url_of(store, folder, "trips"), "TRAVEL_WORLD": world}
+        self._env = {**os.environ, "TRAVEL_STORE": url_of("sqlite", folder, "trips"), "TRAVEL_WORLD": world}
         self._env.pop("HOLYSHEEP_API_KEY", None)
         sys.path.insert(0, str(APP.parent))
         try:
@@ -43,9 +43,9 @@ class Journey:
         return json.loads(done.stdout)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def journey(request: pytest.FixtureRequest, tmp_path: Path) -> Journey:
-    return Journey(tmp_path, request.param)
+@pytest.fixture
+def journey(tmp_path: Path) -> Journey:
+    return Journey(tmp_path)
 
 
 def test_one_process_asks_another_agrees_an_hour_later_a_third_finishes(journey: Journey) -> None:
@@ -84,16 +84,14 @@ def test_when_the_price_has_jumped_it_asks_again_and_the_old_agreement_is_worth_
     assert journey.airline.rooms("trip-42") == [("Lisbon", 14)]
 
 
-def test_cheaper_is_fine(tmp_path: Path) -> None:
-    journey = Journey(tmp_path, "sqlite")
+def test_cheaper_is_fine(journey: Journey) -> None:
     asked = journey.process("run", "0", WISH)["approvals"][0]
     journey.process("approve", "0", asked["id"])
     journey.airline.set_fare("TP-449", 1100)
     assert "booked for 1,100" in journey.process("run", str(HOUR))["text"]
 
 
-def test_a_request_that_nobody_answered_in_time_is_told_to_the_model(tmp_path: Path) -> None:
-    journey = Journey(tmp_path, "sqlite")
+def test_a_request_that_nobody_answered_in_time_is_told_to_the_model(journey: Journey) -> None:
     asked = journey.process("run", "0", WISH)["approvals"][0]
     later = str(4 * 24 * HOUR)
     assert "expired" in journey.process("approve", later, asked["id"])["error"]

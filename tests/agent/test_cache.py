@@ -17,7 +17,7 @@ from perdure.session import read_cache
 from perdure.session.read_cache import PREFIX, cache_id
 from tests.agent.working import by_turn, play
 from tests.clock import FakeClock
-from tests.store_urls import STORES, url_of
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def call(url: str, clock: FakeClock, session: str, owner: str, city: str = "Pari
         return s.call(search, city)
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_a_result_is_shared_by_the_sessions_of_one_owner_for_its_time(tmp_path: Path, kind: str):
     url, clock = url_of(kind, tmp_path), FakeClock()
     assert call(url, clock, "a", "ana") == ["Paris 1"]

@@ -25,24 +25,32 @@ if TYPE_CHECKING:
     from perdure.agent.models import Request
 
 WORDS = [f"word{i} " for i in range(40)]
+FEW = 5
 
 
 class Talker:
-    """A model that says its words one by one, and may be killed after some; each attempt begins otherwise."""
+    """A model that says its words one by one, and may be killed after some; each attempt begins otherwise.
+
+    After every few it waits until somebody has heard of them, who leaves a file in a folder each time that happens.
+    """
 
     name = "talker"
 
-    def __init__(self, attempt: str, die_after: int) -> None:
+    def __init__(self, attempt: str, die_after: int, heard: str) -> None:
         self._begin = attempt
         self._die_after = die_after
+        self._heard = heard
 
     async def answer(self, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Answer:
         """All words, at about a hundred each second."""
         said = [f"{self._begin} ", *WORDS]
+        before = len(os.listdir(self._heard))
         for n, word in enumerate(said):
+            if n and n % FEW == 0:
+                for _ in iter(lambda before=before: len(os.listdir(self._heard)) > before, True):
+                    await asyncio.sleep(0.01)
+                before = len(os.listdir(self._heard))
             if n == self._die_after:
-                # Long enough for what was said to be on its way.
-                await asyncio.sleep(0.3)
                 os.kill(os.getpid(), signal.SIGKILL)
             assert on_delta is not None
             on_delta(Delta(text=word))
@@ -63,7 +71,7 @@ def book(city: str, ctx: perdure.Context) -> str:
 
 def talk(job: dict[str, Any]) -> Agent:
     """An agent that talks."""
-    return Agent("talker", model=Talker(job["attempt"], job["die_after"]))
+    return Agent("talker", model=Talker(job["attempt"], job["die_after"], job["heard"]))
 
 
 def plan(job: dict[str, Any]) -> Agent:

@@ -1,1 +1,1 @@
-"""Tests of bench."""
+"""What ``perdure bench`` measures and how it says it."""

@@ -1,1 +1,1 @@
-"""Long runs that try to break a guarantee, each behind a make target, with a short sample in the ordinary tests."""
+"""Long runs: kills, lost power, lost answers, races. ``make help`` lists them; tests run short forms of them."""

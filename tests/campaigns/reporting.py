@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
+
+REPORTS = Path(__file__).resolve().parents[2] / "docs" / "reports"
 
 
 def conclude(report: Path | None, lines: list[str], fine: bool, began: float, seed: int | None = None) -> int:

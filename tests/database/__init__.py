@@ -1,1 +1,1 @@
-"""Tests of database."""
+"""Making sessions through the database handle: by whom, how often, and when answers are lost."""

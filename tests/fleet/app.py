@@ -15,6 +15,8 @@ from perdure.session.tools import Context
 
 LEDGER = os.environ.get("FLEET_LEDGER", "")
 PAUSE = float(os.environ.get("FLEET_PAUSE", "0.05"))
+GATE = os.environ.get("FLEET_GATE", "")
+"""A file until which tools take their time, so that a test can be sure of what goes on meanwhile."""
 
 
 def note(*words: object) -> None:
@@ -27,11 +29,18 @@ def note(*words: object) -> None:
         os.close(file)
 
 
+async def linger() -> None:
+    """Take a while, and as long as the gate is closed."""
+    for _ in iter(lambda: not GATE or os.path.exists(GATE), True):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(PAUSE)
+
+
 @tool(if_unsure="retry")
 async def charge(order: str, ctx: Context) -> str:
     """Charge an order; the key makes it safe to ask again."""
     note("charge", order, ctx.effect_id)
-    await asyncio.sleep(PAUSE)
+    await linger()
     return f"charged {order}"
 
 
@@ -80,7 +89,7 @@ def stay(seconds: float, ctx: Context) -> str:
 async def narrow(order: str, ctx: Context) -> str:
     """Something of which only two may be done at once."""
     note("enter", order, time.time_ns())
-    await asyncio.sleep(PAUSE)
+    await linger()
     note("leave", order, time.time_ns())
     return "done"
 

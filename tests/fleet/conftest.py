@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 
     from perdure.protocols import Board, Boarded, Store
 
-KINDS = ("sqlite", "postgres", "tiered")
-"""The stores that have a board."""
-OWN_CLOCK = ("sqlite", "postgres", "tiered")
-"""Those of them that go by the clock that they are given, not by a server's."""
+KINDS = ("sqlite", "postgres")
+"""The stores that have a board of their own."""
+ALL_KINDS = (*KINDS, "tiered")
+"""Those and the one that has its cold store's."""
 
 
 class Boards:
@@ -50,8 +49,6 @@ class Boards:
     def elapse(self, ms: int) -> None:
         """Let time pass by the store's own clock."""
         self.clock.advance(ms)
-        if self.kind not in OWN_CLOCK:
-            time.sleep(ms / 1000)
 
     def close(self) -> None:
         """Close all handles."""

@@ -20,7 +20,7 @@ SESSIONS = 300
 CLAIMER = """
 import json, sys
 import perdure
-from perdure.boards import Rest
+from perdure.protocols import Rest
 url, worker, posts = sys.argv[1], sys.argv[2], sys.argv[3] == "posts"
 with perdure.open(url, maintain=False) as db:
     board = db.kernel.store.board()

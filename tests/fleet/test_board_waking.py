@@ -10,6 +10,7 @@ from perdure.errors import InvalidInput
 from perdure.protocols import Filter, NewWork, Work
 from perdure.testing.sealed_rows import entry, write
 from tests.fleet.boarding import NOW, claim, put, rest, state_of, work_of
+from tests.fleet.conftest import ALL_KINDS
 
 if TYPE_CHECKING:
     from perdure.protocols import Board, Store
@@ -28,6 +29,7 @@ def idle(board: Board) -> str:
     return "s"
 
 
+@pytest.mark.parametrize("boards", ALL_KINDS, indirect=True)
 class TestAPost:
     def test_queues_a_session_that_waits(self, board: Board, boards: Boards, idle: str):
         assert boards.open().post([entry(session=idle)]) == [True]
@@ -299,6 +301,7 @@ class TestPause:
         assert claim(board, now=NOW + 10) == [idle]
 
 
+@pytest.mark.parametrize("boards", ALL_KINDS, indirect=True)
 class TestForget:
     def test_takes_sessions_from_the_board(self, board: Board, store: Store):
         put(board, "s1", "s2")

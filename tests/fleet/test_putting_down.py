@@ -111,11 +111,10 @@ def test_a_result_is_asked_for_by_whoever_has_the_conversation_by_now(tmp_path: 
     assert asked == ["sea"] * 3
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_conversation_that_was_handed_to_an_agent_of_other_workers_becomes_theirs(kind: str, tmp_path: Path):
+def test_a_conversation_that_was_handed_to_an_agent_of_other_workers_becomes_theirs(tmp_path: Path):
     painter = Agent("painter", model=ScriptedModel(lambda _: "here is the sea"))
     front = Agent("front", model=ScriptedModel(lambda _: calls(("hand_to_painter", {}))), tools=[handoff("painter")])
-    url = url_of(kind, tmp_path)
+    url = url_of("sqlite", tmp_path)
     with perdure.open(url) as db:
         submit(db, "s", "paint the sea", agent="front", owner="ana", priority=7)
         _work(url, [front], lambda _: work_of(board(db), "s").agent == "painter")
@@ -126,9 +125,8 @@ def test_a_conversation_that_was_handed_to_an_agent_of_other_workers_becomes_the
         assert db.look("s").agent == "painter"
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_session_of_a_schema_that_it_does_not_know_is_left_to_those_who_do(kind: str, tmp_path: Path):
-    url = url_of(kind, tmp_path)
+def test_a_session_of_a_schema_that_it_does_not_know_is_left_to_those_who_do(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
     with perdure.open(url, schema="2.0.0") as db:
         submit(db, "s", "hello", agent="desk")
         with db.session("s") as s:

@@ -11,10 +11,16 @@ import perdure
 from perdure.cli.session_at import open_matters
 from perdure.fleet.submit import submit
 from perdure.protocols import Filter
-from tests.fleet.harness import answered, board, fleet, is_idle, until, working
+from tests.fleet.harness import LIMIT, answered, board, fleet, is_idle, until, working
 from tests.store_urls import url_of
 
 KINDS = ("sqlite", "postgres")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """The file that tools wait for."""
+    return tmp_path / "gate"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -36,14 +42,14 @@ def test_a_worker_answers_what_is_submitted_and_what_is_posted_later(kind: str, 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_worker_is_replaced_in_the_middle_of_a_step(kind: str, tmp_path: Path):
     url = url_of(kind, tmp_path)
-    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.4") as workers:
-        (one,) = workers.start()
+    with perdure.open(url) as db, fleet(url, tmp_path) as workers:
+        (one,) = workers.start(1, FLEET_GATE=str(tmp_path / "never opened"))
         sessions = [f"s{i}" for i in range(5)]
         for i, session in enumerate(sessions):
             submit(db, session, f"charge A{i} B{i}", agent="desk")
-        until(lambda: len(workers.lines("charge")) >= 4, workers)
+        until(lambda: len(workers.lines("charge")) == 10, workers)
         hit = working(board(db), one.pid)
-        assert hit
+        assert sorted(hit) == sessions
         workers.kill(one)
         workers.start()
         until(lambda: is_idle(db, sessions), workers)
@@ -52,14 +58,15 @@ def test_a_killed_worker_is_replaced_in_the_middle_of_a_step(kind: str, tmp_path
         until(lambda: [w.recovered for w in board(db).workers()] == [len(hit)], workers)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_evicted_worker_ends_its_step_and_leaves_nothing_behind(kind: str, tmp_path: Path):
-    url = url_of(kind, tmp_path)
-    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.3", lease=30.0) as workers:
+def test_an_evicted_worker_ends_its_step_and_leaves_nothing_behind(tmp_path: Path, gate: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_GATE=str(gate), lease=30.0) as workers:
         (one,) = workers.start()
         submit(db, "s", "charge A", agent="desk")
         until(lambda: workers.lines("charge"), workers)
-        workers.kill(one, signal.SIGTERM)
+        one.terminate()
+        gate.touch()
+        one.wait(LIMIT)
         assert one.returncode == 0, workers.said()
         # The step under way was written down, the lease is free at once, and the session stands in the queue.
         row = db.look("s")
@@ -73,13 +80,15 @@ def test_an_evicted_worker_ends_its_step_and_leaves_nothing_behind(kind: str, tm
         assert len(workers.lines("charge")) == 1
 
 
-def test_an_evicted_worker_does_not_wait_for_the_whole_work_of_a_child(tmp_path: Path):
+def test_an_evicted_worker_does_not_wait_for_the_whole_work_of_a_child(tmp_path: Path, gate: Path):
     url = url_of("sqlite", tmp_path)
-    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.3", lease=30.0) as workers:
+    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_GATE=str(gate), lease=30.0) as workers:
         (one,) = workers.start()
         submit(db, "s", "delegate charge A", agent="boss")
         until(lambda: workers.lines("charge"), workers)
-        workers.kill(one, signal.SIGTERM)
+        one.terminate()
+        gate.touch()
+        one.wait(LIMIT)
         assert one.returncode == 0, workers.said()
         (child,) = (row for row in db.sessions() if row.id != "s")
         assert not any(m["role"] == "assistant" and m["content"] for m in db.read(child.id).plain()["messages"])
@@ -104,17 +113,17 @@ def test_an_evicted_worker_goes_although_a_tool_never_ends(tmp_path: Path):
         assert [w.session for w in board(db).works(Filter(state="queued"))] == ["s"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_frozen_worker_that_wakes_up_late_cannot_write(kind: str, tmp_path: Path):
-    url = url_of(kind, tmp_path)
-    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.5") as workers:
-        (one,) = workers.start()
+def test_a_frozen_worker_that_wakes_up_late_cannot_write(tmp_path: Path, gate: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path) as workers:
+        (one,) = workers.start(1, FLEET_GATE=str(gate))
         submit(db, "s", "charge A", agent="desk")
         until(lambda: workers.lines("charge"), workers)
         workers.kill(one, signal.SIGSTOP)
         workers.start()
         until(lambda: is_idle(db, ["s"]), workers)
         step = db.look("s").heads[0].step
+        gate.touch()
         workers.kill(one, signal.SIGCONT)
         db.post("s", "hello")
         until(lambda: "you said hello" in answered(db, "s"), workers)
@@ -128,7 +137,7 @@ def test_a_tool_that_blocks_the_whole_process_keeps_its_lease(tmp_path: Path):
     with perdure.open(url) as db, fleet(url, tmp_path) as workers:
         workers.start(2)
         until(lambda: len(board(db).workers()) == 2, workers)
-        submit(db, "s", "compute 5", agent="heavy")
+        submit(db, "s", "compute 3", agent="heavy")
         until(lambda: is_idle(db, ["s"]), workers)
         assert len(workers.lines("compute")) == 1, workers.lines()
         assert answered(db, "s") == ["done: computed"]
@@ -169,13 +178,15 @@ def test_a_model_that_is_down_is_asked_again_later_and_the_session_parked_in_the
         assert [w.recovered for w in board(db).workers()] == [0]
 
 
-def test_only_so_many_calls_of_a_narrow_tool_are_made_at_once_by_all_workers(tmp_path: Path):
+def test_only_so_many_calls_of_a_narrow_tool_are_made_at_once_by_all_workers(tmp_path: Path, gate: Path):
     url = url_of("sqlite", tmp_path)
-    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_PAUSE="0.1") as workers:
+    with perdure.open(url) as db, fleet(url, tmp_path, FLEET_GATE=str(gate)) as workers:
         sessions = [f"s{i}" for i in range(8)]
         for session in sessions:
             submit(db, session, f"narrow {session}", agent="desk")
         workers.start(2)
+        until(lambda: len(workers.lines("enter")) == 2, workers)
+        gate.touch()
         until(lambda: is_idle(db, sessions), workers)
         events = sorted(
             (int(w[2]), 1 if w[0] == "enter" else -1) for w in workers.lines() if w[0] in ("enter", "leave")
@@ -209,7 +220,7 @@ def test_a_timer_set_before_a_kill_fires_once(tmp_path: Path):
         (one,) = workers.start()
         submit(db, "s", "hello", agent="desk")
         until(lambda: is_idle(db, ["s"]), workers)
-        db.wake("s", delay=3.0, message="charge T", key="t")
+        db.wake("s", delay=1.0, message="charge T", key="t")
         workers.kill(one)
         workers.start(2)
         until(lambda: workers.lines("charge"), workers)

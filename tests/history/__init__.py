@@ -1,1 +1,1 @@
-"""Tests of history."""
+"""What an opening finds of the past: a new session, one to resume, one that expired or was deleted."""

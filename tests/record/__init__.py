@@ -1,1 +1,1 @@
-"""Tests of record."""
+"""How state becomes bytes: the codec, packs, and how much is written for how much that changed."""

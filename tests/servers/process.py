@@ -13,12 +13,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.servers import place
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 START_WITHIN = 60.0
 NOBODY = 65534
+PORTS = range(10_000, 22_000)
+"""Below those that the system gives to outgoing connections: one of these could take a port before its server does."""
 
 
 class Running(NamedTuple):
@@ -33,20 +37,28 @@ class Running(NamedTuple):
 
 
 def free_port(also: int = 0) -> int:
-    """A port that nobody listens on; with ``also`` the one that many above it is free as well."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            if not also:
+    """A port that nobody listens on, given to nobody else of the run; with ``also`` the one so far above it is, too."""
+    with place.alone("ports") as folder:
+        note = folder / "ports"
+        # Runs at the same time begin at different ones.
+        last = int(note.read_text()) if note.exists() else PORTS.start + os.getpid() * 61 % len(PORTS)
+        for step in range(1, len(PORTS)):
+            port = PORTS[(last - PORTS.start + step) % len(PORTS)]
+            if _is_free(port) and (not also or _is_free(port + also)):
+                note.write_text(str(port))
                 return port
-            if port + also > 65535:
-                continue
-            try:
-                other.bind(("127.0.0.1", port + also))
-            except OSError:
-                continue
-            return port
+    raise RuntimeError("no port is free")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # A server would not mind connections of the past either.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def scratch(kind: str) -> str:
@@ -148,7 +160,9 @@ def unprivileged(command: Sequence[str]) -> list[str]:
     """The command as nobody when we are root (PostgreSQL refuses to run as root), else as it is."""
     if os.getuid() != 0:
         return list(command)
-    return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--", *command]
+    # Not from here: nobody may not be let into wherever the project lies.
+    there = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--", "env", "--chdir=/"]
+    return [*there, *command]
 
 
 def give_away(folder: str) -> None:

@@ -1,1 +1,1 @@
-"""The session layer as its users meet it: state, calls, runs, branches, approvals, on every embedded store."""
+"""The session layer as its users meet it: state, calls, runs, branches, approvals."""

@@ -1,1 +1,1 @@
-"""Tests of state."""
+"""The state in memory: values, document, delta, declared types and migrations."""

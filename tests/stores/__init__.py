@@ -1,1 +1,1 @@
-"""Tests of stores."""
+"""Stores: the contract that all keep, and what each promises beyond it."""

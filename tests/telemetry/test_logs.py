@@ -167,7 +167,7 @@ def test_importing_the_library_configures_nothing():
     import subprocess
     import sys
 
-    code = "import logging, perdure, perdure.logs, perdure.agent.loop, perdure.telemetry.otel\n"
+    code = "import logging, perdure, perdure.telemetry.logs, perdure.agent.loop, perdure.telemetry.otel\n"
     code += "print([n for n, l in logging.Logger.manager.loggerDict.items()"
     code += " if n.startswith('perdure') and isinstance(l, logging.Logger) and l.handlers], logging.root.handlers)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,1 +1,1 @@
-"""Single modules, without a store or with the one in memory."""
+"""Upkeep: retention, pruning, collection of blobs, verification, copies and backups, on every embedded store."""

@@ -1,1 +1,1 @@
-"""The window, the compactor, rebuilt requests, replay and upgrades."""
+"""The window, the compactor and large results."""

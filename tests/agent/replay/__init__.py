@@ -1,1 +1,1 @@
-"""Tests of agent/replay."""
+"""Replay: a recorded run is lived through again, as it was or with other parts."""

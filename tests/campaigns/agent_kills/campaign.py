@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.campaigns.agent_kills.campaign``. Exits 1 unless every order was paid exactly once."""
+"""The long run: ``make effects``. Exits 1 unless every order was paid exactly once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tests.campaigns.agent_kills.killing import BOUNDARIES, STORES, kill_agents
 from tests.campaigns.agent_kills.scenes import SCENES
 from tests.campaigns.crash.kills import scratch_folder
-from tests.campaigns.reporting import conclude
+from tests.campaigns.reporting import REPORTS, conclude
 from tests.servers import shared
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.campaigns.agent_kills.judging import Verdict
     from tests.campaigns.agent_kills.killing import Campaign
 
-REPORT = Path(__file__).parents[3] / "docs" / "reports" / "effects.md"
+REPORT = REPORTS / "effects.md"
 MUST_BE_NONE: dict[str, Callable[[Verdict], int]] = {
     "orders charged twice": lambda v: len(v.twice),
     "orders lost": lambda v: len(v.lost),

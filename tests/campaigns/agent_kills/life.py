@@ -1,6 +1,7 @@
 """One life of the agent, in a process of its own: go on from wherever the last one died, until finished or killed.
 
-Run as ``python -m tests.campaigns.agent_kills.life``: a zygote like that of :mod:`tests.campaigns.crash.zygote`, a job per line.
+Run as ``python -m tests.campaigns.agent_kills.life``: a zygote like that of :mod:`tests.campaigns.crash.zygote`, a
+job per line.
 """
 
 # pyright: reportPrivateUsage=false

@@ -1,4 +1,4 @@
-"""The long runs: ``python -m tests.campaigns.crash.campaign kill | servers | powerloss``. Exits 1 when anything was lost."""
+"""The long runs: ``make crash``, ``make crash-servers``, ``make powerloss``. Exits 1 when anything was lost."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.campaigns.crash.kills import SERVERS, STORES, Tally, kill_at_points, kill_at_random, scratch_folder
 from tests.campaigns.crash.points import never_reached
-from tests.campaigns.reporting import write_last_run
+from tests.campaigns.reporting import REPORTS, write_last_run
 from tests.servers import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SERVERS_REPORT = Path(__file__).parents[2] / "docs" / "reports" / "crash-servers.md"
+SERVERS_REPORT = REPORTS / "crash-servers.md"
 
 
 class Progress:

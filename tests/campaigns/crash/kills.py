@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.campaigns.crash import plans
 from tests.campaigns.crash.journal import FileJournal
 from tests.campaigns.crash.zygote import OPENING, Zygote
+from tests.servers.place import memory
 from tests.store_urls import url_of
 
 if TYPE_CHECKING:
@@ -232,5 +232,4 @@ def kill_at_random(store: str, folder: str, seed: int, wanted: int, say: Callabl
 
 def scratch_folder() -> str:
     """A new folder for stores. A kill tests no disk (power loss does, elsewhere), so memory will do."""
-    memory = "/dev/shm"
-    return tempfile.mkdtemp(prefix="perdure-kills-", dir=memory if os.access(memory, os.W_OK) else None)
+    return tempfile.mkdtemp(prefix="perdure-kills-", dir=memory())

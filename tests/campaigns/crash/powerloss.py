@@ -26,6 +26,7 @@ from tests.campaigns.crash.oracle import Oracle, Problem
 from tests.campaigns.crash.platter import MODES, Platter, Trace, write_tree
 from tests.campaigns.crash.worker import Worker, small_thresholds
 from tests.clock import FakeClock
+from tests.servers.place import memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,8 +113,7 @@ class Machine:
 
     def __init__(self, store: str, seed: int) -> None:
         self.store = store
-        memory = "/dev/shm"
-        self.folder = tempfile.mkdtemp(prefix="perdure-power-", dir=memory if os.access(memory, os.W_OK) else None)
+        self.folder = tempfile.mkdtemp(prefix="perdure-power-", dir=memory())
         self.root = f"{self.folder}/disk"
         os.mkdir(self.root)
         self.clock = FakeClock()

@@ -124,12 +124,23 @@ def _collect(w: Worker, p: Plan, again: bool) -> None:
         w.db.collect(grace=0)
 
 
-@plan("torn", one_of("talk", 3))
+def _log_of(w: Worker, session: str) -> str:
+    return f"{w.store._store._handle.root.folder(session_name(session))}/log"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _one_with_a_log(w: Worker, rng: random.Random, n: int) -> Plan:
+    """A session that has been written, where there is one: nothing can be torn off another."""
+    names = [f"talk-{k}" for k in range(3)]
+    if isinstance(w.store._store, FileStore):
+        names = [name for name in names if os.path.exists(_log_of(w, name))] or names
+    return {"session": rng.choice(names)}
+
+
+@plan("torn", _one_with_a_log)
 def _torn(w: Worker, p: Plan, again: bool) -> None:
     """A write that the system has taken only a part of; the next one cuts it off. In files only."""
     if isinstance(w.store._store, FileStore):
-        folder = w.store._store._handle.root.folder(session_name(p["session"]))
-        with suppress(FileNotFoundError), open(f"{folder}/log", "r+b") as log:
+        with suppress(FileNotFoundError), open(_log_of(w, p["session"]), "r+b") as log:
             log.seek(0, os.SEEK_END)
             log.write(b"\x9ePd and no more")
     DOING["commit"](w, p, again)

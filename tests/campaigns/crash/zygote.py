@@ -1,7 +1,8 @@
 """Starts processes to be killed, cheaply: everything is imported once, then each job is a fork of its own.
 
 The process that is killed opens the store itself, after the fork; nothing of a store is ever opened here. Run
-as ``python -m tests.campaigns.crash.zygote``: a job per line on standard input, how it ended per line on standard output.
+as ``python -m tests.campaigns.crash.zygote``: a job per line on standard input, how it ended per line on standard
+output.
 """
 
 from __future__ import annotations

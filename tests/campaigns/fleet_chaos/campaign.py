@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.campaigns.fleet_chaos.campaign``. Exits 1 when anything was lost, doubled, stuck or damaged."""
+"""The long run: ``make chaos``. Exits 1 when anything was lost, doubled, stuck or damaged."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from tests.campaigns.fleet_chaos.run import Plan, run
 from tests.campaigns.fleet_chaos.stage import enter_namespace
-from tests.campaigns.reporting import conclude
+from tests.campaigns.reporting import REPORTS, conclude
 
 if TYPE_CHECKING:
     from tests.campaigns.fleet_chaos.run import Outcome
 
-REPORT = Path(__file__).parents[3] / "docs" / "reports" / "chaos.md"
+REPORT = REPORTS / "chaos.md"
 STORES = ("sqlite", "tiered")
 SHOWN = 10
 

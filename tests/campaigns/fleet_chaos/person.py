@@ -1,4 +1,7 @@
-"""The person who agrees to refunds after a while, until stdin ends: ``python -m tests.campaigns.fleet_chaos.person URL SEED``."""
+"""The person who agrees to refunds after a while, until stdin ends.
+
+``python -m tests.campaigns.fleet_chaos.person URL SEED``
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.campaigns.fleet_scale.campaign``. Exits 1 unless every interrupted session was resumed."""
+"""The long run: ``make scale``. Exits 1 unless every interrupted session was resumed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.campaigns.fleet_scale.run import Outcome, Plan, run
-from tests.campaigns.reporting import write_last_run
+from tests.campaigns.reporting import REPORTS, write_last_run
 from tests.servers import shared
 from tests.servers.postgres import postgres_url, start_postgres
 from tests.servers.process import stop
@@ -20,7 +20,7 @@ from tests.store_urls import url_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-REPORT = Path(__file__).parents[3] / "docs" / "reports" / "scale.md"
+REPORT = REPORTS / "scale.md"
 STORES = ("sqlite", "postgres")
 
 

@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.campaigns.fleet_throughput.campaign`` prints steps per second in a table."""
+"""The long run: ``make throughput`` prints steps per second in a table."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import NamedTuple
 import perdure
 from perdure.protocols import NewWork
 from tests.campaigns.fleet_throughput.app import CALLS
-from tests.campaigns.reporting import write_last_run
+from tests.campaigns.reporting import REPORTS, write_last_run
 from tests.fleet.harness import Fleet, board, until
 from tests.servers import shared
 from tests.store_urls import url_of
 
-REPORT = Path(__file__).parents[3] / "docs" / "reports" / "throughput.md"
+REPORT = REPORTS / "throughput.md"
 STORES = ("sqlite", "postgres")
 AT_ONCE = (1, 10, 100, 1000)
 WORKERS = (1, 2, 4)

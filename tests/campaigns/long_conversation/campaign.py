@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.campaigns.long_conversation.campaign``. Exits 1 unless the window was what it promises to be."""
+"""The long run: ``make janitor``. Exits 1 unless the window was what it promises to be."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from perdure.agent.context.compactor import Compactor
 from tests.campaigns.crash.kills import scratch_folder
 from tests.campaigns.long_conversation.long_talk import REFUSED, talk
-from tests.campaigns.reporting import conclude
+from tests.campaigns.reporting import REPORTS, conclude
 from tests.servers.llmock import start_llmock
 from tests.servers.process import stop
 
-REPORT = Path(__file__).parents[3] / "docs" / "reports" / "compactor.md"
-JANITORS = {"when the window is full": None, "every 25 turns": 25}
+REPORT = REPORTS / "compactor.md"
+COMPACTORS = {"when the window is full": None, "every 25 turns": 25}
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
     folder = Path(scratch_folder())
     server = start_llmock("--context-window", str(REFUSED))
     try:
-        for how, every in JANITORS.items():
+        for how, every in COMPACTORS.items():
             compactor = Compactor(every=every, max_tokens=200)
             talked = asyncio.run(talk(server, folder, args.steps, f"compactor {how}", compactor))
             lines += [*talked.lines(), ""]

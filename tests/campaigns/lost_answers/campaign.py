@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.campaigns.lost_answers.campaign``. Exits 1 when anything was lost, doubled or otherwise wrong."""
+"""The long run: ``make ambiguous``. Exits 1 when anything was lost, doubled or otherwise wrong."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 from tests.campaigns.lost_answers.suites import everything, places
-from tests.campaigns.reporting import write_last_run
+from tests.campaigns.reporting import REPORTS, write_last_run
 from tests.servers import shared
 
-REPORT = Path(__file__).parents[2] / "docs" / "reports" / "ambiguous.md"
+REPORT = REPORTS / "ambiguous.md"
 
 
 def main() -> int:

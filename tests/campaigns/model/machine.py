@@ -19,6 +19,7 @@ from tests.campaigns.model.courier import WAYS, Courier
 from tests.campaigns.model.documents import Edit, carry_out, edits, exact, values
 from tests.campaigns.model.reference import LEASE, TTL, Hand, Node, Reference
 from tests.clock import FakeClock
+from tests.servers.place import memory
 from tests.store_urls import url_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 BRANCHES = ("x", "y/../z", "ü")
 TAGS = ("t1", "t2")
-SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 names = st.integers(0, 20)
 
@@ -39,7 +39,7 @@ class Histories(Comparing):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = tempfile.mkdtemp(prefix="perdure-model-", dir=SHM)
+        self.folder = tempfile.mkdtemp(prefix="perdure-model-", dir=memory())
         self.clock = FakeClock()
         self.model = Reference()
         self.codec, self.keys = "msgpack", None

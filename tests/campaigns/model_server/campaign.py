@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.campaigns.model_server.campaign``. Exits 1 unless everything was as without a disturbance."""
+"""The long run: ``make client``. Exits 1 unless everything was as without a disturbance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.campaigns.model_server import killing, reading
 from tests.campaigns.model_server.breaking import cut_off, parallel_calls, sent_away
 from tests.campaigns.model_server.proxy import Proxy
 from tests.campaigns.model_server.scene import APIS
-from tests.campaigns.reporting import conclude
+from tests.campaigns.reporting import REPORTS, conclude
 from tests.servers import shared
 from tests.servers.llmock import start_llmock
 from tests.servers.process import stop
@@ -24,7 +24,7 @@ from tests.servers.process import stop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REPORT = Path(__file__).parents[3] / "docs" / "reports" / "client.md"
+REPORT = REPORTS / "client.md"
 LIFE = "tests.campaigns.model_server.life"
 STORES = ("sqlite", "postgres", "redis")
 PACE = ("--stream-chunk-delay-ms", "15")

@@ -1,4 +1,4 @@
-"""Lives of agents and of readers, each in a process of its own: a zygote like that of :mod:`tests.campaigns.crash.zygote`."""
+"""Lives of agents and of readers, each in a process of its own: a zygote like :mod:`tests.campaigns.crash.zygote`."""
 
 from __future__ import annotations
 

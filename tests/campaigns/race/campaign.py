@@ -1,4 +1,4 @@
-"""The long race: ``python -m tests.campaigns.race.campaign``. Exits 1 unless each version had exactly one winner."""
+"""The long race: ``make race``. Exits 1 unless each version had exactly one winner."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 from tests.campaigns.race.racing import FREELY, LOCKSTEP, race
-from tests.campaigns.reporting import write_last_run
+from tests.campaigns.reporting import REPORTS, write_last_run
 from tests.servers import shared
 from tests.store_urls import STORES, url_of
 
-REPORT = Path(__file__).parents[2] / "docs" / "reports" / "race.md"
+REPORT = REPORTS / "race.md"
 
 
 def main() -> int:

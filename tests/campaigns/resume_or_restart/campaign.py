@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.campaigns.resume_or_restart.campaign``. Exits 1 unless every session ended as without a crash."""
+"""The long run: ``make resume``. Exits 1 unless every session ended as without a crash."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.campaigns.reporting import conclude
+from tests.campaigns.reporting import REPORTS, conclude
 from tests.campaigns.resume_or_restart.measuring import measure
 from tests.servers import shared
 
-REPORT = Path(__file__).parents[3] / "docs" / "reports" / "resume.md"
+REPORT = REPORTS / "resume.md"
 STORES = ("sqlite", "postgres")
 
 

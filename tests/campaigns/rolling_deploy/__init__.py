@@ -1,1 +1,1 @@
-"""Tests of campaigns/rolling_deploy."""
+"""A fleet that is replaced by its next version under load, and tools that take long."""

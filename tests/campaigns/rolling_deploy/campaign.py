@@ -1,18 +1,17 @@
-"""The rolling deploy and the long tool in one run: ``python -m tests.campaigns.rolling_deploy.campaign``. Exits 1 unless both went well."""
+"""The rolling deploy and the long tool in one run: ``make fleet-proofs``. Exits 1 unless both went well."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from pathlib import Path
 
-from tests.campaigns.reporting import conclude
+from tests.campaigns.reporting import REPORTS, conclude
 from tests.campaigns.rolling_deploy import deploy
 from tests.campaigns.rolling_deploy import long_tools as holding
 from tests.servers import shared
 
-REPORT = Path(__file__).parents[2] / "docs" / "reports" / "fleet.md"
+REPORT = REPORTS / "fleet.md"
 
 
 def main() -> int:

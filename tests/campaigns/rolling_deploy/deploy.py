@@ -1,4 +1,4 @@
-"""A rolling deploy under load: ``python -m tests.campaigns.rolling_deploy.deploy``. Exits 1 unless every session came through it.
+"""A rolling deploy under load. Exits 1 unless every session came through it.
 
 Workers of version 1 are replaced one by one by version 2, which renames a tool, adds one, removes one and changes one,
 while sessions are at work and people have not decided yet about calls of all of them.

@@ -1,8 +1,8 @@
 """A tool that computes for 90 s under a lease of 1 s, and a timer whose worker is killed.
 
-``python -m tests.campaigns.rolling_deploy.long_tools``; exits 1 when somebody took over or the timer did not fire exactly once. The tool
-blocks its whole worker, once in Python and once in one call of C that lets no other thread run, while another worker
-stands by. This module is the program of those workers, too.
+Exits 1 when somebody took over or the timer did not fire exactly once. The tool blocks its whole worker, once in Python
+and once in one call of C that lets no other thread run, while another worker stands by. This
+module is the program of those workers, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The campaign: thousands of mutations of stored bytes, each on a fresh copy, each judged, counted by kind.
 
-``python -m tests.campaigns.tamper.campaign --count 10000 --seed 1 --jobs 2 [--json]``; ends with 1 when any outcome is "other".
+``make tamper``, or ``python -m tests.campaigns.tamper.campaign --count 10000 --seed 1 --jobs 2 [--json]``; ends with 1
+when any outcome is "other".
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from tests.campaigns.tamper.bytes_level import ANY_FILE, Target
 from tests.campaigns.tamper.frame_level import RECORDS
 from tests.campaigns.tamper.judging import CORRUPTED, LOST, ORIGINAL, OTHER, Verdict, judge
 from tests.campaigns.tamper.sql_level import ROWS
+from tests.servers.place import memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None
 STORES = (("sqlite", "msgpack"), ("sqlite", "json"), ("file", "msgpack"), ("file", "json"))
 LIVE_INDEX = "index under a reader"
 
@@ -105,7 +106,7 @@ def run(seed: int, count: int, folder: Path) -> Iterable[Outcome]:
 
 def run_job(seed: int, count: int) -> list[Outcome]:
     """One process's share."""
-    folder = Path(tempfile.mkdtemp(prefix="perdure-tamper-", dir=SHM))
+    folder = Path(tempfile.mkdtemp(prefix="perdure-tamper-", dir=memory()))
     try:
         found = list(run(seed, count, folder))
     finally:

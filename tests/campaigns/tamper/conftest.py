@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.campaigns.tamper.campaign import SHM
+from tests.servers.place import memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +18,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """An empty folder."""
-    made = Path(tempfile.mkdtemp(prefix="perdure-tamper-", dir=SHM))
+    made = Path(tempfile.mkdtemp(prefix="perdure-tamper-", dir=memory()))
     yield made
     shutil.rmtree(made, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.campaigns.two_messages.campaign``. Exits 1 unless every message was answered once."""
+"""The long run: ``make messages``. Exits 1 unless every message was answered once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.campaigns.reporting import conclude
+from tests.campaigns.reporting import REPORTS, conclude
 from tests.campaigns.two_messages.meeting import meet
 from tests.servers import shared
 from tests.store_urls import url_of
 
-REPORT = Path(__file__).parents[3] / "docs" / "reports" / "messages.md"
+REPORT = REPORTS / "messages.md"
 STORES = ("sqlite", "postgres")
 
 

@@ -23,7 +23,7 @@ PER_SESSION = 50
 PATIENCE = 120
 PRELOADED = [
     "tests.campaigns.two_messages.meeting",
-    "perdure.driver",
+    "perdure.aio",
     "perdure.stores.postgres.store",
     "perdure.stores.sqlite.store",
 ]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HOSTILE = (
     "<script>window.stolen = 1</script><img src=x onerror='window.stolen = 2'><b>bold</b> "
-    "\x1b]0;owned\x07\x1b[31mred\x1b[0m \u202egnp.exe \u200b\u2066 {{ 271 * 7 }} javascript:alert(1) ' \" `"
+    "\x1b]0;owned\x07\x1b[31mred\x1b[0m \u202egnp.exe \u200b\u2066 {{ 7 * 'zq' }} javascript:alert(1) ' \" `"
 )
 
 

@@ -1,1 +1,1 @@
-"""Tests of stores/postgres."""
+"""The PostgreSQL store beyond the contract: its connections, its schema, its faults, behind PgBouncer."""

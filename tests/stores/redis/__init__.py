@@ -1,1 +1,1 @@
-"""Tests of stores/redis."""
+"""The Redis store beyond the contract: its scripts, its settings, its faults, on Valkey and on Redis."""

@@ -171,7 +171,7 @@ def test_a_server_that_is_emptied_under_a_handle_is_noticed_by_its_next_use(site
 
 def test_a_commit_without_an_answer_is_unknown_by_its_id_and_lands_once_when_it_is_sent_again(site: Site):
     server = site.start()
-    store = site.open(retry_for=0.2, socket_timeout=0.2)
+    store = site.open(retry_for=1.0, socket_timeout=1.0)
     items = [commit("a"), commit("b")]
     write(store, "warm")
     freeze(server)

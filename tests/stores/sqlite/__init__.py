@@ -1,1 +1,1 @@
-"""Tests of stores/sqlite."""
+"""The SQLite store beyond the contract: its file, its locks, its faults."""
