@@ -1,4 +1,4 @@
-"""The long run: ``make janitor``. Exits 1 unless the window was what it promises to be."""
+"""The long run: ``make compactor``. Exits 1 unless the window was what it promises to be."""
 
 from __future__ import annotations
 
