@@ -51,8 +51,8 @@ GROUPS = {
     "Agents and runs": (new.new, new.chat, cli_run.run, cli_run.resume, approvals.cancel, replay.replay),
     "Fleet": (worker.worker, fleet.submit, fleet.workers, fleet.drain, fleet.pause, fleet.unpause, fleet.retry),
     "Store and upkeep": (
-        verify.verify, doctor.doctor, transfer.backup, transfer.restore, transfer.export, transfer.bring_in, transfer.copy,
-        upkeep.sweep, upkeep.prune, upkeep.migrate, query.query,
+        verify.verify, doctor.doctor, transfer.backup, transfer.restore, transfer.export, transfer.bring_in,
+        transfer.copy, upkeep.sweep, upkeep.prune, upkeep.migrate, query.query,
     ),
     "Server and programs": (server.serve, server.console, schema.schema),
     "Try it": (demo.demo, demo.bench),

@@ -152,8 +152,6 @@ if TYPE_CHECKING:
 
     from perdure.agent.agent import Agent
     from perdure.aio import AsyncDatabase
-
-    # MOVED
     from perdure.kernel import Kernel
     from perdure.protocols import Board, Work
 

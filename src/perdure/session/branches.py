@@ -205,8 +205,8 @@ class Branches:
     def _overtaken(self, row: SessionRow | None) -> Conflict:
         head = next((h for h in row.heads if h.branch == self._journal.branch), None) if row else None
         return Conflict(
-            f"session {self._journal.id!r}, branch {self._journal.branch!r}: another writer was first, and this handle is behind; "
-            "nothing was written; reload() and do it again",
+            f"session {self._journal.id!r}, branch {self._journal.branch!r}: another writer was first, and this handle "
+            "is behind; nothing was written; reload() and do it again",
             head,
         )
 
@@ -244,7 +244,8 @@ class Branches:
             point = loaded.point
         if any(h.branch == name for h in row.heads):
             what = "tag" if kind == Kind.TAG else "branch"
-            msg = f"session {self._journal.id!r} already has a {what} {name.removeprefix(TAG_PREFIX)!r}: choose another name"
+            named = f"a {what} {name.removeprefix(TAG_PREFIX)!r}"
+            msg = f"session {self._journal.id!r} already has {named}: choose another name"
             raise Conflict(msg, next(h for h in row.heads if h.branch == name))
         return (yield from self._append_line(name, row, point, asked, {}, None))
 
@@ -252,14 +253,15 @@ class Branches:
         self, branch: str, row: SessionRow, before: Point, asked: tuple[Any, ...], x: dict[str, Any],
         expect: bytes | None, left: Loaded | None = None,
     ) -> Flow[Checkpoint]:  # fmt: skip
-        yield Enter(self._journal.gate)
+        journal = self._journal
+        yield Enter(journal.gate)
         try:
-            yield from self._journal.settle()
-            body = codec.encode(_EMPTY, self._journal.kernel.form)
+            yield from journal.settle()
+            body = codec.encode(_EMPTY, journal.kernel.form)
             # The branch stands where that checkpoint did; of the session only a rewind of main says so.
             item, point = seal_commit(
-                self._journal.kernel.keys, self._journal.kernel.clock.wall(), self._journal.id, branch, before, asked[0], body, x, self._journal.settings,
-                before.envelope.status, self._journal.fence, line=row.lines, expect=expect,
+                journal.kernel.keys, journal.kernel.clock.wall(), journal.id, branch, before, asked[0], body, x,
+                journal.settings, before.envelope.status, journal.fence, line=row.lines, expect=expect,
             )  # fmt: skip
             self._beginning = Line(item, point, left)
             self._journal.pending = Pending(item, point, {}, asked, self._settle)

@@ -68,7 +68,7 @@ class CatchUp:
         upgrade: Callable[[Loaded], Loaded] | None,
     ) -> None:  # fmt: skip
         self._journal = journal
-        self._run = run
+        self._what = f"run {run!r} of session {journal.id!r}"
         self._record = record
         self._book = book
         self._upgrade = upgrade
@@ -110,8 +110,8 @@ class CatchUp:
             return
         if recorded["digest"] != digest:
             msg = (
-                f"run {self._run!r} of session {self._journal.id!r}: call {slot.rpartition(':')[2]} was {recorded['tool']} with "
-                f"other arguments than this call of {tool}. A resumed run must make the same calls in the same order"
+                f"{self._what}: call {slot.rpartition(':')[2]} was {recorded['tool']} with other "
+                f"arguments than this call of {tool}. A resumed run must make the same calls in the same order"
             )
             raise Diverged(msg)
         self._called.update(_ids(recorded))
@@ -143,8 +143,8 @@ class CatchUp:
         ]
         if missed:
             msg = (
-                f"run {self._run!r} of session {self._journal.id!r}: the recorded run had done {len(missed)} more commits or "
-                f"calls (the next at step {missed[0].step}). A resumed run must make the same calls in the same order"
+                f"{self._what}: the recorded run had done {len(missed)} more commits or calls "
+                f"(the next at step {missed[0].step}). A resumed run must make the same calls in the same order"
             )
             raise Diverged(msg)
         for entry in self._record[self._at :]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    # MOVED
 
 STATE, BOOK = "s", "k"
 """Where a document keeps the user's state, and where the kernel keeps its own books."""

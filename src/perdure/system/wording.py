@@ -1,6 +1,7 @@
 """Times, sizes, counts, values and hostile texts in words, for whatever people read: terminals, pages, explanations.
 
-There is one wording of each, and one form of moments in all JSON. What differs between a terminal and a page is how a character is made visible.
+There is one wording of each, and one form of moments in all JSON.
+What differs between a terminal and a page is how a character is made visible.
 """
 
 from __future__ import annotations

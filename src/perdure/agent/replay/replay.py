@@ -348,8 +348,8 @@ def _recorded_agent(setup: dict[str, Any], tape: _Tape, turn: Turn | None) -> Ag
             instructions=kept["instructions"],
         )  # fmt: skip
     agent = _RecordedAgent(
-        setup["agent"], model=tape, instructions=setup["instructions"], version=setup["version"], params=setup["params"],
-        window=Window(window.pop("max_tokens"), **window), compactor=compactor,
+        setup["agent"], model=tape, instructions=setup["instructions"], version=setup["version"],
+        params=setup["params"], window=Window(window.pop("max_tokens"), **window), compactor=compactor,
         nudge=(turn.nudge if turn is not None else None) or "",
     )  # fmt: skip
     agent.turn = turn
