@@ -24,6 +24,8 @@ GROUPS = {
     "Parts of messages": ["text", "image", "audio", "file"],
     "Keys and migrations": ["Keys", "Migrations", "migration"],
 }
+INSIDE = ("in_schema", "shut", "warn_uncommitted")
+"""What handles have for other parts of the library."""
 _FLOW = re.compile(r"^(?:Flow|Generator)\[(.*)\]$")
 
 
@@ -63,7 +65,7 @@ def _entry(name: str, value: Any) -> str:
     for owner in reversed(value.__mro__[:-1]):
         if owner.__module__.startswith("perdure"):
             members += [m for m in vars(owner) if not m.startswith("_") and m not in members]
-    for member in sorted(m for m in members if m not in ("kernel", "bridge")):
+    for member in sorted(m for m in members if m not in INSIDE and not m.endswith("_flow")):
         found = inspect.getattr_static(value, member)
         if isinstance(found, property):
             lines.append(f"- **`{member}`**: {_first(found)}")

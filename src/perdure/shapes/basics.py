@@ -34,7 +34,7 @@ class Shape(Documented, kw_only=True, forbid_unknown_fields=True):
     """What is told: these fields and no others; only those that are marked may be missing."""
 
 
-def shaped(kind: type[S], thing: Any, **fields: Any) -> S:
+def shaped(kind: type[S], thing: Any, /, **fields: Any) -> S:
     """A thing of the library in its shape: these fields, and the others as it has them under the same names.
 
     Times, which it has in ms, are written as JSON has them; those of them that are 0 or None are null.

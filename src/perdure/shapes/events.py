@@ -77,10 +77,12 @@ class Event(Shape):
 def run_event(e: RunEvent, longest: int | None = None) -> Event:
     """An event of a run; the answer of a commit is left out when it is longer than this."""
     # A piece of an answer names the step it will be, not the last one there is.
-    fields: dict[str, Any] = {"session": e.session, "branch": MAIN, "step": e.step, **e.data, "event": e.kind}
+    fields: dict[str, Any] = {"session": e.session, "branch": MAIN, "step": e.step, "position": e.position, **e.data}
+    fields["event"] = e.kind
     if longest is not None and len(fields.get("text") or "") > longest:
         fields |= {"text": None, "size": len(fields["text"])}
-    return shaped(Event, e, **{name: value for name, value in fields.items() if name in Event.__struct_fields__})
+    # Only what is listed: the kind of an event is not that of a commit.
+    return shaped(Event, None, **{name: value for name, value in fields.items() if name in Event.__struct_fields__})
 
 
 class Rescan(Shape):
