@@ -147,7 +147,7 @@ def test_they_are_no_sessions_to_whoever_lists_sessions(tmp_path: Path, capsys: 
     def listed(*options: str) -> tuple[list[str], str | None]:
         assert run(["ls", "--store", url, "--json", *options]) == 0
         told = json.loads(capsys.readouterr().out)
-        return [row["id"] for row in told["sessions"]], told["next"]
+        return [row["id"] for row in told["items"]], told["next"]
 
     everyone = [f"s{n}" for n in range(6)]
     assert listed() == (everyone, None)

@@ -91,7 +91,7 @@ around: Callable[[ChatModel, Request, Callable[[Delta], None] | None], Awaitable
 
 
 async def ask(model: ChatModel, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Answer:
-    """Ask a model once; this is how agents and their janitors do it."""
+    """Ask a model once; this is how agents and their compactors do it."""
     if around is not None:
         return await around(model, request, on_delta)
     return await model.answer(request, on_delta)
