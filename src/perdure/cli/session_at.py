@@ -8,6 +8,7 @@ from perdure.errors import NotFound
 from perdure.history.checkpoint import Reading
 from perdure.history.hydrate import load, load_head, locate, look
 from perdure.model import MAIN
+from perdure.state.document import plain
 
 if TYPE_CHECKING:
     from perdure.database import Database
@@ -78,6 +79,4 @@ def known_matters(reading: Reading) -> set[str]:
 
 
 def _book(reading: Reading) -> dict[str, Any]:
-    from perdure.state.document import plain
-
     return plain(reading.book)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.which_database import BlobsAt, Store, open_existing, open_existing_async
+from perdure.cli.options import BlobsAt, Store
+from perdure.cli.output import STOPPED, Out, print_line
+from perdure.cli.terminal_text import cut
+from perdure.cli.which_database import open_existing, open_existing_async
+from perdure.errors import InvalidInput
+from perdure.history.reader import NOW
+from perdure.model import MAIN
+from perdure.shapes.events import changes, run_event
+from perdure.system.wording import when
 
 if TYPE_CHECKING:
     from perdure.agent.run_events import Event
@@ -17,14 +25,11 @@ if TYPE_CHECKING:
     from perdure.database import Database
     from perdure.model import Change
 
-STOPPED = 130
 _STYLES = {"in_doubt": "bold red", "failed": "red", "waiting_approval": "yellow"}
 
 
 def tail(
-    session: Annotated[
-        str | None, typer.Argument(metavar="[SESSION]", help="Only this one, word by word.", show_default=False)
-    ] = None,
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Only this one, word by word.")] = None,
     store: Store = None,
     blobs: BlobsAt = None,
     after: Annotated[
@@ -45,9 +50,6 @@ def tail(
 
     Of one session the agent's words are shown while it says them; that ends when its run has ended.
     """
-    from perdure.errors import InvalidInput
-    from perdure.history.reader import NOW
-
     if session is not None and (since is not None or everything):
         raise InvalidInput("--since and --all go without SESSION; with one say --after STEP")
     if session is None and after is not None:
@@ -67,9 +69,6 @@ def tail(
 
 
 def _changes(db: Database, after: str | None, *, once: bool, as_json: bool) -> None:
-    from perdure.cli.output import print_line
-    from perdure.shapes.events import changes
-
     for page in db.watch_pages(after):
         for change, told in zip(page.items, changes(page), strict=True):
             if as_json:
@@ -83,11 +82,7 @@ def _changes(db: Database, after: str | None, *, once: bool, as_json: bool) -> N
 
 
 def _print_change(change: Change) -> None:
-    from perdure.cli.output import Out
-    from perdure.cli.terminal_text import cut
-    from perdure.system.wording import when
-
-    where = cut(change.session, 80) + (f" on {cut(change.branch, 60)}" if change.branch != "main" else "")
+    where = cut(change.session, 80) + (f" on {cut(change.branch, 60)}" if change.branch != MAIN else "")
     words = f"{when(change.at)}  {where}@{change.step}  {cut(change.kind, 20)}  {cut(change.status, 20)}"
     Out().line(words, _STYLES.get(change.status, ""))
 
@@ -97,8 +92,6 @@ async def _session(
 ) -> None:
     from perdure.agent.session_stream import SessionReader, follow
     from perdure.cli.chat import Screen
-    from perdure.cli.output import print_line
-    from perdure.shapes.events import run_event
 
     screen = None if as_json else Screen()
 
@@ -123,8 +116,6 @@ async def _session(
 
 
 def _show(screen: Screen, event: Event) -> None:
-    from perdure.cli.terminal_text import cut
-
     if event.kind == "step":
         data = event.data
         about = " ".join(cut(str(data[k]), 80) for k in ("tool", "error", "note") if data.get(k))
