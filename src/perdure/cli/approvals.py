@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -16,6 +15,7 @@ from perdure.cli.options import AsJson, BlobsAt, By, DryRun, Reason, Session, St
 from perdure.cli.output import Out, print_json, tell
 from perdure.cli.session_at import known_matters, open_matters, open_place
 from perdure.cli.session_selection import Failure, Selected, Selection, act, each, pick, sure
+from perdure.cli.state_edits import parse_json
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput
@@ -56,7 +56,7 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Agree to a call that waits for it, once, exactly as it was asked."""
-    args: Any = None if edit is None else _json(edit, "--edit")
+    args: Any = None if edit is None else parse_json(edit, "--edit")
     if args is not None and not isinstance(args, dict):
         raise InvalidInput("--edit takes the call's arguments as an object, such as '{\"amount\": 60}'")
     with _deciding(session, approval, store, blobs, branch, as_json, "approved") as (db, id):
@@ -181,13 +181,6 @@ def _elsewhere(db: Database, opened: Opened, branch: str) -> list[tuple[str, int
         if number:
             found.append((name, number))
     return found
-
-
-def _json(text: str, what: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as e:
-        raise InvalidInput(f"{what} is not JSON: {e}") from None
 
 
 def user_name() -> str:

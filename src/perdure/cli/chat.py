@@ -12,6 +12,8 @@ from perdure.agent.models import text_of
 from perdure.cli.output import STOPPED, Out
 from perdure.cli.terminal_text import cut, safe
 from perdure.errors import NotFound, PerdureError
+from perdure.fleet.in_doubt import settle
+from perdure.model import MAIN
 from perdure.session.inbox import open_entry
 from perdure.system.wording import as_json, json_or_text
 
@@ -161,26 +163,23 @@ class Chat:
         return self._left()
 
     def _resolve(self, db: AsyncDatabase, doubt: Doubt, by: str) -> bool:
-        screen = self._screen
+        screen, result = self._screen, None
         screen.line(doubt.question, "yellow")
         while True:
             match screen.ask("? done (it happened), retry (it did not), abort (it did not, give up) or later: "):
                 case "d" | "done":
-                    settled: dict[str, Any] = {"done": json_or_text(screen.ask("? its result, JSON or text: ") or "")}
+                    verdict = "done"
+                    result = json_or_text(screen.ask("? its result, JSON or text: ") or "")
                 case "r" | "retry":
-                    settled = {"retry": True}
+                    verdict = "retry"
                 case "a" | "abort":
-                    settled = {"abort": True}
+                    verdict = "abort"
                 case "l" | "later" | None:
                     return self._left()
                 case _:
                     continue
-            self._wait(self._resolved(db, doubt.effect, by, settled))
+            self._wait(settle(db, self._session, doubt.effect, MAIN, by=by, verdict=verdict, result=result))
             return True
-
-    async def _resolved(self, db: AsyncDatabase, effect: str, by: str, settled: dict[str, Any]) -> None:
-        async with db.session(self._session) as s:
-            await s.resolve(effect, by=by, **settled)
 
     def _left(self) -> bool:
         self._screen.line("It stays open: the same command asks again.", "dim")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from perdure.cli import agents, approvals, demo, doctor, fleet, history, server, sessions, tail, transfer, upkeep
+from perdure.cli import agents, approvals, demo, doctor, fleet, history, server, sessions, transfer, upkeep
 from perdure.cli.terminal_text import safe
 from perdure.errors import Conflict, InvalidInput, LeaseError, MergeConflict, Misuse, PerdureError, StoreError
 
@@ -19,7 +19,7 @@ FINE, NEGATIVE, USAGE, STORE, TAKEN = 0, 1, 2, 3, 4
 """Exit codes; ``docs/reference/cli.md`` says what each means."""
 DEBUG = "PERDURE_DEBUG"
 GROUPS = {
-    "Sessions": (sessions.ls, sessions.show, sessions.why, sessions.stats, tail.tail),
+    "Sessions": (sessions.ls, sessions.show, sessions.why, sessions.stats, sessions.tail),
     "Past and branches": (history.log, history.diff, history.fork, history.rewind, history.merge, history.tag),
     "People (approvals, calls in doubt, messages)": (
         approvals.approve, approvals.reject, approvals.answer, approvals.resolve, approvals.post, approvals.outcome,

@@ -20,8 +20,6 @@ from perdure.shapes.machine import Serving
 from perdure.system.urls import only_existing
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from perdure.agent.agent import Agent
 
 PORT = 8377
@@ -57,7 +55,7 @@ def serve(
     as_json: AsJsonLine = False,
 ) -> None:
     """Serve the HTTP API and the console over a database. APP lets it run agents by itself."""
-    _serve(app, store, blobs, host, port, token, no_token, allow_host, browser=False, as_json=as_json)
+    console(app, store, blobs, host, port, token, no_token, allow_host, no_browser=True, as_json=as_json)
 
 
 def console(
@@ -73,13 +71,6 @@ def console(
     as_json: AsJsonLine = False,
 ) -> None:
     """Look at sessions in the browser: the same as serve, and the browser is opened."""
-    _serve(app, store, blobs, host, port, token, no_token, allow_host, browser=not no_browser, as_json=as_json)
-
-
-def _serve(
-    app: str | None, store: str | None, blobs: str | None, host: str, port: int, token: str | None, no_token: bool,
-    allow_host: list[str] | None, *, browser: bool, as_json: bool,
-) -> None:  # fmt: skip
     from perdure.server.auth import is_loopback
 
     if no_token and token:
@@ -92,7 +83,9 @@ def _serve(
     said = None if no_token else token or secrets.token_urlsafe(24)
     url = find_url(store)
     hosts = [*(allow_host or ()), *([] if _is_wildcard(host) else [host])]
-    asyncio.run(_run(url, blobs, agents, host, port, said, hosts, made=not token, browser=browser, as_json=as_json))
+    asyncio.run(
+        _run(url, blobs, agents, host, port, said, hosts, made=not token, browser=not no_browser, as_json=as_json)
+    )
 
 
 async def _run(
@@ -128,7 +121,7 @@ async def _run(
         why = _Why()
         logging.getLogger("uvicorn.error").addFilter(why)
         # It is raised again once the server has ended: the database is still to be closed, and all went well.
-        before = signal.signal(signal.SIGTERM, _ended)
+        before = signal.signal(signal.SIGTERM, lambda number, frame: None)
         try:
             await server.serve()
         except SystemExit:
@@ -156,10 +149,6 @@ class _Why(logging.Filter):
 def _not_there(host: str, port: int, why: _Why) -> InvalidInput:
     said = f" ({why.said})" if why.said else ""
     return InvalidInput(f"{host} port {port} cannot be listened on{said}: name another one with --host or --port")
-
-
-def _ended(number: int, frame: FrameType | None) -> None:
-    """A server that was told to end, and has, ends well."""
 
 
 def _tell(server: Any, host: str, token: str | None, store: str, *, made: bool, browser: bool, as_json: bool) -> None:

@@ -75,11 +75,16 @@ def copy(
 def _target_url(given: str, dry_run: bool) -> str:
     if given.startswith("memory://"):
         raise InvalidInput("memory:// lives inside one process: nobody could look at what is copied there")
+    # A trial must not leave a database behind: an empty one is as good to compare with.
+    return _find_or(given, "memory://" if dry_run else given)
+
+
+def _find_or(given: str | None, otherwise: str) -> str:
+    """The URL of the database that is there, or of the one to be made."""
     try:
         return find_url(given)
     except NoDatabase:
-        # A trial must not leave a database behind: an empty one is as good to compare with.
-        return "memory://" if dry_run else given
+        return otherwise
 
 
 NewFile = Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; a new file.")]
@@ -143,11 +148,7 @@ def bring_in(
     The file is checked as a whole before anything is written. A session that is there already is a conflict, unless it
     is exactly the one in the file. Other sessions, their leases and cursors stay as they are.
     """
-    try:
-        where = find_url(store)
-    except NoDatabase:
-        where = store or DEFAULT
-    _from_file(file, where, blobs, as_json, whole=False)
+    _from_file(file, _find_or(store, store or DEFAULT), blobs, as_json, whole=False)
 
 
 def _from_file(file: str, where: str, blobs: str | None, as_json: bool, *, whole: bool) -> None:
