@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from typer.main import get_command
 
 import perdure
-from perdure.cli import program, run, tail
+from perdure.cli import output, program
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -25,9 +25,9 @@ def test_the_documented_exit_codes_are_the_real_ones(command: Command, trip: Pat
     table = REFERENCE.partition("| exit code | meaning |")[2].partition("\n\n")[0]
     documented = {int(code): words for code, words in re.findall(r"^\| (\d+) \| (.*) \|$", table, re.MULTILINE)}
     assert list(documented) == [
-        program.FINE, program.NEGATIVE, program.USAGE, program.STORE, program.TAKEN, run.STOPPED,
+        program.FINE, program.NEGATIVE, program.USAGE, program.STORE, program.TAKEN, output.STOPPED,
     ]  # fmt: skip
-    assert tail.STOPPED == run.STOPPED == 130
+    assert output.STOPPED == 130
     assert command("ls").code == 0
     assert command("show", "nobody").code == 1
     assert command("ls", "--limit", "0").code == 2

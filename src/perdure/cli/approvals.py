@@ -1,32 +1,45 @@
-"""``perdure approve``, ``reject``, ``answer`` and ``cancel``: what people decide about a session."""
+"""``perdure approve``, ``reject``, ``answer``, ``resolve``, ``cancel``, ``post``, ``outcome`` and ``wake``: what people
+say to sessions about approvals, calls in doubt and anything else."""
 
 from __future__ import annotations
 
-import json
+import asyncio
+import contextlib
 import shlex
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from perdure.cli.session_selection import DryRun, Failure, Selected, Selection, act, each, pick
-from perdure.cli.which_database import AsJson, BlobsAt, Store, open_existing
+from perdure.cli.options import AsJson, BlobsAt, By, DryRun, Reason, Session, Store, Yes
+from perdure.cli.output import Out, print_json, tell
+from perdure.cli.session_at import known_matters, open_matters, open_place
+from perdure.cli.session_selection import Failure, Selected, Selection, act, each, pick, sure
+from perdure.cli.state_edits import parse_json
+from perdure.cli.terminal_text import brief, cut
+from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput
+from perdure.fleet.in_doubt import settle, settle_all
+from perdure.model import MAIN
+from perdure.shapes.approvals import Decided, waiting
+from perdure.shapes.approvals import effect as effect_shape
+from perdure.shapes.work import Posted
+from perdure.system.wording import ago, json_or_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+
+    from perdure.aio import AsyncDatabase
     from perdure.cli.session_at import Opened
     from perdure.database import Database
 
-MAIN = "main"
 
-Session = Annotated[str, typer.Argument(metavar="SESSION")]
 Approval = Annotated[
     str | None, typer.Argument(metavar="[APPROVAL]", help="Which one; without it those that wait are listed.")
 ]
-By = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Who decides; your user name if not said.", show_default=False)
-]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.", show_default=False)]
 Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch that is looked at.")]
+DECISIONS = {"done": "done", "failed": "given up"}
+"""What is said of a call that was settled, by its status; any other may be made again."""
 
 
 def approve(
@@ -37,22 +50,17 @@ def approve(
     by: By = None,
     reason: Reason = "",
     edit: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help="Agree to other arguments: the whole object.", show_default=False),
+        str | None, typer.Option(metavar="JSON", help="Agree to other arguments: the whole object.")
     ] = None,
     branch: Branch = MAIN,
     as_json: AsJson = False,
 ) -> None:
     """Agree to a call that waits for it, once, exactly as it was asked."""
-    args: Any = None if edit is None else _json(edit, "--edit")
+    args: Any = None if edit is None else parse_json(edit, "--edit")
     if args is not None and not isinstance(args, dict):
         raise InvalidInput("--edit takes the call's arguments as an object, such as '{\"amount\": 60}'")
-    with open_existing(store, blobs) as db:
-        if approval is None:
-            list_open(db, session, branch, as_json)
-            return
-        db.approve(session, approval, by=by or user_name(), reason=reason, args=cast("dict[str, Any] | None", args))
-    _tell(as_json, session, approval, "approved")
+    with _deciding(session, approval, store, blobs, branch, as_json, "approved") as (db, id):
+        db.approve(session, id, by=by or user_name(), reason=reason, args=cast("dict[str, Any] | None", args))
 
 
 def reject(
@@ -66,12 +74,8 @@ def reject(
     as_json: AsJson = False,
 ) -> None:
     """Refuse a call that waits for agreement, or the answer to a question."""
-    with open_existing(store, blobs) as db:
-        if approval is None:
-            list_open(db, session, branch, as_json)
-            return
-        db.reject(session, approval, by=by or user_name(), reason=reason)
-    _tell(as_json, session, approval, "rejected")
+    with _deciding(session, approval, store, blobs, branch, as_json, "rejected") as (db, id):
+        db.reject(session, id, by=by or user_name(), reason=reason)
 
 
 def answer(
@@ -86,14 +90,25 @@ def answer(
     as_json: AsJson = False,
 ) -> None:
     """Answer a question that a tool has put."""
+    with _deciding(session, approval, store, blobs, branch, as_json, "answered") as (db, id):
+        if value is None:
+            raise InvalidInput("an answer is missing: perdure answer SESSION APPROVAL VALUE")
+        db.answer(session, id, json_or_text(value), by=by or user_name(), reason=reason)
+
+
+@contextlib.contextmanager
+def _deciding(
+    session: str, approval: str | None, store: str | None, blobs: str | None, branch: str, as_json: bool,
+    decision: Literal["approved", "rejected", "answered"],
+) -> Generator[tuple[Database, str]]:  # fmt: skip
+    """A database to decide on one request in, which is told afterwards; where none is named, those that wait are."""
     with open_existing(store, blobs) as db:
         if approval is None:
             list_open(db, session, branch, as_json)
-            return
-        if value is None:
-            raise InvalidInput("an answer is missing: perdure answer SESSION APPROVAL VALUE")
-        db.answer(session, approval, json_or_text(value), by=by or user_name(), reason=reason)
-    _tell(as_json, session, approval, "answered")
+            raise typer.Exit
+        yield db, approval
+    shape = Decided(session=session, id=approval, decision=decision)
+    tell(as_json, shape, f"{cut(approval, 200)}: {decision}")
 
 
 def cancel(
@@ -111,7 +126,6 @@ def cancel(
     """Stop agents: they end as soon as they notice, and go on only with a new message."""
     with open_existing(store, blobs) as db:
         who = by or user_name()
-
         failed: list[Failure] = []
 
         def stop(batch: list[Selected]) -> int:
@@ -123,12 +137,6 @@ def cancel(
 
 def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
     """What waits for somebody in a session, with what to type."""
-    from perdure.cli.output import Out, print_json
-    from perdure.cli.session_at import open_matters, open_place
-    from perdure.cli.terminal_text import brief, cut
-    from perdure.shapes.approvals import waiting
-    from perdure.system.wording import ago
-
     opened = open_place(db, session, branch)
     if as_json:
         print_json(waiting(opened.reading, opened.row.id, branch))
@@ -161,8 +169,6 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
 
 def _elsewhere(db: Database, opened: Opened, branch: str) -> list[tuple[str, int]]:
     """How much waits on other branches than the one that is looked at, each request once."""
-    from perdure.cli.session_at import known_matters, open_matters, open_place
-
     # A branch has the requests of the line it parted from: what is known here already is not its own.
     seen, found = known_matters(opened.reading), list[tuple[str, int]]()
     for name in opened.row.branches:
@@ -177,32 +183,6 @@ def _elsewhere(db: Database, opened: Opened, branch: str) -> list[tuple[str, int
     return found
 
 
-def _tell(as_json: bool, session: str, approval: str, decision: Literal["approved", "rejected", "answered"]) -> None:
-    from perdure.cli.output import Out, print_json
-    from perdure.cli.terminal_text import cut
-    from perdure.shapes.approvals import Decided
-
-    if as_json:
-        print_json(Decided(session=session, id=approval, decision=decision))
-    else:
-        Out().line(f"{cut(approval or session, 200)}: {decision}")
-
-
-def _json(text: str, what: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as e:
-        raise InvalidInput(f"{what} is not JSON: {e}") from None
-
-
-def json_or_text(text: str) -> Any:
-    """A value as it is typed: JSON, and anything else is text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def user_name() -> str:
     """Who types this."""
     import getpass
@@ -211,3 +191,158 @@ def user_name() -> str:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
         raise InvalidInput("a decision records who took it: pass --by") from None
+
+
+def resolve(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Which; or say it by options.")] = None,
+    effect: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[EFFECT]", help="Which call; without it those in doubt are listed, or all settled as is said."
+        ),
+    ] = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    done: Annotated[str | None, typer.Option(metavar="JSON", help="It happened, and this was its result.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="It did not happen: it may be made again.")] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="It did not happen, and is given up.")] = False,
+    by: By = None,
+    branch: Branch = MAIN,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="All in doubt of this agent.")] = None,
+    owner: Annotated[str | None, typer.Option(metavar="NAME", help="All in doubt of this owner.")] = None,
+    status: Annotated[
+        str | None, typer.Option(metavar="STATUS", help="All with this status; in_doubt, if only others are said.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what became of a call that was started and whose outcome nobody knows; or of all of them in many sessions."""
+    verdicts = [name for name, said in (("done", done is not None), ("retry", retry), ("abort", abort)) if said]
+    if session is not None and effect is None and not (verdicts or dry_run):
+        with open_existing(store, blobs) as db:
+            list_open(db, session, branch, as_json)
+        return
+    if len(verdicts) > 1 or not (verdicts or dry_run):
+        raise InvalidInput("say what became of it: exactly one of --done JSON, --retry and --abort")
+    said: dict[str, Any] = {"by": by or user_name(), "verdict": verdicts[0] if verdicts else "retry"}
+    if done is not None:
+        said["result"] = json_or_text(done)
+
+    if session is not None and effect is not None:
+        if dry_run or agent or owner or status:
+            raise InvalidInput("one call is named: --dry-run and the options for many sessions do not go with it")
+        with _awaited(store, blobs) as (db, wait):
+            record = wait(settle(db, session, effect, branch, **said))
+        words = f"{record['id']}: {DECISIONS.get(record['status'], 'to be made again')}"
+        tell(as_json, effect_shape(record, session, branch), words)
+        return
+    if session is None and not (agent or owner or status):
+        raise InvalidInput("say which sessions: name one, or use --agent, --owner or --status in_doubt for all of them")
+    if session is not None and (agent or owner or status):
+        raise InvalidInput("a session is named: --agent, --owner and --status are for many")
+    with open_existing(store, blobs) as db:
+        picked = pick(db, Selection([session] if session is not None else None, agent, owner, status or "in_doubt"))
+    failed: list[Failure] = []
+
+    def settle_batch(batch: list[Selected]) -> int:
+        with _awaited(store, blobs) as (db, wait):
+            return each(batch, lambda one: wait(settle_all(db, one.session, **said)), failed)
+
+    if dry_run or not picked or sure(yes, f"settle all calls in doubt of {len(picked)} sessions as {said['verdict']}"):
+        act(picked, "resolve", settle_batch, dry_run=dry_run, as_json=as_json, failed=failed)
+
+
+@contextlib.contextmanager
+def _awaited(
+    store: str | None, blobs: str | None
+) -> Generator[tuple[AsyncDatabase, Callable[[Coroutine[Any, Any, Any]], Any]]]:
+    """An asynchronous database, and what waits for what is done in it."""
+    with asyncio.Runner() as runner:
+        db = open_existing_async(store, blobs)
+        try:
+            yield db, runner.run
+        finally:
+            runner.run(db.close())
+
+
+def post(
+    session: Session,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="What is said to it.")],
+    store: Store = None,
+    blobs: BlobsAt = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Makes it safe to repeat: it is put there once.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say something to a session that is there; its agent answers when it next runs."""
+    if not message:
+        raise InvalidInput("the message is empty: say something")
+    with open_existing(store, blobs) as db:
+        db.look(session)
+        new = db.post(session, message, key=key)
+    _tell_posted(as_json, session, new, "posted" if new else "was there already")
+
+
+def outcome(
+    session: Session,
+    effect: Annotated[str, typer.Argument(metavar="EFFECT", help="The id of the call.")],
+    result: Annotated[str | None, typer.Argument(metavar="[RESULT]", help="JSON; anything else is text.")] = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    failed: Annotated[str | None, typer.Option(metavar="WHY", help="It certainly did not happen, and why.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Report the outcome of a call that was to come later, or whose worker lost its lease."""
+    if (result is None) == (failed is None):
+        raise InvalidInput("say what became of it: its RESULT, or --failed WHY")
+    with open_existing(store, blobs) as db:
+        db.look(session)
+        new = db.post_outcome(session, effect, None if result is None else json_or_text(result), failed=failed)
+    _tell_posted(as_json, session, new, "reported" if new else "was reported already")
+
+
+def wake(
+    session: Session,
+    message: Annotated[str | None, typer.Argument(metavar="[MESSAGE]", help="What it is told then.")] = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="Such as 2030-11-30T09:00:00+01:00.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="TIME", help="From now: 90s, 45m, 2h or 7d.")] = None,
+    cron: Annotated[str | None, typer.Option(metavar="CRON", help="Again and again: '0 9 * * 1-5'.")] = None,
+    zone: Annotated[str, typer.Option(metavar="ZONE", help="Whose clocks --cron means: Europe/Berlin.")] = "UTC",
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Its name: put there once, and can be cancelled by it.")
+    ] = None,
+    cancel: Annotated[str | None, typer.Option(metavar="KEY", help="Take back the one of this name instead.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a session told something later, or again and again."""
+    ways: dict[str, Any] = {"delay": delay, "cron": cron}
+    if cancel is not None and (at or delay or cron or message or key):
+        raise InvalidInput("--cancel takes one back: it goes with nothing else")
+    with open_existing(store, blobs) as db:
+        db.look(session)
+        if cancel is not None:
+            db.cancel_wake(session, cancel)
+            _tell_posted(as_json, session, True, "taken back")
+            return
+        new = db.wake(session, _moment(at), zone=zone, message=message, key=key, **ways)
+    _tell_posted(as_json, session, new, "will be woken" if new else "was there already")
+
+
+def _moment(at: str | None) -> datetime | None:
+    if at is None:
+        return None
+    try:
+        found = datetime.fromisoformat(at)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise InvalidInput(f"--at {at[:60]!r} is no time with a time zone: write 2030-11-30T09:00:00+01:00")
+    return found
+
+
+def _tell_posted(as_json: bool, session: str, new: bool, words: str) -> None:
+    tell(as_json, Posted(session=session, new=new), f"{cut(session, 200)}: {words}")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from perdure.agent import run_result as ended
 from perdure.agent.models import text_of
-from perdure.cli.output import Out
+from perdure.cli.output import STOPPED, Out
 from perdure.cli.terminal_text import cut, safe
 from perdure.errors import NotFound, PerdureError
+from perdure.fleet.in_doubt import settle
+from perdure.model import MAIN
 from perdure.session.inbox import open_entry
+from perdure.system.wording import as_json, json_or_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from perdure.session.approvals import Approval
 
 HELP = "/quit ends this, /help says this; everything else is said to the agent."
-STOPPED = 130
-"""The exit code of a program that was interrupted, as shells have it."""
 SHOWN = 6
 """Messages of an earlier conversation that are shown again."""
 WIDE = 300
@@ -85,7 +85,7 @@ class Chat:
         for entry in await asyncio.to_thread(db.kernel.store.inbox, self._session, 100):
             if entry.kind == "message":
                 said = open_entry(db.kernel, entry).body
-                text = said if isinstance(said, str) else json.dumps(said, default=str)
+                text = said if isinstance(said, str) else as_json(said)
                 screen.line(f"> {cut(text, WIDE)}   (not answered yet)", "dim")
 
     def _settle(self, db: AsyncDatabase, message: str | None) -> None:
@@ -127,9 +127,9 @@ class Chat:
         screen = self._screen
         if approval.question:
             return self._answer(db, approval, by)
-        facts = f" ({_shown(approval.facts)})" if approval.facts is not None else ""
+        facts = f" ({_brief(approval.facts)})" if approval.facts is not None else ""
         why = f", because {approval.because}" if approval.because else ""
-        screen.line(f"May I? {approval.tool} {_shown(approval.args)}{facts}{why}", "yellow")
+        screen.line(f"May I? {approval.tool} {_brief(approval.args)}{facts}{why}", "yellow")
         while True:
             match screen.ask("? yes, no, edit or later: "):
                 case "y" | "yes":
@@ -140,7 +140,7 @@ class Chat:
                     self._wait(db.reject(self._session, approval.id, by=by, reason=reason))
                     return True
                 case "e" | "edit":
-                    args = _json_or_text(screen.ask(f"? the arguments as JSON, now {_shown(approval.args)}: ") or "")
+                    args = json_or_text(screen.ask(f"? the arguments as JSON, now {_brief(approval.args)}: ") or "")
                     if _is_object(args):
                         self._wait(db.approve(self._session, approval.id, by=by, args=args))
                         return True
@@ -155,7 +155,7 @@ class Chat:
 
         while value := self._screen.ask(f"? {cut(approval.question, WIDE)} "):
             # Where text is wanted, what was typed is text, even if it looks like a number.
-            given = value if approval.schema and not misfit(value, approval.schema) else _json_or_text(value)
+            given = value if approval.schema and not misfit(value, approval.schema) else json_or_text(value)
             if not (wrong := misfit(given, approval.schema)):
                 self._wait(db.answer(self._session, approval.id, given, by=by))
                 return True
@@ -163,26 +163,23 @@ class Chat:
         return self._left()
 
     def _resolve(self, db: AsyncDatabase, doubt: Doubt, by: str) -> bool:
-        screen = self._screen
+        screen, result = self._screen, None
         screen.line(doubt.question, "yellow")
         while True:
             match screen.ask("? done (it happened), retry (it did not), abort (it did not, give up) or later: "):
                 case "d" | "done":
-                    settled: dict[str, Any] = {"done": _json_or_text(screen.ask("? its result, JSON or text: ") or "")}
+                    verdict = "done"
+                    result = json_or_text(screen.ask("? its result, JSON or text: ") or "")
                 case "r" | "retry":
-                    settled = {"retry": True}
+                    verdict = "retry"
                 case "a" | "abort":
-                    settled = {"abort": True}
+                    verdict = "abort"
                 case "l" | "later" | None:
                     return self._left()
                 case _:
                     continue
-            self._wait(self._resolved(db, doubt.effect, by, settled))
+            self._wait(settle(db, self._session, doubt.effect, MAIN, by=by, verdict=verdict, result=result))
             return True
-
-    async def _resolved(self, db: AsyncDatabase, effect: str, by: str, settled: dict[str, Any]) -> None:
-        async with db.session(self._session) as s:
-            await s.resolve(effect, by=by, **settled)
 
     def _left(self) -> bool:
         self._screen.line("It stays open: the same command asks again.", "dim")
@@ -194,19 +191,12 @@ async def _close(agent: Agent, db: AsyncDatabase) -> None:
     await db.close()
 
 
+def _brief(value: Any) -> str:
+    return cut(as_json(value), WIDE)
+
+
 def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
-
-
-def _shown(value: Any) -> str:
-    return cut(json.dumps(value, ensure_ascii=False, default=str), WIDE)
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 class Screen:

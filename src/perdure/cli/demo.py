@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.which_database import AsJson
+from perdure.cli.options import AsJson
+from perdure.cli.output import print_json
+from perdure.shapes.machine import Demo
 
 
 def demo(
@@ -15,7 +17,6 @@ def demo(
         typer.Option(
             metavar="URL",
             help="Play it there: sqlite:///night.db, postgresql://... Default: an SQLite file, removed afterwards.",
-            show_default=False,
         ),
     ] = None,
     sessions: Annotated[int, typer.Option(metavar="N", min=1, max=9999, help="Conversations.")] = 847,
@@ -33,9 +34,6 @@ def demo(
 
     report = play(Wish(store, sessions, kills, seed, workers, factor), live=not no_live)
     if as_json:
-        from perdure.cli.output import print_json
-        from perdure.shapes.machine import Demo
-
         print_json(Demo(**report))
     else:
         from rich.console import Console

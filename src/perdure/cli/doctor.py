@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.which_database import AsJson, BlobsAt, NoDatabase, Store, find_url
+from perdure.cli.options import AsJson, BlobsAt, Store
+from perdure.cli.output import Out, print_json
+from perdure.cli.terminal_text import cut
+from perdure.cli.which_database import NoDatabase, find_url
 from perdure.doctor.findings import FAIL, NOTE, OK, Finding
 from perdure.errors import InvalidInput, PerdureError
+from perdure.shapes.basics import shaped
+from perdure.shapes.machine import Check, Doctor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +28,6 @@ def doctor(
             metavar="[APP]",
             help="Check your own program: app.py with an agent or a script in it, app:agent, or app:work, a function "
             "of a database.",
-            show_default=False,
         ),
     ] = None,
     say: Annotated[
@@ -46,11 +50,6 @@ def doctor(
     scratch folders on scratch databases, kills it after saves, inside calls and inside answers, starts it again, and
     looks at what it saves and when. Its tools really run.
     """
-    from perdure.cli.output import Out, print_json
-    from perdure.cli.terminal_text import cut
-    from perdure.shapes.basics import shaped
-    from perdure.shapes.machine import Check, Doctor
-
     if app is None and (say or really):
         raise InvalidInput("--say and --really go with APP")
     if app is not None:

@@ -1,19 +1,36 @@
-"""``perdure submit``, ``workers``, ``drain``, ``pause``, ``unpause`` and ``retry``: steering a fleet."""
+"""``perdure worker``, ``submit``, ``workers``, ``drain``, ``pause``, ``unpause`` and ``retry``: a fleet, steered."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+import os
+import signal
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from perdure.cli.session_selection import DryRun, Selected, Selection, act, pick
-from perdure.cli.which_database import AsJson, BlobsAt, Store, open_existing
-from perdure.errors import InvalidInput
+from perdure.agent.app_loader import load_agents
+from perdure.cli.options import AsJson, BlobsAt, DryRun, Made, Message, MessageKey, Owner, Session, Sessions, Store
+from perdure.cli.output import Out, print_json, tell
+from perdure.cli.session_selection import Selection, act, pick
+from perdure.cli.terminal_text import cut
+from perdure.cli.which_database import open_existing
+from perdure.errors import InvalidInput, NotFound, PerdureError
+from perdure.fleet.board import board_of
+from perdure.fleet.status import change, drain_workers, fleet_of
+from perdure.fleet.submit import submit as submit_to
+from perdure.shapes.work import Drained, Submitted, fleet
+from perdure.system.wording import ago
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from perdure.agent.agent import Agent
+    from perdure.fleet.worker import Settings, Worker
     from perdure.protocols import WorkerRow
 
-Sessions = Annotated[list[str] | None, typer.Argument(metavar="[SESSION]...", help="Which; or say it by options.")]
 OfAgent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Sessions of this agent.")]
 OfOwner = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Sessions of this owner.")]
 OfStatus = Annotated[str | None, typer.Option("--status", metavar="STATUS", help="Sessions with this status.")]
@@ -24,35 +41,25 @@ OfState = Annotated[
 
 
 def submit(
-    session: Annotated[str, typer.Argument(metavar="SESSION")],
-    message: Annotated[str, typer.Argument(metavar="[MESSAGE]", help="What is said to the agent.")] = "",
+    session: Session,
+    message: Message = "",
     agent: Annotated[str, typer.Option(metavar="NAME", help="The agent that has it.")] = "",
     store: Store = None,
     blobs: BlobsAt = None,
-    owner: Annotated[str, typer.Option(metavar="NAME", help="Whose session it is.", show_default=False)] = "",
-    key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Makes it safe to repeat: the message is put there once.")
-    ] = None,
+    owner: Owner = "",
+    key: MessageKey = None,
     priority: Annotated[int, typer.Option(metavar="N", min=-1000, max=1000, help="Larger goes first.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Give a fleet something to do: a session that names its agent, and a message in its inbox."""
-    from perdure.cli.output import Out, print_json
-    from perdure.fleet.submit import submit as submit_to
-    from perdure.shapes.work import Submitted
-
     with open_existing(store, blobs) as db:
         named = agent or _agent_of(db, session)
         new = submit_to(db, session, message or None, agent=named, owner=owner, key=key, priority=priority)
-    if as_json:
-        print_json(Submitted(session=session, agent=named, new=new, queued=True))
-    else:
-        Out().line(f"{session}: {'submitted' if new else 'was there already'}")
+    shape = Submitted(session=session, agent=named, new=new, queued=True)
+    tell(as_json, shape, f"{session}: {'submitted' if new else 'was there already'}")
 
 
 def _agent_of(db: Any, session: str) -> str:
-    from perdure.errors import NotFound
-
     try:
         named = db.look(session).agent
     except NotFound:
@@ -64,12 +71,6 @@ def _agent_of(db: Any, session: str) -> str:
 
 def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
     """List the workers of a fleet, what is queued, and which agents nobody serves."""
-    from perdure.cli.output import Out, print_json
-    from perdure.cli.terminal_text import cut
-    from perdure.fleet.status import fleet_of
-    from perdure.shapes.work import fleet
-    from perdure.system.wording import ago
-
     with open_existing(store, blobs) as db:
         if as_json:
             print_json(fleet(db))
@@ -92,9 +93,6 @@ def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False)
 
 
 def _line(w: WorkerRow, now: int) -> list[str]:
-    from perdure.cli.terminal_text import cut
-    from perdure.system.wording import ago
-
     agents = cut(", ".join(w.agents), 40)
     up = ago(w.started, now).removesuffix(" ago") if w.started else "-"
     heard = f"{w.age / 1000:.1f} s ago"
@@ -117,83 +115,139 @@ def drain(
     as_json: AsJson = False,
 ) -> None:
     """Tell workers to finish their steps and go; what they had is taken up by others."""
-    from perdure.cli.output import Out, print_json
-    from perdure.fleet.status import drain_workers
-    from perdure.shapes.work import Drained
-
     with open_existing(store, blobs) as db:
         told, left = drain_workers(db, worker, wait=wait, here=here)
-    if as_json:
-        print_json(Drained(told=told, left=left))
-    else:
-        Out().line(f"{told} told to go" + (f", {left} still there" if wait else ""))
+    tell(as_json, Drained(told=told, left=left), f"{told} told to go" + (f", {left} still there" if wait else ""))
     if wait and left:
         raise typer.Exit(1)
 
 
-def pause(
-    sessions: Sessions = None,
-    agent: OfAgent = None,
-    owner: OfOwner = None,
-    status: OfStatus = None,
-    state: OfState = None,
-    dry_run: DryRun = False,
-    store: Store = None,
+def _steering(do: Literal["pause", "unpause", "retry"], about: str) -> Callable[..., None]:
+    """The command that does this to sessions on the board; the three differ in nothing else."""
+
+    def command(
+        sessions: Sessions = None,
+        agent: OfAgent = None,
+        owner: OfOwner = None,
+        status: OfStatus = None,
+        state: OfState = None,
+        dry_run: DryRun = False,
+        store: Store = None,
+        blobs: BlobsAt = None,
+        as_json: AsJson = False,
+    ) -> None:
+        if do == "retry" and not (sessions or status or state):
+            status = "failed"
+        chosen = Selection(sessions, agent, owner, status, state)
+        with open_existing(store, blobs) as db:
+            act(pick(db, chosen), do, lambda batch: change(db, batch, do), dry_run=dry_run, as_json=as_json)
+            if do != "retry" and not dry_run and chosen.agent is not None and chosen.only_agent:
+                board_of(db).hold(chosen.agent, do == "pause")
+
+    command.__name__ = do
+    command.__doc__ = about
+    return command
+
+
+pause = _steering(
+    "pause", "Let no worker take some sessions any more; a step under way ends. With --agent alone: new ones neither."
+)
+unpause = _steering("unpause", "Let workers take paused sessions again.")
+retry = _steering("retry", "Have workers try sessions again that have failed or were parked.")
+
+
+def worker(
+    app: Annotated[str, typer.Argument(metavar="APP", help="A module or file with agents in it: app, app.py:desk.")],
+    store: Made = None,
     blobs: BlobsAt = None,
-    as_json: AsJson = False,
+    concurrency: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Sessions at once.")] = 20,
+    lease: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.2, help="How long others wait when this worker falls silent.")
+    ] = 10.0,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="How long steps may take to end once it is told to go.")
+    ] = 25.0,
+    per_owner: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Sessions of one owner at once, in the whole fleet.")
+    ] = None,
+    tries: Annotated[
+        int, typer.Option(metavar="N", min=1, help="As often may a session fail at one place before it is parked.")
+    ] = 10,
+    version: Annotated[
+        str, typer.Option(metavar="NAME", help="Names what this worker runs; made from its agents if not said.")
+    ] = "",
+    schema: Annotated[
+        str, typer.Option(metavar="VERSION", help="The version of the state that APP writes, as for migrate.")
+    ] = "1.0.0",
+    metrics_port: Annotated[
+        int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics on this port.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to serve them.")] = "127.0.0.1",
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object a line.")] = False,
+    direct: Annotated[
+        str | None,
+        typer.Option(
+            "--direct-store",
+            envvar="PERDURE_DIRECT_STORE",
+            metavar="URL",
+            help="PostgreSQL without a pooler in between, for notifications.",
+        ),
+    ] = None,
 ) -> None:
-    """Let no worker take some sessions any more; a step under way ends. With --agent alone: new ones neither."""
-    _board(Selection(sessions, agent, owner, status, state), "pause", dry_run, store, blobs, as_json)
+    """Run the sessions of all agents in APP. Start as many as you like; stop them with SIGTERM, or any other way."""
+    from perdure.fleet.worker import Settings
+    from perdure.telemetry.logs import configure
+
+    configure(as_json=log_json)
+    with _told(log_json):
+        agents = load_agents(app)
+        if metrics_port is not None:
+            from perdure.telemetry.prometheus import serve
+
+            serve(metrics_port, metrics_host)
+        settings = Settings(concurrency, grace, per_owner, tries, version)
+        asyncio.run(_work(agents, store, blobs, lease, settings, schema, direct))
 
 
-def unpause(
-    sessions: Sessions = None,
-    agent: OfAgent = None,
-    owner: OfOwner = None,
-    status: OfStatus = None,
-    state: OfState = None,
-    dry_run: DryRun = False,
-    store: Store = None,
-    blobs: BlobsAt = None,
-    as_json: AsJson = False,
-) -> None:
-    """Let workers take paused sessions again."""
-    _board(Selection(sessions, agent, owner, status, state), "unpause", dry_run, store, blobs, as_json)
+@contextlib.contextmanager
+def _told(as_json: bool) -> Generator[None]:
+    """Where the log is read by a program, an error that ends the worker is a line of it like any other."""
+    log = logging.getLogger("perdure.fleet")
+    try:
+        yield
+    except PerdureError as error:
+        if not as_json:
+            raise
+        from perdure.cli.program import exit_code
+
+        log.error("%s", error, extra={"error": type(error).__name__})
+        raise typer.Exit(exit_code(error)) from None
+    except Exception:
+        if not as_json:
+            raise
+        log.critical("the worker has ended for a reason that nobody foresaw", exc_info=True)
+        raise typer.Exit(1) from None
 
 
-def retry(
-    sessions: Sessions = None,
-    agent: OfAgent = None,
-    owner: OfOwner = None,
-    status: OfStatus = None,
-    state: OfState = None,
-    dry_run: DryRun = False,
-    store: Store = None,
-    blobs: BlobsAt = None,
-    as_json: AsJson = False,
-) -> None:
-    """Have workers try sessions again that have failed or were parked."""
-    chosen = Selection(sessions, agent, owner, status, state)
-    if not (sessions or status or state):
-        chosen = chosen._replace(status="failed")
-    _board(chosen, "retry", dry_run, store, blobs, as_json)
-
-
-def _board(
-    chosen: Selection, do: Literal["pause", "unpause", "retry"], dry_run: bool, store: str | None, blobs: str | None,
-    as_json: bool,
+async def _work(
+    agents: list[Agent], store: str | None, blobs: str | None, lease: float, settings: Settings, schema: str,
+    direct: str | None,
 ) -> None:  # fmt: skip
-    from perdure.fleet.status import change
+    from perdure.fleet.start import start_worker
 
-    with open_existing(store, blobs) as db:
-        picked = pick(db, chosen)
+    begun: list[Worker] = []
 
-        def on(batch: list[Selected]) -> int:
-            return change(db, batch, do)
+    def ready(worker: Worker) -> None:
+        begun.append(worker)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.stop)
+        names = ", ".join(sorted(worker.agents))
+        logging.getLogger("perdure.fleet").info("worker %s serves %s on %s", worker.id, names, worker.db.url)
 
-        held = chosen.agent if do != "retry" and chosen.only_agent else None
-        act(picked, do, on, dry_run=dry_run, as_json=as_json)
-        if held is not None and not dry_run:
-            from perdure.fleet.board import board_of
-
-            board_of(db).hold(held, do == "pause")
+    await start_worker(agents, store, settings, blobs=blobs, lease=lease, schema=schema, direct=direct, ready=ready)
+    if any(worker.is_held_up() for worker in begun):
+        # Python would wait for it, however long it takes: it was cancelled, and others may be at it already.
+        logging.getLogger("perdure.fleet").warning("a tool does not end by itself: it ends with this process")
+        logging.shutdown()
+        os._exit(0)

@@ -1,49 +1,58 @@
-"""``perdure log`` and ``perdure diff``: how a session came to be what it is."""
+"""``perdure log``, ``diff``, ``fork``, ``rewind``, ``merge`` and ``tag``: a session's past."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import asyncio
+import contextlib
+import copy
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.which_database import AsJson, BlobsAt, Store, open_existing
+from perdure.cli.options import AsJson, BlobsAt, Place, Session, Store
+from perdure.cli.output import Out, extra, print_json, tell
+from perdure.cli.session_at import open_place, split
+from perdure.cli.state_edits import apply, in_editor, parse
+from perdure.cli.terminal_text import brief, cut
+from perdure.cli.which_database import open_existing, open_existing_async
+from perdure.errors import InvalidInput, MergeConflict, NotFound
+from perdure.model import MAIN, TAG_PREFIX
+from perdure.shapes.basics import page
+from perdure.shapes.history import Merge, checkpoint
+from perdure.shapes.history import diff as diff_shape
+from perdure.state.document import STATE, genesis, plain
+from perdure.state.merge import differences
+from perdure.system.wording import ago
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from perdure.cli.session_at import Opened
+    from perdure.cli.state_edits import Edits
     from perdure.database import Database
     from perdure.history.checkpoint import Checkpoint
+    from perdure.session.handle import Session as Handle
     from perdure.state.merge import Difference
 
-MAIN, TAGS = "main", "tags/"
+PREFERENCES = ("ours", "theirs", "both")
 _STYLES = {"in_doubt": "bold red", "failed": "red", "approval": "yellow", "fork": "cyan", "rewind": "cyan"}
 
 
 def log(
-    session: Annotated[str, typer.Argument(metavar="SESSION")],
+    session: Session,
     store: Store = None,
     blobs: BlobsAt = None,
-    branch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which branch; main if not said.", show_default=False)
-    ] = None,
+    branch: Annotated[str | None, typer.Option(metavar="NAME", help="Which branch; main if not said.")] = None,
     graph: Annotated[bool, typer.Option("--graph", help="Draw all branches, or the one given.")] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="How many at most.")] = 50,
     before: Annotated[int | None, typer.Option(min=1, metavar="STEP", help="Only steps before this one.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the checkpoints of a session, newest first."""
-    from perdure.cli.output import print_json
-    from perdure.shapes.basics import page
-    from perdure.shapes.history import checkpoint
-
     with open_existing(store, blobs) as db:
         row = db.look(session)
-        if graph and branch is None:
-            branches = [h.branch for h in row.heads if not h.branch.startswith(TAGS)]
-        else:
-            branches = [branch or MAIN]
         known: dict[str, Checkpoint] = {}
-        for name in branches:
+        for name in row.branches if graph and branch is None else [branch or MAIN]:
             known.update((c.id, c) for c in db.history(session, branch=name, limit=limit + 1, before=before))
         labels = _labels(db, session, [h.branch for h in row.heads])
         now = db.kernel.clock.wall()
@@ -61,8 +70,8 @@ def _labels(db: Database, session: str, branches: list[str]) -> dict[str, list[s
     found: dict[str, list[str]] = {}
     for name in branches:
         tip = db.history(session, branch=name, limit=1)[0]
-        if name.startswith(TAGS):
-            found.setdefault(tip.parent or tip.id, []).append(f"tag {name.removeprefix(TAGS)}")
+        if name.startswith(TAG_PREFIX):
+            found.setdefault(tip.parent or tip.id, []).append(f"tag {name.removeprefix(TAG_PREFIX)}")
         else:
             found.setdefault(tip.id, []).append(name)
     return found
@@ -71,10 +80,6 @@ def _labels(db: Database, session: str, branches: list[str]) -> dict[str, list[s
 def _print_log(
     points: list[Checkpoint], labels: dict[str, list[str]], now: int, following: int | None, *, graph: bool
 ) -> None:
-    from perdure.cli.output import Out
-    from perdure.cli.terminal_text import cut
-    from perdure.system.wording import ago
-
     out = Out()
     if not points:
         out.line("no checkpoints")
@@ -101,8 +106,6 @@ def _print_log(
 
 def _words(c: Checkpoint) -> str:
     """What a checkpoint says of itself beside its kind."""
-    from perdure.cli.terminal_text import cut
-
     said: list[str] = []
     for name in ("note", "run", "tool", "effect", "approval", "error", "leaves"):
         if value := c.more.get(name):
@@ -124,16 +127,11 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare the states at two places: of one session, or of two."""
-    from perdure.cli.output import print_json
-    from perdure.cli.session_at import open_place
-    from perdure.shapes import history as shapes
-    from perdure.state.merge import differences
-
     with open_existing(store, blobs) as db:
         one, two = open_place(db, a, branch), open_place(db, b, branch)
         found = differences(one.reading.plain(), two.reading.plain())
         if as_json:
-            print_json(shapes.diff(one.reading, two.reading, whole=True))
+            print_json(diff_shape(one.reading, two.reading, whole=True))
         else:
             _print_differences(found, one.name, two.name)
     if found and exit_code:
@@ -141,9 +139,6 @@ def diff(
 
 
 def _print_differences(found: list[Difference], a: str, b: str) -> None:
-    from perdure.cli.output import Out
-    from perdure.cli.terminal_text import brief, cut
-
     out = Out()
     if not found:
         out.line(f"{cut(a, 100)} and {cut(b, 100)} hold the same state")
@@ -204,3 +199,206 @@ def _join(columns: Sequence[str | None], into: int, other: int) -> str:
             line[i] = "_"
     line[2 * other - 1] = "/"
     return "".join(line).rstrip()
+
+
+OnBranch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch that is meant.")]
+
+
+def fork(
+    place: Place,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="The new branch; from-STEP if not said.", show_default=False)
+    ] = "",
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change the state there: vars.city=Porto, vars.plan=@plan.json. "
+            "system=@prompt.txt changes the instructions, said=TEXT the user's last message.",
+        ),
+    ] = None,
+    unsets: Annotated[list[str] | None, typer.Option("--unset", metavar="PATH", help="Remove from the state.")] = None,
+    edit: Annotated[bool, typer.Option("--edit", help="Edit the state, as JSON, in $EDITOR.")] = False,
+    before: Annotated[
+        bool, typer.Option("--before", help="Before the answer that the step holds: it is asked for anew.")
+    ] = False,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    branch: OnBranch = MAIN,
+    as_json: AsJson = False,
+) -> None:
+    """Start a branch at any place of a session, as it was there or changed; what is there stays as it is.
+
+    A VALUE is JSON, or else text; @FILE is a file's text, or its JSON when the name ends in .json. Run the branch on
+    with perdure run APP SESSION --branch NAME: effects that were done are not done again.
+    """
+    edits = parse(sets or [], unsets or [])
+    with open_existing(store, blobs) as db:
+        opened = open_place(db, place, branch)
+        if before:
+            branch = _own_branch(db, place, opened, branch)
+        state = _draft(db, opened, branch, edits, edit=edit, before=before)
+        name = name or _free(opened)
+        at = opened.reading.step if before else _at(db, place, opened)
+        changed = state is not None or edits.instructions is not None
+        made = None
+        if not (before or changed):
+            # Nothing but a pointer.
+            with _open(db, opened.row.id, branch) as s:
+                made = s.fork(name, at=at)
+    if made is None:
+        made = asyncio.run(_branched(store, blobs, opened.row.id, name, at, branch, before, edits.instructions, state))
+    where = f"{'before' if before else 'from'} step {opened.reading.step}{', changed' if changed else ''}"
+    tell(as_json, checkpoint(made), cut(f"{opened.row.id}: branch {name} {where}; it is at step {made.step}", 1000))
+
+
+async def _branched(
+    store: str | None, blobs: str | None, session: str, name: str, at: int | str, branch: str, before: bool,
+    instructions: str | None, state: dict[str, Any] | None,
+) -> Checkpoint:  # fmt: skip
+    from perdure.agent.branching_off import branch_off
+
+    async with open_existing_async(store, blobs) as db:
+        return await branch_off(
+            db, session, name, at=at, branch=branch, before=before, instructions=instructions, state=state
+        )
+
+
+def _open(db: Database, session: str, branch: str) -> Handle:
+    """Open a session for writing in the schema that it has: a command does not have the program's migrations."""
+    db.kernel.schema = db.read(session, branch=branch, migrate=False).checkpoint.schema
+    return db.session(session, branch=branch, create=False)
+
+
+def _draft(
+    db: Database, opened: Opened, branch: str, edits: Edits, *, edit: bool, before: bool
+) -> dict[str, Any] | None:
+    """The whole state that the branch is to have; None when it is the one that is there."""
+    if not (edit or edits.paths or edits.gone or edits.said is not None):
+        return None
+    old = _start_state(db, opened, branch) if before else opened.reading.plain()
+    new = copy.deepcopy(old)
+    apply(new, edits)
+    if edit:
+        new = in_editor(new, extra)
+        if new == old and edits.instructions is None:
+            raise InvalidInput("nothing was changed: no branch was made")
+    return new
+
+
+def _start_state(db: Database, opened: Opened, branch: str) -> dict[str, Any]:
+    """The state that an answer was given to, with what it had been asked."""
+    from perdure.agent.replay.rerun import before_answer
+    from perdure.agent.requests import is_answer
+
+    c = opened.reading.checkpoint
+    step, said = before_answer(db.kernel, opened.row.id, c.step, branch)
+    if step == c.step == 1 and is_answer(c.more):
+        state: dict[str, Any] = plain(genesis()[STATE])
+    else:
+        state = db.read(opened.row.id, step, branch=branch, migrate=False).plain()
+    state["messages"] = [*state["messages"], *said]
+    return state
+
+
+def _free(opened: Opened) -> str:
+    """A name that no branch has."""
+    known = {h.branch for h in opened.row.heads}
+    plain = f"from-{opened.reading.step}"
+    return next(n for n in (plain, *(f"{plain}-{i}" for i in range(2, len(known) + 3))) if n not in known)
+
+
+def _at(db: Database, place: str, opened: Opened) -> int | str:
+    """The place as the library takes it."""
+    named = split(db, place)[1]
+    if not named or (named.isascii() and named.isdigit() and int(named[:18]) == opened.reading.step):
+        return opened.reading.step
+    return named
+
+
+def _own_branch(db: Database, place: str, opened: Opened, branch: str) -> str:
+    """The branch on which the step that was found is that step."""
+    c = opened.reading.checkpoint
+    known = {h.branch for h in opened.row.heads}
+    for name in (n for n in dict.fromkeys((branch, c.branch)) if n in known):
+        with contextlib.suppress(NotFound):
+            if db.read(c.session, c.step, branch=name, migrate=False).checkpoint.id == c.id:
+                return name
+    raise InvalidInput(f"{place!r:.80} was left by a rewind: fork it without --before, and again from that branch")
+
+
+def rewind(
+    place: Annotated[str, typer.Argument(metavar="SESSION@PLACE", help="PLACE: a step, tag or id of the branch.")],
+    store: Store = None,
+    blobs: BlobsAt = None,
+    branch: OnBranch = MAIN,
+    as_json: AsJson = False,
+) -> None:
+    """Have a branch go on from an earlier place. What is left stays in the history, under the id of its tip."""
+    with open_existing(store, blobs) as db:
+        session, named = split(db, place)
+        if not named:
+            raise InvalidInput(f"say where to go back to: {session[:80]}@STEP")
+        at = _at(db, place, open_place(db, place, branch))
+        with _open(db, session, branch) as s:
+            left = s.head
+            made = s.rewind(at)
+    assert left is not None
+    tell(
+        as_json,
+        checkpoint(made),
+        cut(
+            f"{session}: {branch} goes on from {named}, at step {made.step}; it has left step {left.step}, {left.id}",
+            1000,
+        ),
+    )
+
+
+def merge(
+    session: Session,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The branch, tag or step to bring in.")],
+    store: Store = None,
+    blobs: BlobsAt = None,
+    branch: OnBranch = MAIN,
+    prefer: Annotated[
+        str | None,
+        typer.Option(metavar="WHOSE", help="Where both changed the same: ours, theirs, or both (lists that grew)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring what another branch changed since the two parted into this one; where both did, nothing is written."""
+    if prefer is not None and prefer not in PREFERENCES:
+        raise InvalidInput(f"--prefer is one of {', '.join(PREFERENCES)}, not {prefer!r:.40}")
+    with open_existing(store, blobs) as db, _open(db, session, branch) as s:
+        try:
+            made, clashes = s.merge(open_place(db, f"{session}@{other}", branch).reading.checkpoint.id, prefer), []
+        except MergeConflict as e:
+            made, clashes = None, [str(clash) for clash in e.paths]
+    if as_json:
+        print_json(Merge(merged=checkpoint(made) if made is not None else None, conflicts=clashes))
+    elif made is not None:
+        Out().line(cut(f"{session}: {other} is merged into {branch}, at step {made.step}", 1000))
+    else:
+        out = Out()
+        for clash in clashes:
+            out.line(cut(clash, 300), "yellow")
+        out.line(f"{branch} and {other} both changed these; nothing was written: say --prefer ours, theirs or both")
+    if made is None:
+        raise typer.Exit(1)
+
+
+def tag(
+    place: Place,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    store: Store = None,
+    blobs: BlobsAt = None,
+    branch: OnBranch = MAIN,
+    as_json: AsJson = False,
+) -> None:
+    """Give a place in a session a name that never moves: SESSION@NAME leads there from now on."""
+    with open_existing(store, blobs) as db:
+        opened = open_place(db, place, branch)
+        with _open(db, opened.row.id, branch) as s:
+            made = s.tag(name, at=_at(db, place, opened))
+    tell(as_json, checkpoint(made), cut(f"{opened.row.id}: step {opened.reading.step} is tagged {name}", 1000))

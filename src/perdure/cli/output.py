@@ -1,8 +1,9 @@
-"""Where output goes: styled in a terminal, plain in a pipe, JSON for programs."""
+"""Where output goes: styled in a terminal, plain in a pipe, JSON for programs; and how far long work has come."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,16 @@ from typing import TYPE_CHECKING, Any
 from perdure.cli.terminal_text import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from rich.console import Console
+
+    from perdure.database import Database
+
+    Told = Callable[[str, int], None]
+
+STOPPED = 130
+"""The exit code of a program that was interrupted, as shells have it."""
 
 
 class Out:
@@ -60,6 +68,14 @@ class Out:
             self.line("  ".join(padded).rstrip(), style, fold=False)
 
 
+def tell(as_json: bool, shape: Any, words: str, style: str = "") -> None:
+    """Say how something went: its shape for programs, or a line for people."""
+    if as_json:
+        print_json(shape)
+    else:
+        Out().line(words, style)
+
+
 def print_json(value: Any) -> None:
     """A shape as one JSON document; pure ASCII, so that nothing in it can steer a terminal."""
     print(json.dumps(_plain(value), indent=2, ensure_ascii=True, default=extra))
@@ -82,3 +98,26 @@ def extra(value: Any) -> Any:
         return {"$bytes": base64.b64encode(value).decode("ascii")}
     msg = f"{type(value).__name__} has no JSON form"
     raise TypeError(msg)
+
+
+@contextlib.contextmanager
+def progress(words: str, total: Callable[[], int | None] | None = None, *, show: bool) -> Generator[Told | None]:
+    """A bar while something is under way, and what to tell how many sessions are done; None where nobody looks.
+
+    ``total`` is asked only when somebody does; what nobody knows beforehand has a bar that only moves.
+    """
+    if not (show and sys.stdout.isatty() and sys.stderr.isatty()):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(words, total=None if total is None else total())
+        yield lambda _, done: bar.update(task, completed=done)
+
+
+def all_of(db: Database) -> Callable[[], int]:
+    """How many sessions a database has."""
+    return lambda: db.usage().sessions

@@ -11,29 +11,7 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from perdure.cli import (
-    approvals,
-    branches,
-    demo,
-    doctor,
-    fleet,
-    history,
-    in_doubt,
-    inbox,
-    new,
-    query,
-    replay,
-    schema,
-    server,
-    sessions,
-    tail,
-    transfer,
-    upkeep,
-    verify,
-    why,
-    worker,
-)
-from perdure.cli import run as cli_run
+from perdure.cli import agents, approvals, demo, doctor, fleet, history, server, sessions, transfer, upkeep
 from perdure.cli.terminal_text import safe
 from perdure.errors import Conflict, InvalidInput, LeaseError, MergeConflict, Misuse, PerdureError, StoreError
 
@@ -41,20 +19,19 @@ FINE, NEGATIVE, USAGE, STORE, TAKEN = 0, 1, 2, 3, 4
 """Exit codes; ``docs/reference/cli.md`` says what each means."""
 DEBUG = "PERDURE_DEBUG"
 GROUPS = {
-    "Sessions": (sessions.ls, sessions.show, why.why, why.stats, tail.tail),
-    "Past and branches": (
-        history.log, history.diff, branches.fork, branches.rewind, branches.merge, branches.tag,
-    ),
+    "Sessions": (sessions.ls, sessions.show, sessions.why, sessions.stats, sessions.tail),
+    "Past and branches": (history.log, history.diff, history.fork, history.rewind, history.merge, history.tag),
     "People (approvals, calls in doubt, messages)": (
-        approvals.approve, approvals.reject, approvals.answer, in_doubt.resolve, inbox.post, inbox.outcome, inbox.wake,
+        approvals.approve, approvals.reject, approvals.answer, approvals.resolve, approvals.post, approvals.outcome,
+        approvals.wake,
     ),
-    "Agents and runs": (new.new, new.chat, cli_run.run, cli_run.resume, approvals.cancel, replay.replay),
-    "Fleet": (worker.worker, fleet.submit, fleet.workers, fleet.drain, fleet.pause, fleet.unpause, fleet.retry),
+    "Agents and runs": (agents.new, agents.chat, agents.run, agents.resume, approvals.cancel, agents.replay),
+    "Fleet": (fleet.worker, fleet.submit, fleet.workers, fleet.drain, fleet.pause, fleet.unpause, fleet.retry),
     "Store and upkeep": (
-        verify.verify, doctor.doctor, transfer.backup, transfer.restore, transfer.export, transfer.bring_in,
-        transfer.copy, upkeep.sweep, upkeep.prune, upkeep.migrate, query.query,
+        upkeep.verify, doctor.doctor, transfer.backup, transfer.restore, transfer.export, transfer.bring_in,
+        transfer.copy, upkeep.sweep, upkeep.prune, upkeep.migrate, upkeep.query,
     ),
-    "Server and programs": (server.serve, server.console, schema.schema),
+    "Server and programs": (server.serve, server.console, server.schema),
     "Try it": (demo.demo, demo.bench),
 }  # fmt: skip
 """Every command, under the heading and in the order in which ``perdure --help`` lists it."""

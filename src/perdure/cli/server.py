@@ -1,4 +1,4 @@
-"""``perdure serve`` and ``perdure console``: the HTTP API and the pages, on this machine with a token by default."""
+"""``perdure serve``, ``console`` and ``schema``: the HTTP API and the pages, and what commands print for programs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.which_database import BlobsAt, Store, find_url
-from perdure.errors import InvalidInput, MissingExtra
+from perdure.agent.app_loader import load_agents
+from perdure.cli.options import AsJson, BlobsAt, Store
+from perdure.cli.output import print_json, print_line
+from perdure.cli.which_database import find_url
+from perdure.errors import InvalidInput, MissingExtra, NotFound
+from perdure.shapes.machine import Serving
 from perdure.system.urls import only_existing
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from perdure.agent.agent import Agent
 
 PORT = 8377
 
-App = Annotated[
+MaybeApp = Annotated[
     str | None,
     typer.Argument(metavar="[APP]", help="A module or file with agents that this server may run: app, app.py:desk."),
 ]
@@ -31,24 +33,18 @@ Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 tak
 Token = Annotated[
     str | None,
     typer.Option(
-        envvar="PERDURE_TOKEN",
-        metavar="TEXT",
-        help="What callers must know; made anew at each start if not said.",
-        show_default=False,
+        envvar="PERDURE_TOKEN", metavar="TEXT", help="What callers must know; made anew at each start if not said."
     ),
 ]
 NoToken = Annotated[bool, typer.Option("--no-token", help="Ask nobody for a token: only for this machine.")]
 AllowHost = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-host", metavar="NAME", help="A further name the server may be called by.", show_default=False
-    ),
+    list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A further name the server may be called by.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Say where it listens in one line of JSON, on stdout.")]
+AsJsonLine = Annotated[bool, typer.Option("--json", help="Say where it listens in one line of JSON, on stdout.")]
 
 
 def serve(
-    app: App = None,
+    app: MaybeApp = None,
     store: Store = None,
     blobs: BlobsAt = None,
     host: Host = "127.0.0.1",
@@ -56,14 +52,14 @@ def serve(
     token: Token = None,
     no_token: NoToken = False,
     allow_host: AllowHost = None,
-    as_json: AsJson = False,
+    as_json: AsJsonLine = False,
 ) -> None:
     """Serve the HTTP API and the console over a database. APP lets it run agents by itself."""
-    _serve(app, store, blobs, host, port, token, no_token, allow_host, browser=False, as_json=as_json)
+    console(app, store, blobs, host, port, token, no_token, allow_host, no_browser=True, as_json=as_json)
 
 
 def console(
-    app: App = None,
+    app: MaybeApp = None,
     store: Store = None,
     blobs: BlobsAt = None,
     host: Host = "127.0.0.1",
@@ -72,17 +68,9 @@ def console(
     no_token: NoToken = False,
     allow_host: AllowHost = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only say where it is.")] = False,
-    as_json: AsJson = False,
+    as_json: AsJsonLine = False,
 ) -> None:
     """Look at sessions in the browser: the same as serve, and the browser is opened."""
-    _serve(app, store, blobs, host, port, token, no_token, allow_host, browser=not no_browser, as_json=as_json)
-
-
-def _serve(
-    app: str | None, store: str | None, blobs: str | None, host: str, port: int, token: str | None, no_token: bool,
-    allow_host: list[str] | None, *, browser: bool, as_json: bool,
-) -> None:  # fmt: skip
-    from perdure.agent.app_loader import load_agents
     from perdure.server.auth import is_loopback
 
     if no_token and token:
@@ -95,7 +83,9 @@ def _serve(
     said = None if no_token else token or secrets.token_urlsafe(24)
     url = find_url(store)
     hosts = [*(allow_host or ()), *([] if _is_wildcard(host) else [host])]
-    asyncio.run(_run(url, blobs, agents, host, port, said, hosts, made=not token, browser=browser, as_json=as_json))
+    asyncio.run(
+        _run(url, blobs, agents, host, port, said, hosts, made=not token, browser=not no_browser, as_json=as_json)
+    )
 
 
 async def _run(
@@ -131,7 +121,7 @@ async def _run(
         why = _Why()
         logging.getLogger("uvicorn.error").addFilter(why)
         # It is raised again once the server has ended: the database is still to be closed, and all went well.
-        before = signal.signal(signal.SIGTERM, _ended)
+        before = signal.signal(signal.SIGTERM, lambda number, frame: None)
         try:
             await server.serve()
         except SystemExit:
@@ -161,10 +151,6 @@ def _not_there(host: str, port: int, why: _Why) -> InvalidInput:
     return InvalidInput(f"{host} port {port} cannot be listened on{said}: name another one with --host or --port")
 
 
-def _ended(number: int, frame: FrameType | None) -> None:
-    """A server that was told to end, and has, ends well."""
-
-
 def _tell(server: Any, host: str, token: str | None, store: str, *, made: bool, browser: bool, as_json: bool) -> None:
     port = server.servers[0].sockets[0].getsockname()[1]
     name = "127.0.0.1" if _is_wildcard(host) else f"[{host}]" if ":" in host else host
@@ -172,9 +158,6 @@ def _tell(server: Any, host: str, token: str | None, store: str, *, made: bool, 
     # A token that was passed in is known to whoever passed it, and has no place in a log.
     shown = f"{address}?token={token}" if token and made else address
     if as_json:
-        from perdure.cli.output import print_line
-        from perdure.shapes.machine import Serving
-
         print_line(Serving(url=address, token=token if made else None, store=store))
     else:
         print(f"serving {store} at {shown}", file=sys.stderr, flush=True)
@@ -186,3 +169,25 @@ def _tell(server: Any, host: str, token: str | None, store: str, *, made: bool, 
 
 def _is_wildcard(host: str) -> bool:
     return host in ("", "0.0.0.0", "::", "[::]")
+
+
+def schema(
+    command: Annotated[
+        str | None, typer.Argument(metavar="[COMMAND]", help="Which one; without it, all of them.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the JSON Schema of what a command prints with --json: JSON, with that option and without.
+
+    Where a command prints one object a line, it is the schema of a line.
+    """
+    from perdure.cli.outputs import FOR_PEOPLE, OUTPUTS, schema_of
+
+    del as_json  # It is JSON in any case; every command takes the option.
+    if command is None:
+        print_json({name: schema_of(name) for name in OUTPUTS})
+    elif command in OUTPUTS:
+        print_json(schema_of(command))
+    else:
+        why = FOR_PEOPLE.get(command, "there is no such command")
+        raise NotFound(f"{command[:40]!r} prints no JSON: {why}; perdure schema lists all that do")

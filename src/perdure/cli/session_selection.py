@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
 
+from perdure.cli.output import Out, print_json
+from perdure.cli.terminal_text import cut
 from perdure.errors import InvalidInput, PerdureError, Poisoned, Unavailable
+from perdure.fleet.board import board_of
+from perdure.model import Status
+from perdure.protocols import Filter
+from perdure.shapes.basics import failure
+from perdure.shapes.work import Bulk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,9 +25,6 @@ BATCH = 500
 SHOWN = 20
 """Sessions that are named when it could not be done to them."""
 STATES = ("queued", "working", "waiting", "parked", "paused")
-
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which sessions are meant, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking first.")]
 
 
 class Selection(NamedTuple):
@@ -54,19 +58,22 @@ class Failure(NamedTuple):
     error: PerdureError
 
 
+def check_one_of(what: str, said: str | None, known: Sequence[str]) -> str:
+    """What was said, or "" when nothing was; ``InvalidInput`` if nobody knows it."""
+    if said is not None and said not in known:
+        raise InvalidInput(f"there is no {what} {said[:40]!r}: it is one of {', '.join(known)}")
+    return said or ""
+
+
 def pick(db: Database, chosen: Selection) -> list[Selected]:
     """The sessions that are meant; ``InvalidInput`` when nothing was said, for that would be all of them."""
-    from perdure.model import Status
-
     if chosen.sessions:
         rows = [db.look(session) for session in dict.fromkeys(chosen.sessions)]
         return [Selected(r.id, r.agent, r.owner, r.status) for r in rows]
     if not (chosen.agent or chosen.owner or chosen.status or chosen.state):
         raise InvalidInput("say which sessions: name them, or use --agent, --owner, --status or --state")
-    if chosen.status is not None and chosen.status not in list(Status):
-        raise InvalidInput(f"there is no status {chosen.status[:40]!r}: it is one of {', '.join(Status)}")
-    if chosen.state is not None and chosen.state not in STATES:
-        raise InvalidInput(f"there is no state {chosen.state[:40]!r}: it is one of {', '.join(STATES)}")
+    check_one_of("status", chosen.status, list(Status))
+    check_one_of("state", chosen.state, STATES)
     inside = _by_state(db, chosen) if chosen.state is not None else None
     found: list[Selected] = []
     after: str | None = None
@@ -77,9 +84,6 @@ def pick(db: Database, chosen: Selection) -> list[Selected]:
 
 
 def _by_state(db: Database, chosen: Selection) -> set[str]:
-    from perdure.fleet.board import board_of
-    from perdure.protocols import Filter
-
     board, found, after = board_of(db), set[str](), None
     which = Filter(chosen.agent, chosen.owner, chosen.state)
     while works := board.works(which, after=after, limit=BATCH):
@@ -100,22 +104,20 @@ def sure(yes: bool, what: str) -> bool:
 
 
 def each(batch: list[Selected], do: Callable[[Selected], Any], failed: list[Failure]) -> int:
-    """Do it to one after the other; one that it cannot be done to keeps nobody from the others."""
+    """Do it to one after the other; one that it cannot be done to keeps nobody from the others.
+
+    Those are counted that it was done to; where ``do`` gives 0 there was nothing to do.
+    """
     done = 0
     for chosen in batch:
         try:
-            do(chosen)
-            done += 1
+            done += do(chosen) != 0
+        except (InvalidInput, Unavailable, Poisoned):
+            # It would go wrong for each of them.
+            raise
         except PerdureError as error:
-            note_failure(failed, chosen, error)
+            failed.append(Failure(chosen.session, error))
     return done
-
-
-def note_failure(failed: list[Failure], chosen: Selected, error: PerdureError) -> None:
-    """Go on with the others, unless what went wrong would go wrong for each of them."""
-    if isinstance(error, (InvalidInput, Unavailable, Poisoned)):
-        raise error
-    failed.append(Failure(chosen.session, error))
 
 
 def act(
@@ -131,22 +133,14 @@ def act(
 
     Those that ``on`` has put into ``failed`` are named, and the first of their errors says how the command ends.
     """
-    from perdure.cli.output import Out, print_json
-    from perdure.cli.terminal_text import cut
-    from perdure.shapes.basics import failure
-    from perdure.shapes.work import Bulk
-
-    done = 0
+    out, done = Out(), 0
     if not dry_run:
         for at in range(0, len(picked), BATCH):
             done += on(picked[at : at + BATCH])
     if as_json:
         names, wrong = [p.session for p in picked], [failure(*one) for one in failed]
         print_json(Bulk(action=verb, dry_run=dry_run, sessions=names, changed=done, failed=wrong, next=None))
-        _end(failed)
-        return
-    out = Out()
-    if dry_run:
+    elif dry_run:
         for p in picked:
             out.line(f"{cut(p.session, 80)}  {p.status}  {cut(p.agent, 40)}")
         out.line(f"would {verb} {len(picked)} sessions; nothing was done", "yellow")
@@ -156,10 +150,6 @@ def act(
             out.line(f"{cut(one.session, 80)}: {cut(str(one.error), 300)}", "bold red")
         if len(failed) > SHOWN:
             out.line(f"and {len(failed) - SHOWN} more could not be done", "bold red")
-    _end(failed)
-
-
-def _end(failed: Sequence[Failure]) -> None:
     if failed:
         from perdure.cli.program import exit_code
 

@@ -1,23 +1,54 @@
-"""``perdure ls`` and ``perdure show``: which sessions there are, and what one of them holds."""
+"""``perdure ls``, ``show``, ``why``, ``stats`` and ``tail``: sessions, what they hold, do, and why they stand still."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import asyncio
+import re
+import sys
+import time
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from perdure.cli.which_database import AsJson, BlobsAt, Store, open_existing
+from perdure.cli.options import AsJson, BlobsAt, Place, Session, Store
+from perdure.cli.output import STOPPED, Out, print_json, print_line
+from perdure.cli.session_at import open_matters, open_place
+from perdure.cli.session_selection import check_one_of
+from perdure.cli.terminal_text import Shown, brief, cut
+from perdure.cli.which_database import open_existing, open_existing_async
+from perdure.errors import InvalidInput, NotFound
+from perdure.fleet.why import why as look_into
+from perdure.history.reader import NOW
+from perdure.model import MAIN, TAG_PREFIX, Status
+from perdure.shapes import store as store_shapes
+from perdure.shapes.basics import Page
+from perdure.shapes.events import changes, run_event
+from perdure.shapes.sessions import session_row, session_state, step_of
+from perdure.shapes.sessions import why as why_shape
+from perdure.system.lease_holders import describe
+from perdure.system.wording import ago, count, size, when
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perdure.agent.run_events import Event
+    from perdure.cli.chat import Screen
     from perdure.cli.session_at import Opened
     from perdure.database import Database
-    from perdure.model import SessionRow
+    from perdure.model import Change, SessionRow
+    from perdure.shapes.store import Store as Held
 
-MAIN = "main"
-_ORDERED = {"updated": "--newest "}
+SORTS = ("id", "updated", "created", "owner", "agent", "status", "step", "inbox")
+KEPT = ("id", "updated")
+"""Orders that stores keep themselves."""
+MOST = 100_000
+"""Sessions that are read to put them in an order that stores do not keep."""
+PAUSE = 1.0
+FAILED = ("failed", "in_doubt")
+_UNITS = {"s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _STYLES = {"in_doubt": "bold red", "failed": "red", "waiting_approval": "yellow", "running": "green", "closed": "dim"}
+_SEVERITIES = {"ok": "green", "wait": "", "act": "bold yellow"}
 
 
 def ls(
@@ -58,19 +89,11 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List sessions in order of id, or another one, with what waits in their inboxes."""
-    from perdure.cli.output import Out, print_json
-    from perdure.cli.session_filters import again_and_again, check_sort, parse_age, sieve
-    from perdure.errors import InvalidInput
-    from perdure.model import Status
-    from perdure.shapes.basics import Page
-    from perdure.shapes.sessions import session_row
-
-    if status is not None and status not in list(Status):
-        raise InvalidInput(f"there is no status {status[:40]!r}: it is one of {', '.join(Status)}")
+    check_one_of("status", status, list(Status))
     if watch and as_json:
         raise InvalidInput("--watch is for people: programs follow what happens with perdure tail --json")
-    sort = "updated" if newest else check_sort(sort)
-    if after is not None and sort not in ("id", "updated"):
+    sort = "updated" if newest else check_one_of("order", sort, SORTS)
+    if after is not None and sort not in KEPT:
         raise InvalidInput("--after goes with --sort id or updated: other orders are made anew each time")
     since = parse_age(age) if age is not None else None
     chosen: dict[str, Any] = {"owner": owner, "status": status, "agent": agent, "error": error, "search": search}
@@ -84,29 +107,30 @@ def ls(
             return _listed(db, everything, limit + 1, after, sort, fits, **chosen, **bounds)
 
         def show_rows(rows: list[SessionRow]) -> None:
-            following = _following(rows, limit, sort)
+            following = go_on = None
+            if len(rows) > limit and sort in KEPT:
+                following = rows[limit - 1].cursor if sort == "updated" else rows[limit - 1].id
+                go_on = f"perdure ls {'--newest ' if sort == 'updated' else ''}--after {following}"
+            elif len(rows) > limit:
+                go_on = "a larger --limit shows them"
             if as_json:
                 print_json(Page(items=[session_row(row) for row in rows[:limit]], next=following))
-                return
-            go_on = None if following is None else f"perdure ls {_ORDERED.get(sort, '')}--after {following}"
-            if len(rows) > limit and following is None:
-                go_on = "a larger --limit shows them"
-            _print_rows(rows[:limit], db.kernel.clock.wall(), go_on, filtered=filtered)
+            else:
+                _print_rows(rows[:limit], db.kernel.clock.wall(), go_on, filtered=filtered)
 
         if not watch:
             show_rows(look())
             return
+        seen: list[SessionRow] | None = None
         try:
-            again_and_again(look, show_rows, Out().clear)
+            while True:
+                if (rows := look()) != seen:
+                    Out().clear()
+                    show_rows(rows)
+                    seen = rows
+                time.sleep(PAUSE)
         except KeyboardInterrupt:
-            raise typer.Exit(130) from None
-
-
-def _following(rows: list[SessionRow], limit: int, sort: str) -> str | None:
-    """What to say to go on after the last of them."""
-    if len(rows) <= limit or sort not in ("id", "updated"):
-        return None
-    return rows[limit - 1].cursor if sort == "updated" else rows[limit - 1].id
+            raise typer.Exit(STOPPED) from None
 
 
 def _listed(
@@ -114,10 +138,9 @@ def _listed(
     fits: Callable[[SessionRow], bool] | None, **chosen: Any,
 ) -> list[SessionRow]:  # fmt: skip
     """So many sessions; results that are shared between sessions are kept in such, too, and are not what is meant."""
-    from perdure.cli.session_filters import MOST, in_order
     from perdure.session.read_cache import PREFIX
 
-    newest, native = sort == "updated", sort in ("id", "updated")
+    newest, native = sort == "updated", sort in KEPT
     wanted = most if native else MOST
     page_size = min(wanted, 1000) if fits is not None or not native else most
     found: list[SessionRow] = []
@@ -132,12 +155,6 @@ def _listed(
 
 
 def _print_rows(rows: list[SessionRow], now: int, go_on: str | None, *, filtered: bool) -> None:
-    from perdure.cli.output import Out
-    from perdure.cli.terminal_text import cut
-    from perdure.shapes.sessions import step_of
-    from perdure.system.lease_holders import describe
-    from perdure.system.wording import ago
-
     out = Out()
     if not rows:
         out.line("no session matches" if filtered else "no sessions yet")
@@ -145,7 +162,6 @@ def _print_rows(rows: list[SessionRow], now: int, go_on: str | None, *, filtered
     table: list[list[str]] = []
     agents = any(row.agent for row in rows)
     for row in rows:
-        branches = sum(not h.branch.startswith("tags/") for h in row.heads)
         table.append(
             [
                 cut(row.id, 60),
@@ -153,7 +169,7 @@ def _print_rows(rows: list[SessionRow], now: int, go_on: str | None, *, filtered
                 *([cut(row.agent, 30) or "-"] if agents else []),
                 cut(row.status, 20),
                 str(step_of(row) or "-"),
-                str(branches),
+                str(len(row.branches)),
                 str(row.pending or "-"),
                 ago(row.updated, now),
                 "never" if row.expires is None else ago(row.expires, now),
@@ -168,7 +184,7 @@ def _print_rows(rows: list[SessionRow], now: int, go_on: str | None, *, filtered
 
 
 def show(
-    place: Annotated[str, typer.Argument(metavar="SESSION[@PLACE]", help="PLACE: a step, tag, branch or id.")],
+    place: Place,
     store: Store = None,
     blobs: BlobsAt = None,
     branch: Annotated[str, typer.Option(metavar="NAME", help="The branch a step is counted on.")] = MAIN,
@@ -176,10 +192,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the state of a session, now or at any moment of its past. Takes no lease."""
-    from perdure.cli.output import print_json
-    from perdure.cli.session_at import open_place
-    from perdure.shapes.sessions import session_state
-
     with open_existing(store, blobs) as db:
         opened = open_place(db, place, branch)
         if as_json:
@@ -189,11 +201,6 @@ def show(
 
 
 def _print_state(opened: Opened, now: int, *, full: bool) -> None:
-    from perdure.cli.output import Out
-    from perdure.cli.session_at import open_matters
-    from perdure.cli.terminal_text import Shown, brief, cut
-    from perdure.system.wording import ago, when
-
     out, c = Out(), opened.reading.checkpoint
     out.line(f"{cut(opened.row.id, 200)}@{c.step} on {cut(c.branch, 200)}", "bold")
     out.line(
@@ -212,3 +219,217 @@ def _print_state(opened: Opened, now: int, *, full: bool) -> None:
         out.line(line, fold=full)
     if shown.shortened:
         out.line("shortened: --full shows everything, --json is for programs", "dim")
+
+
+class Age(NamedTuple):
+    """How long ago a session was written last."""
+
+    ms: int
+    older: bool
+
+    def bounds(self, now: int) -> dict[str, int]:
+        """What a store is asked for."""
+        return {"before": now - self.ms} if self.older else {"since": now - self.ms}
+
+
+def parse_age(text: str) -> Age:
+    """``2h``: written in the last two hours; ``+2h``: not since.
+
+    >>> parse_age("2h"), parse_age("+90s")
+    (Age(ms=7200000, older=False), Age(ms=90000, older=True))
+    """
+    found = re.fullmatch(r"(\+?)([0-9]{1,9})(s|m|min|h|d|w)", text)
+    if found is None:
+        raise InvalidInput(f"--age {text!r:.40} is no time: write 30min, 2h or 7d; +2h for longer ago than that")
+    return Age(int(found[2]) * _UNITS[found[3]], bool(found[1]))
+
+
+def in_order(rows: list[SessionRow], sort: str) -> list[SessionRow]:
+    """Text from a to z; times, steps and inboxes with the largest first."""
+    if sort in ("owner", "agent", "status"):
+        return sorted(rows, key=lambda r: (getattr(r, sort), r.id))
+    largest: dict[str, Callable[[SessionRow], int]] = {
+        "created": lambda r: r.created,
+        "step": step_of,
+        "inbox": lambda r: r.pending,
+    }
+    return sorted(rows, key=lambda r: (-largest[sort](r), r.id))
+
+
+def sieve(db: Database, tag: str | None, failed: str | None) -> Callable[[SessionRow], bool] | None:
+    """Whether a session has a tag, and has failed at a step; None when nothing of that is asked."""
+    if tag is None and failed is None:
+        return None
+
+    def fits(row: SessionRow) -> bool:
+        if tag is not None and not any(h.branch == TAG_PREFIX + tag for h in row.heads):
+            return False
+        return failed is None or _failed_at(db, row, failed)
+
+    return fits
+
+
+def _failed_at(db: Database, row: SessionRow, failed: str) -> bool:
+    if row.status not in FAILED:
+        return False
+    if failed.isascii() and failed.isdigit():
+        return step_of(row) == int(failed[:18])
+    try:
+        reading = open_place(db, f"{row.id}@").reading
+    except NotFound:
+        # It has gone since it was listed.
+        return False
+    effects, _ = open_matters(reading)
+    tools: set[Any] = {e["tool"] for e in effects if e["status"] == "in_doubt"}
+    return failed in tools | {reading.checkpoint.more.get("tool")}
+
+
+def why(
+    session: Session,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    branch: Annotated[str, typer.Option(metavar="NAME", help="Which branch.")] = MAIN,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a session is where it is, and what to do next. Takes no lease and changes nothing."""
+    with open_existing(store, blobs) as db:
+        found = look_into(db, session, branch=branch)
+        row = db.kernel.store.look(session)
+    told = why_shape(found, session, branch, row.agent if row is not None else "")
+    if as_json:
+        print_json(told)
+        return
+    out = Out()
+    out.line(cut(str(found), 1000), _SEVERITIES[found.severity])
+    if told.command:
+        out.line(f"  {cut(told.command, 400)}", "dim")
+
+
+def stats(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
+    """Count sessions by status, agent and error, and say how much the store holds and what its fleet does."""
+    with open_existing(store, blobs) as db:
+        found = store_shapes.store(db, db.counts())
+    if as_json:
+        print_json(found)
+    else:
+        _print_stats(found)
+
+
+def _print_stats(found: Held) -> None:
+    out = Out()
+    out.line(cut(found.url, 400), "bold")
+    held = f"{count(found.sessions, 'session')}, {count(found.checkpoints, 'checkpoint')}"
+    out.line(f"{held}, {size(found.bytes)}")
+    out.line(found.promise.words, "dim")
+    for title, numbers, style in (
+        ("status", found.statuses, ""), ("agents", found.agents, ""), ("errors", found.errors, "red"),
+    ):  # fmt: skip
+        if numbers:
+            shown = ", ".join(f"{number} {cut(name, 60)}" for name, number in list(numbers.items())[:20])
+            out.line(f"{title}: {shown}" + (f", and {len(numbers) - 20} more" if len(numbers) > 20 else ""), style)
+    fleet = found.fleet
+    if not (fleet.workers or fleet.states):
+        return
+    states = "".join(f", {n} {state}" for state, n in sorted(fleet.states.items()))
+    out.line(f"fleet: {count(len(fleet.workers), 'worker')}, {fleet.busy} of {fleet.concurrency} places busy{states}")
+    for names, what in ((fleet.unserved_agents, "no worker serves"), (fleet.held_agents, "held:")):
+        if names:
+            out.line(f"{what} {cut(', '.join(names), 300)}", "yellow")
+
+
+def tail(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Only this one, word by word.")] = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEP", help="With SESSION: begin after this step, or position of --json; else with what comes now."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="CURSOR", help="Without SESSION: go on after this cursor of --json, and miss nothing."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Without SESSION: begin with the oldest there is.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when everything there is has been told.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")] = False,
+) -> None:
+    """Follow what is committed, in all sessions or in one, until it is interrupted. Takes no lease.
+
+    Of one session the agent's words are shown while it says them; that ends when its run has ended.
+    """
+    if session is not None and (since is not None or everything):
+        raise InvalidInput("--since and --all go without SESSION; with one say --after STEP")
+    if session is None and after is not None:
+        raise InvalidInput("--after goes with SESSION; without one say --since CURSOR")
+    if since is not None and everything:
+        raise InvalidInput("--since names where to begin, and --all the beginning: say one of them")
+    try:
+        if session is None:
+            with open_existing(store, blobs) as db:
+                _tail_changes(db, None if everything else NOW if since is None else since, once=once, as_json=as_json)
+        else:
+            # Digits alone are a step; a position has dots.
+            begin = int(after) if after is not None and after.isdecimal() and len(after) < 16 else after
+            asyncio.run(_tail_session(session, store, blobs, begin, once=once, as_json=as_json))
+    except KeyboardInterrupt:
+        raise typer.Exit(STOPPED) from None
+
+
+def _tail_changes(db: Database, after: str | None, *, once: bool, as_json: bool) -> None:
+    for page in db.watch_pages(after):
+        for change, told in zip(page.items, changes(page), strict=True):
+            if as_json:
+                print_line(told)
+            else:
+                _print_change(change)
+        # Whoever reads along through a pipe sees it now, not when some thousand characters have come together.
+        sys.stdout.flush()
+        if once and not page.items:
+            return
+
+
+def _print_change(change: Change) -> None:
+    where = cut(change.session, 80) + (f" on {cut(change.branch, 60)}" if change.branch != MAIN else "")
+    words = f"{when(change.at)}  {where}@{change.step}  {cut(change.kind, 20)}  {cut(change.status, 20)}"
+    Out().line(words, _STYLES.get(change.status, ""))
+
+
+async def _tail_session(
+    session: str, store: str | None, blobs: str | None, after: int | str | None, *, once: bool, as_json: bool
+) -> None:
+    from perdure.agent.session_stream import SessionReader, follow
+    from perdure.cli.chat import Screen
+
+    screen = None if as_json else Screen()
+
+    def show(event: Event) -> None:
+        if screen is None:
+            print_line(run_event(event))
+        else:
+            _show_event(screen, event)
+            sys.stdout.flush()
+
+    async with open_existing_async(store, blobs) as db:
+        await db.look(session)
+        if once:
+            reader = SessionReader(db.kernel, session)
+            for event in chain(reader.begin(after), reader.read()):
+                show(event)
+        else:
+            async for event in follow(db, session, after=after):
+                show(event)
+    if screen is not None:
+        screen.end_line()
+
+
+def _show_event(screen: Screen, event: Event) -> None:
+    if event.kind == "step":
+        data = event.data
+        about = " ".join(cut(str(data[k]), 80) for k in ("tool", "error", "note") if data.get(k))
+        screen.line(f"· step {event.step}: {cut(data['kind'], 20)} {about}".rstrip(), "dim")
+    elif event.kind == "ended":
+        screen.line(f"({cut(str(event.data.get('status', '')), 40)} at step {event.step})", "dim")
+    else:
+        screen.event(event)

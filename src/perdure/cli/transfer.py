@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.progress import all_of, progress
+from perdure.cli.options import AsJson, BlobsAt, Store
+from perdure.cli.output import Out, all_of, print_json, progress
 from perdure.cli.terminal_text import cut
-from perdure.cli.which_database import DEFAULT, AsJson, BlobsAt, NoDatabase, Store, find_url, open_existing
+from perdure.cli.which_database import DEFAULT, NoDatabase, find_url, open_existing
 from perdure.errors import InvalidInput
+from perdure.shapes.store import transferred
 from perdure.system.wording import count, size
 
 if TYPE_CHECKING:
@@ -26,12 +28,9 @@ def copy(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The database to copy from.")],
     target: Annotated[str, typer.Argument(metavar="DST", help="The one to copy to; made when it is not there.")],
     sessions: Annotated[
-        list[str] | None,
-        typer.Option("--session", metavar="ID", help="Only this session; may be given often.", show_default=False),
+        list[str] | None, typer.Option("--session", metavar="ID", help="Only this session; may be given often.")
     ] = None,
-    owner: Annotated[
-        str | None, typer.Option(metavar="OWNER", help="Only sessions of this owner.", show_default=False)
-    ] = None,
+    owner: Annotated[str | None, typer.Option(metavar="OWNER", help="Only sessions of this owner.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Neither check the source nor read the copy back.")
@@ -40,12 +39,10 @@ def copy(
         bool, typer.Option("--revive", help="Also bring sessions back that have expired or were deleted in DST.")
     ] = False,
     source_blobs: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Where the blobs of SRC are, if not beside it.", show_default=False),
+        str | None, typer.Option(metavar="URL", help="Where the blobs of SRC are, if not beside it.")
     ] = None,
     target_blobs: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Where the blobs of DST go, if not beside it.", show_default=False),
+        str | None, typer.Option(metavar="URL", help="Where the blobs of DST go, if not beside it.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,11 +75,16 @@ def copy(
 def _target_url(given: str, dry_run: bool) -> str:
     if given.startswith("memory://"):
         raise InvalidInput("memory:// lives inside one process: nobody could look at what is copied there")
+    # A trial must not leave a database behind: an empty one is as good to compare with.
+    return _find_or(given, "memory://" if dry_run else given)
+
+
+def _find_or(given: str | None, otherwise: str) -> str:
+    """The URL of the database that is there, or of the one to be made."""
     try:
         return find_url(given)
     except NoDatabase:
-        # A trial must not leave a database behind: an empty one is as good to compare with.
-        return "memory://" if dry_run else given
+        return otherwise
 
 
 NewFile = Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; a new file.")]
@@ -146,11 +148,7 @@ def bring_in(
     The file is checked as a whole before anything is written. A session that is there already is a conflict, unless it
     is exactly the one in the file. Other sessions, their leases and cursors stay as they are.
     """
-    try:
-        where = find_url(store)
-    except NoDatabase:
-        where = store or DEFAULT
-    _from_file(file, where, blobs, as_json, whole=False)
+    _from_file(file, _find_or(store, store or DEFAULT), blobs, as_json, whole=False)
 
 
 def _from_file(file: str, where: str, blobs: str | None, as_json: bool, *, whole: bool) -> None:
@@ -176,9 +174,6 @@ def _tell(
     """Say what was transferred from the one place to the other; 1 if not everything was."""
     seconds = round(time.monotonic() - begun, 3)
     if as_json:
-        from perdure.cli.output import print_json
-        from perdure.shapes.store import transferred
-
         how = {"duration_seconds": seconds, "verified": verified, "dry_run": dry_run}
         print_json(transferred(done, source=urls[0], destination=urls[1], **how))
     else:
@@ -190,8 +185,6 @@ def _tell(
 
 
 def _print(done: Transferred, words: str, how: str) -> None:
-    from perdure.cli.output import Out
-
     out = Out()
     for title, pairs, style in (("left alone", done.left, "yellow"), ("failed", done.failed, "bold red")):
         for id, why in pairs[:SHOWN]:

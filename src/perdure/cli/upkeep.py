@@ -1,23 +1,95 @@
-"""``perdure sweep``, ``prune`` and ``migrate``: keeping a database in order."""
+"""``perdure verify``, ``sweep``, ``prune``, ``migrate`` and ``query``: keeping a database in order, and asking it."""
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.progress import all_of, progress
+from perdure.agent.app_loader import load_module
+from perdure.cli.options import AsJson, BlobsAt, Store
+from perdure.cli.output import Out, all_of, print_json, progress, tell
 from perdure.cli.terminal_text import cut
-from perdure.cli.verify import one_or_all
-from perdure.cli.which_database import AsJson, BlobsAt, Store, open_existing
+from perdure.cli.which_database import find_url, open_existing
+from perdure.errors import Busy, InvalidInput
 from perdure.shapes import store as shapes
-from perdure.system.wording import count
+from perdure.system.urls import TIERED, shown, tiers
+from perdure.system.wording import count, timestamp
+from perdure.upkeep.each_session import each_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.database import Database
-    from perdure.shapes.basics import Shape
+    from perdure.stores.postgres.store import PostgresStore
+    from perdure.upkeep.verify import Report
+
+SHOWN = 50
+"""Findings that are printed; JSON has them all."""
+
+
+def one_or_all(session: str | None, everything: bool) -> None:
+    """Refuse a command that names neither a session nor all of them, or both."""
+    if (session is None) != everything:
+        raise InvalidInput("name a session, or say --all")
+
+
+def verify(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]")] = None,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every session, and every blob they refer to.")] = False,
+    witness: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Compare with what this file says was there.")
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update-witness", help="When all is well, write the witness anew (with --all).")
+    ] = False,
+    copied: Annotated[
+        bool, typer.Option("--copied", help="The witness is of the store that this one was copied from.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read everything and report whatever is not as it was written.
+
+    Changes nothing in the store. Loss of the newest checkpoints shows only against a witness: keep the file on another
+    disk, and renew it now and then with --update-witness.
+    """
+    one_or_all(session, everything)
+    if update and (witness is None or not everything):
+        raise InvalidInput("--update-witness needs --all and --witness FILE")
+    with (
+        open_existing(store, blobs) as db,
+        progress("verifying", all_of(db) if everything else None, show=not as_json) as told,
+    ):
+        # The first time there is nothing to compare with yet, and --update-witness makes it.
+        compare = witness if witness is not None and (os.path.exists(witness) or not update) else None
+        report = db.verify(session, compare, told, copied=copied)
+        updated = db.witness(witness) if update and report.ok and witness is not None else 0
+    if as_json:
+        print_json(shapes.verified(report, witness, updated))
+    else:
+        _print_report(report)
+        if updated:
+            Out().line(f"the witness {witness} now knows {count(updated, 'branch')}")
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _print_report(report: Report) -> None:
+    out = Out()
+    for finding in report.findings[:SHOWN]:
+        out.line(cut(str(finding), 1000), "bold red")
+    if len(report.findings) > SHOWN:
+        out.line(f"… {len(report.findings) - SHOWN} more: --json lists them all", "dim")
+    parts = ((report.sessions, "session"), (report.checkpoints, "checkpoint"), (report.blobs, "blob"))
+    looked = ", ".join(count(number, thing) for number, thing in parts)
+    if report.ok:
+        out.line(f"{looked}: all as they were written", "green")
+    else:
+        out.line(f"{looked}: {count(len(report.findings), 'problem')}", "bold")
 
 
 def sweep(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
@@ -26,7 +98,7 @@ def sweep(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -
         swept = db.sweep(told)
         collected = db.collect()
     removed = f"{count(swept.removed, 'expired session')} and {count(collected.deleted, 'unused blob')} removed"
-    _tell(as_json, shapes.swept(swept, collected), removed)
+    tell(as_json, shapes.swept(swept, collected), removed)
     if not as_json:
         _print_list("being written, left for the next time", [(session, "") for session in swept.busy], "yellow")
         _print_list("could not be removed", swept.failed, "bold red")
@@ -35,7 +107,7 @@ def sweep(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -
 
 
 def prune(
-    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", show_default=False)] = None,
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]")] = None,
     store: Store = None,
     blobs: BlobsAt = None,
     everything: Annotated[bool, typer.Option("--all", help="Every session that nobody is writing.")] = False,
@@ -53,10 +125,12 @@ def prune(
     one_or_all(session, everything)
     dropped = kept = 0
     busy: list[str] = []
-    with open_existing(store, blobs) as db, _pruning(db, session, as_json) as told:
-        from perdure.errors import Busy
-
-        for number, id in enumerate([session] if session is not None else _ids(db), start=1):
+    with (
+        open_existing(store, blobs) as db,
+        progress("pruning", all_of(db) if everything else None, show=not as_json) as told,
+    ):
+        ids = [session] if session is not None else [row.id for row in each_session(db.kernel.store)]
+        for number, id in enumerate(ids, start=1):
             if told is not None:
                 told(id, number)
             try:
@@ -68,20 +142,9 @@ def prune(
                 continue
             dropped, kept = dropped + done.dropped, kept + done.kept
     words = f"{count(dropped, 'checkpoint')} dropped, {kept} kept"
-    _tell(as_json, shapes.Pruned(dropped=dropped, kept=kept, busy=busy), words)
+    tell(as_json, shapes.Pruned(dropped=dropped, kept=kept, busy=busy), words)
     if not as_json:
         _print_list("being written, left alone", [(id, "") for id in busy], "yellow")
-
-
-def _pruning(db: Database, session: str | None, as_json: bool) -> Any:
-    return progress("pruning", all_of(db) if session is None else None, show=not as_json)
-
-
-def _ids(db: Database) -> list[str]:
-    ids: list[str] = []
-    while rows := db.sessions(after=ids[-1] if ids else None, limit=1000):
-        ids.extend(row.id for row in rows)
-    return ids
 
 
 def migrate(
@@ -96,8 +159,6 @@ def migrate(
     May be interrupted and run again. The originals stay in the history.
     """
     import perdure
-    from perdure.agent.app_loader import load_module
-    from perdure.cli.which_database import find_url
 
     load_module(module)
     with (
@@ -106,7 +167,7 @@ def migrate(
     ):
         done = db.migrate(told)
     words = f"{count(done.migrated, 'branch')} brought to {schema}, {done.current} had it already"
-    _tell(as_json, shapes.migrated(done), words)
+    tell(as_json, shapes.migrated(done), words)
     if not as_json:
         _print_list("left alone", done.skipped, "yellow")
         _print_list("failed", done.failed, "bold red")
@@ -114,17 +175,66 @@ def migrate(
         raise typer.Exit(1)
 
 
-def _tell(as_json: bool, answer: Shape, words: str) -> None:
-    from perdure.cli.output import Out, print_json
-
-    if as_json:
-        print_json(answer)
-    else:
-        Out().line(words)
-
-
 def _print_list(title: str, pairs: Sequence[tuple[str, str]], style: str) -> None:
-    from perdure.cli.output import Out
-
     for session, reason in pairs:
         Out().line(f"{title}: {cut(session, 200)}{': ' if reason else ''}{cut(reason, 500)}", style)
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SELECT", show_default=False)],
+    store: Store = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="How many rows at most.")] = 1000,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="For how long at most.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a store in PostgreSQL with SQL, read-only.
+
+    There are the views perdure_sessions, perdure_steps, perdure_effects and perdure_approvals.
+    """
+    opened = _open(find_url(store))
+    try:
+        answer = opened.query(sql, limit=limit, seconds=timeout)
+    finally:
+        opened.close()
+    rows = [[_plain(value) for value in row] for row in answer.rows]
+    if as_json:
+        named = [dict(zip(answer.columns, row, strict=True)) for row in rows]
+        print_json(shapes.Table(columns=list(answer.columns), rows=named, more=answer.more))
+        return
+    out = Out()
+    out.table(answer.columns, [["-" if value is None else str(value) for value in row] for row in rows])
+    out.line(f"{count(len(rows), 'row')}{', and there are more: raise --limit' if answer.more else ''}", "dim")
+
+
+def _open(url: str) -> PostgresStore:
+    """The store that can be asked: of two tiers, the one that is the truth."""
+    where = tiers(url)[1] if url.startswith(TIERED) else url
+    if where.partition("://")[0].lower() not in ("postgresql", "postgres"):
+        raise InvalidInput(
+            f"{shown(url)} is not in PostgreSQL, and only there can be asked with SQL: use ls, log and show, "
+            "or copy the sessions there"
+        )
+    from perdure.stores.postgres.store import PostgresStore
+
+    return PostgresStore(where, create=False)
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has a form for."""
+    match value:
+        case datetime.datetime() if value.tzinfo is not None:
+            return timestamp(value.timestamp() * 1000)
+        case datetime.datetime() | datetime.date() | datetime.time():
+            return value.isoformat()
+        case decimal.Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes():
+            return value.hex()
+        case list():
+            return [_plain(each) for each in value]  # type: ignore[misc]
+        case dict():
+            return {str(key): _plain(each) for key, each in value.items()}  # type: ignore[misc]
+        case _:
+            return str(value)

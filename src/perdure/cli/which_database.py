@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from perdure.errors import InvalidInput, Unavailable
 from perdure.system.urls import TIERED, only_existing, path_of
@@ -19,39 +17,6 @@ DEFAULT = os.path.join(".perdure", "agents.db")
 ENDINGS = (".db", ".sqlite", ".sqlite3")
 _MAGIC = b"SQLite format 3\0"
 _OURS = b"PRDR"
-
-Store = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        envvar="PERDURE_STORE",
-        metavar="URL",
-        help="The database: sqlite:///agents.db, file:///folder or a path. "
-        "Default: .perdure/agents.db, or the only database in this folder.",
-        show_default=False,
-    ),
-]
-Made = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        envvar="PERDURE_STORE",
-        metavar="URL",
-        help="Where it is kept; made if it is not there. Default: .perdure/agents.db in this folder.",
-        show_default=False,
-    ),
-]
-BlobsAt = Annotated[
-    str | None,
-    typer.Option(
-        "--blobs",
-        envvar="PERDURE_BLOBS",
-        metavar="URL",
-        help="Where its blobs are, if not beside it or in it: s3://bucket/prefix, gs://, az:// or file:///folder.",
-        show_default=False,
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 class NoDatabase(Unavailable):

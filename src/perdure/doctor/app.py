@@ -15,21 +15,8 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
 
+from perdure.doctor import diagnosis
 from perdure.doctor.app_process import AGENT, PROGRAM, Task
-from perdure.doctor.diagnosis import (
-    ending,
-    judge_ending,
-    judge_growth,
-    judge_long_talk,
-    judge_resumed,
-    judge_run,
-    judge_saves,
-    judge_values,
-    judge_window,
-    judge_writers,
-    kill_points,
-    steadily_alike,
-)
 from perdure.doctor.findings import FAIL, NOTE, AppRun, Finding
 from perdure.errors import InvalidInput
 
@@ -58,18 +45,18 @@ def check_app(app: str, say: list[str], *, really: bool, timeout: float) -> Iter
 def _findings(runner: AppRunner, said: bool, *, really: bool) -> Iterator[Finding]:
     about = runner.about
     if about["kind"] == AGENT and not about["offline"] and not really:
-        yield judge_window(about)
+        yield diagnosis.judge_window(about)
         words = f"{about['model']} is a real model: nothing was run; say --really to run it, and its tools, for real"
         yield Finding("run", NOTE, words)
         return
     with tempfile.TemporaryDirectory(prefix="perdure-doctor-") as place:
         first = runner.run(place, "first")
-        left = ending(first.url)
-        yield judge_run(first, about, said)
-        yield judge_values(first, left)
-        writers = judge_writers(first, left, lambda: runner.run(place, "contended", contend=True))
+        left = diagnosis.ending(first.url)
+        yield diagnosis.judge_run(first, about, said)
+        yield diagnosis.judge_values(first, left)
+        writers = diagnosis.judge_writers(first, left, lambda: runner.run(place, "contended", contend=True))
         yield writers
-        yield judge_saves(first, left)
+        yield diagnosis.judge_saves(first, left)
         if first.error is not None or first.late:
             yield Finding("resume", NOTE, "not tried: it does not run to its end undisturbed")
             return
@@ -158,10 +145,10 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 def _resumes(runner: AppRunner, place: str, first: AppRun, left: dict[str, Any]) -> Finding:
     """Kill it after some of its saves and inside some of its calls and answers, start it again, and compare its end."""
-    points = kill_points(first, agent=runner.about["kind"] == AGENT)
+    points = diagnosis.kill_points(first, agent=runner.about["kind"] == AGENT)
     if not points:
         return Finding("resume", NOTE, "there is no moment between two saves at which it could be killed")
-    steady = steadily_alike(left, ending(runner.run(place, "second").url))
+    steady = diagnosis.steadily_alike(left, diagnosis.ending(runner.run(place, "second").url))
     if steady is None:
         return Finding("resume", NOTE, "two undisturbed runs end differently, so that a resumed one cannot be compared")
     killed: list[tuple[str, int]] = []
@@ -174,16 +161,19 @@ def _resumes(runner: AppRunner, place: str, first: AppRun, left: dict[str, Any])
             continue
         killed.append((what, number))
         seen = runner.run(place, name)
-        now = ending(seen.url)
-        if steady and steadily_alike(left, now) is not True:
+        now = diagnosis.ending(seen.url)
+        if steady and diagnosis.steadily_alike(left, now) is not True:
             # What differs from run to run by itself, such as who of two is first, may have been alike by chance.
-            steady = steadily_alike(left, ending(runner.run(place, f"control-{what}-{number}").url)) is True
-        found = judge_resumed((what, number), seen, now, left, first, steady=steady)
+            steady = (
+                diagnosis.steadily_alike(left, diagnosis.ending(runner.run(place, f"control-{what}-{number}").url))
+                is True
+            )
+        found = diagnosis.judge_resumed((what, number), seen, now, left, first, steady=steady)
         if found is None:
             parked.append(_cut_call(what, cut_off, first))
         elif found.verdict == FAIL:
             return found
-    return judge_ending(killed, parked, first)
+    return diagnosis.judge_ending(killed, parked, first)
 
 
 def _cut_call(what: str, cut_off: AppRun, first: AppRun) -> dict[str, Any]:
@@ -197,8 +187,8 @@ def _history(runner: AppRunner, place: str, first: AppRun) -> Finding:
     """See whether what an agent sends, or what an app keeps, only grows."""
     about = runner.about
     if about["kind"] != AGENT:
-        return judge_growth(runner.run(place, "many", repeat=ROUNDS))
-    found = judge_window(about)
+        return diagnosis.judge_growth(runner.run(place, "many", repeat=ROUNDS))
+    found = diagnosis.judge_window(about)
     if found.verdict == FAIL or not about["offline"] or (about["window"] or 0) > LARGEST:
         return found
     # Long messages to a model that takes less than they come to; or, with a window, to one that takes everything.
@@ -206,7 +196,7 @@ def _history(runner: AppRunner, place: str, first: AppRun) -> Finding:
     limit = about["window"] or max(SMALL, 4 * plain)
     played = 0 if about["window"] else limit
     talk = runner.run(place, "long", say=("Hello.",) * MESSAGES, padding=limit // 8, limit=played)
-    return judge_long_talk(talk, about, limit) or found
+    return diagnosis.judge_long_talk(talk, about, limit) or found
 
 
 def _from_here(where: str) -> str:

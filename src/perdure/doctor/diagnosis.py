@@ -39,10 +39,10 @@ def ending(url: str) -> dict[str, Any]:
         return found
     with perdure.open(url, maintain=False) as db:
         for row in db.sessions(limit=100):
-            if not row.heads or row.id.startswith(PREFIX):
+            if not row.branches or row.id.startswith(PREFIX):
                 continue
             calls, problems = set[str](), set[tuple[str, str]]()
-            points = db.history(row.id, branch=_branch(row), limit=LONGEST)
+            points = db.history(row.id, branch=row.branches[0], limit=LONGEST)
             for point in points:
                 reading = db.read(row.id, point.id, migrate=False)
                 # Looked for at every step: a call that is settled and told is taken from the book.
@@ -51,7 +51,7 @@ def ending(url: str) -> dict[str, Any]:
                     calls.add(id)
                     if effect.get("problem"):
                         problems.add((effect["tool"], str(effect["problem"])))
-            state = db.read(row.id, branch=_branch(row), migrate=False).plain()
+            state = db.read(row.id, branch=row.branches[0], migrate=False).plain()
             messages = state.pop("messages")
             found[row.id] = {
                 "status": row.status,
@@ -63,11 +63,6 @@ def ending(url: str) -> dict[str, Any]:
                 "leased": row.lease.token > 0,
             }
     return found
-
-
-def _branch(row: Any) -> str:
-    names = [h.branch for h in row.heads]
-    return "main" if "main" in names else names[0]
 
 
 # -- one run ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import MissingExtra, PerdureError
@@ -75,12 +74,17 @@ def create_app(
         yield
         await ctx.close()
 
+    pages: list[BaseRoute] = []
+    if console:
+        from perdure.server.console import routes as console_routes
+
+        pages = console_routes(ctx)
     routes: list[BaseRoute] = [
         Route("/healthz", healthz),
-        Route("/readyz", _readyz(ctx)),
-        Route("/metrics", _metrics(ctx)),
+        Route("/readyz", readyz),
+        Route("/metrics", metrics),
         Below(PREFIX, Api(ctx, TABLE)),
-        *(_pages(ctx) if console else ()),
+        *pages,
     ]
     app = Starlette(
         routes=routes, lifespan=lifespan, middleware=[Middleware(Gate, guard=ctx.guard)],  # pyright: ignore
@@ -88,20 +92,6 @@ def create_app(
     )  # fmt: skip
     app.state.ctx = ctx
     return app
-
-
-def _pages(ctx: Ctx) -> list[BaseRoute]:
-    """The console, where it is installed."""
-    name = "perdure.server.console"
-    try:
-        found = importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        found = False
-    if not found:
-        return []
-    module: Any = importlib.import_module(name)
-    make = getattr(module, "routes", None)
-    return list(make(ctx)) if make is not None else []
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:
@@ -119,23 +109,17 @@ async def healthz(_: Request) -> Response:
     return PlainTextResponse("ok\n")
 
 
-def _readyz(ctx: Ctx) -> Any:
-    async def readyz(_: Request) -> Response:
-        """Whether the store can be reached."""
-        try:
-            await ctx.db.sessions(limit=1)
-        except PerdureError as e:
-            return PlainTextResponse(f"the store cannot be reached ({type(e).__name__})\n", 503)
-        return PlainTextResponse("ok\n")
-
-    return readyz
+async def readyz(request: Request) -> Response:
+    """Whether the store can be reached."""
+    try:
+        await request.app.state.ctx.db.sessions(limit=1)
+    except PerdureError as e:
+        return PlainTextResponse(f"the store cannot be reached ({type(e).__name__})\n", 503)
+    return PlainTextResponse("ok\n")
 
 
-def _metrics(ctx: Ctx) -> Any:
-    async def metrics(_: Request) -> Response:
-        """Measurements for Prometheus."""
-        from perdure.telemetry import prometheus
+async def metrics(request: Request) -> Response:
+    """Measurements for Prometheus."""
+    from perdure.telemetry import prometheus
 
-        return Response(await ctx.blocking(prometheus.render), media_type=prometheus.CONTENT_TYPE)
-
-    return metrics
+    return Response(await request.app.state.ctx.blocking(prometheus.render), media_type=prometheus.CONTENT_TYPE)

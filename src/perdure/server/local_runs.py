@@ -1,10 +1,10 @@
-"""Runs of agents inside the server, for those who have no fleet and for branches: started here, and tidied up here."""
+"""Runs of agents inside the server, for those who have no fleet and for branches: under way, and how they ended."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.branching_off import run_on
 from perdure.errors import PerdureError
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("perdure.server")
 MOST = 32
 """Runs at once; more are refused."""
+REMEMBERED = 200
+"""Ends of runs that are remembered."""
+
+
+class RunState(NamedTuple):
+    """How a run stands."""
+
+    running: bool
+    status: str = ""
+    said: str = ""
+    """The last thing the agent said, or why it ended."""
 
 
 class Runs:
@@ -30,6 +41,7 @@ class Runs:
         self._agents = agents
         self._most = most
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._ended: dict[tuple[str, str], RunState] = {}
         self._stop = asyncio.Event()
 
     def is_running(self, session: str, branch: str) -> bool:
@@ -39,6 +51,15 @@ class Runs:
     def branches(self, session: str) -> list[str]:
         """The branches of a session that are being run here: one at a time has the lease."""
         return sorted(branch for running, branch in self._tasks if running == session)
+
+    def state(self, session: str, branch: str) -> RunState | None:
+        """How the run of a branch stands; None when none was started here."""
+        return RunState(True) if self.is_running(session, branch) else self._ended.get((session, branch))
+
+    def mark(self, session: str) -> str:
+        """Something that differs when a run of a session began or ended."""
+        ended = sorted((b, state.status) for (s, b), state in self._ended.items() if s == session)
+        return repr((self.branches(session), ended))
 
     def agent(self, name: str) -> Agent:
         """An agent of this server."""
@@ -66,22 +87,24 @@ class Runs:
         return True
 
     async def _work(self, agent: Agent, session: str, branch: str, options: dict[str, Any]) -> None:
+        self._ended.pop((session, branch), None)
+        more: dict[str, Any] = {"live": True, "stop": self._stop, "agents": list(self._agents.values()), **options}
         try:
-            more: dict[str, Any] = {"live": True, "stop": self._stop, "agents": list(self._agents.values()), **options}
             if branch == MAIN:
-                await agent.run(self._db, session=session, **more)
+                result = await agent.run(self._db, session=session, **more)
             else:
                 # What waits in the inbox is meant for main.
-                await run_on(self._db, agent, session, branch, **more)
+                result = await run_on(self._db, agent, session, branch, **more)
+            ended = RunState(False, result.status, result.reason or result.text)
         except PerdureError as e:
             log.warning("a run of session %r on %r ended: %s", session[:80], branch[:80], e)
-        except Exception:
+            ended = RunState(False, "failed", str(e))
+        except Exception as e:
             log.exception("a run of session %r on %r failed", session[:80], branch[:80])
-
-    def track(self, session: str, branch: str, task: asyncio.Task[None]) -> None:
-        """Count a run in that was started elsewhere in this server: its end is waited for as well."""
-        self._tasks[session, branch] = task
-        task.add_done_callback(lambda _: self._tasks.pop((session, branch), None))
+            ended = RunState(False, "failed", f"{type(e).__name__}: {e}")
+        self._ended[session, branch] = ended
+        while len(self._ended) > REMEMBERED:
+            del self._ended[next(iter(self._ended))]
 
     async def close(self, grace: float = 5.0) -> None:
         """Put all runs down: after their current step, or where they are."""

@@ -224,3 +224,20 @@ def _without_huge(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_huge(v) for v in cast("list[Any]", value)]
     return _named(value) if isinstance(value, int) and described(value) else value
+
+
+def json_or_text(text: str) -> Any:
+    """A value as a person types it: JSON, and anything else is text.
+
+    >>> json_or_text('{"paid": 7}'), json_or_text("seven"), json_or_text("NaN")
+    ({'paid': 7}, 'seven', 'NaN')
+    """
+    try:
+        return json.loads(text, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _no_json(word: str) -> Any:
+    """Words that Python takes for numbers, and JSON does not have."""
+    raise ValueError(word)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from perdure.agent.stored_sessions import book_of
 from perdure.errors import ApprovalError, NotFound, PerdureError
 from perdure.fleet.in_doubt import doubts_in, settle
 from perdure.model import Status
 from perdure.server.api.inputs import Decision, EffectsQuery, Resolution, Resume, WaitingQuery
-from perdure.server.api.opening import book_of, read_at
 from perdure.server.api.routing import Call, Endpoint, Nothing
+from perdure.server.api.sessions import read_at
 from perdure.server.problems import Refusal
 from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, effect, interrupts
 from perdure.shapes.basics import Page
@@ -90,7 +91,8 @@ async def _decide(ctx: Ctx, session: str, approval: str, said: Decision) -> Deci
 async def _interrupts(ctx: Ctx, row: SessionRow) -> list[Interrupt]:
     found: dict[str, Interrupt] = {}
     seen: set[str] = set()
-    for branch, book in await _books(ctx, row):
+    for branch in row.branches:
+        book = await ctx.blocking(book_of, await ctx.db.read(row.id, branch=branch, migrate=False))
         found |= {i.id: i for i in interrupts(book, row.id, branch, IN_LIST) if i.id not in seen}
         # A branch has the requests of the line it parted from: main has the word on those that are its own.
         seen |= {a["id"] for a in book.get("approvals", {}).values()}
@@ -126,15 +128,9 @@ async def list_effects(call: Call[EffectsQuery, None]) -> Page[Effect]:
 async def resolve(call: Call[Nothing, Resolution]) -> Effect:
     """Say what became of a call in doubt: it was done with this result, may be made again, or is given up."""
     b = call.body
-    return await resolve_effect(call.ctx, call.session, call.path["effect"], b.branch, b.by, b.verdict, b.result)
-
-
-async def resolve_effect(
-    ctx: Ctx, session: str, id: str, branch: str, by: str, verdict: str, result: Any = None
-) -> Effect:
-    """Settle one effect, with the session's lease."""
-    record = await settle(ctx.db, session, id, branch, by=by, verdict=verdict, result=result)
-    return effect(record, session, branch, IN_LIST)
+    id, said = call.path["effect"], {"by": b.by, "verdict": b.verdict, "result": b.result}
+    record = await settle(call.ctx.db, call.session, id, b.branch, **said)
+    return effect(record, call.session, b.branch, IN_LIST)
 
 
 async def _doubts(ctx: Ctx, row: SessionRow) -> list[Effect]:
@@ -147,15 +143,6 @@ async def doubts_of(ctx: Ctx, session: str) -> list[Effect]:
 
 
 # -- both -----------------------------------------------------------------------------------------------------------
-
-
-async def _books(ctx: Ctx, row: SessionRow) -> list[tuple[str, dict[str, Any]]]:
-    """The books of all branches, that of main first."""
-    found: list[tuple[str, dict[str, Any]]] = []
-    for branch in row.branches:
-        reading = await ctx.db.read(row.id, branch=branch, migrate=False)
-        found.append((branch, await ctx.blocking(book_of, reading)))
-    return found
 
 
 async def _waiting(
@@ -204,21 +191,22 @@ async def _tried(look: Callable[[Ctx, SessionRow], Awaitable[list[T]]], ctx: Ctx
         return []
 
 
-_THERE = (404, 410)
-_ERRORS = (404, 409, 410)
 ENDPOINTS = [
     Endpoint("GET", "/approvals", list_approvals, Page[Interrupt], WaitingQuery, tag="people"),
-    Endpoint("GET", "/sessions/{session}/approvals", session_approvals, Page[Interrupt], errors=_THERE, tag="people"),
+    Endpoint("GET", "/sessions/{session}/approvals", session_approvals, Page[Interrupt], tag="people"),
     Endpoint(
-        "POST", "/sessions/{session}/approvals/{approval}", decide, Decided, body=Decision, errors=_ERRORS, tag="people"
+        "POST", "/sessions/{session}/approvals/{approval}", decide, Decided, body=Decision, errors=(409,), tag="people"
     ),
-    Endpoint("POST", "/sessions/{session}/resume", resume, Page[Decided], body=Resume, errors=_ERRORS, tag="people"),
+    Endpoint("POST", "/sessions/{session}/resume", resume, Page[Decided], body=Resume, errors=(409,), tag="people"),
     Endpoint("GET", "/in-doubt", list_in_doubt, Page[Effect], WaitingQuery, tag="people"),
+    Endpoint("GET", "/sessions/{session}/effects", list_effects, Page[Effect], EffectsQuery, tag="people"),
     Endpoint(
-        "GET", "/sessions/{session}/effects", list_effects, Page[Effect], EffectsQuery, errors=_THERE, tag="people"
-    ),
-    Endpoint(
-        "POST", "/sessions/{session}/effects/{effect}/resolve", resolve, Effect, body=Resolution, errors=_ERRORS,
+        "POST",
+        "/sessions/{session}/effects/{effect}/resolve",
+        resolve,
+        Effect,
+        body=Resolution,
+        errors=(409,),
         tag="people",
     ),
-]  # fmt: skip
+]

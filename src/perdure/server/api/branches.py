@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent.stored_sessions import check_state
+from perdure.agent.stored_sessions import check_state, open_as_stored
 from perdure.errors import InvalidInput
 from perdure.server.api.inputs import Edit, NewBranch, NewTag, Rewind
-from perdure.server.api.opening import open_as_stored, place_of, read_at
 from perdure.server.api.routing import Call, Endpoint, Nothing
+from perdure.server.api.sessions import place_of, read_at
 from perdure.shapes.history import Checkpoint, checkpoint
 from perdure.shapes.truncation import parts_of
 
@@ -104,7 +104,6 @@ def _nothing(edit: Edit) -> InvalidInput:
     return InvalidInput(f"there is nothing at {edit.path[:200]!r} to {edit.op}")
 
 
-_ERRORS = (404, 409, 410)
 ENDPOINTS = [
     Endpoint(
         "POST",
@@ -113,11 +112,11 @@ ENDPOINTS = [
         Checkpoint,
         body=NewBranch,
         status=201,
-        errors=_ERRORS,
+        errors=(409,),
         tag="branches",
     ),
-    Endpoint("POST", "/sessions/{session}/rewind", rewind, Checkpoint, body=Rewind, errors=_ERRORS, tag="branches"),
+    Endpoint("POST", "/sessions/{session}/rewind", rewind, Checkpoint, body=Rewind, errors=(409,), tag="branches"),
     Endpoint(
-        "POST", "/sessions/{session}/tags", tag, Checkpoint, body=NewTag, status=201, errors=_ERRORS, tag="branches"
+        "POST", "/sessions/{session}/tags", tag, Checkpoint, body=NewTag, status=201, errors=(409,), tag="branches"
     ),
 ]

@@ -107,7 +107,13 @@ def _sent(event: Event) -> ServerEvent:
 ENDPOINTS = [
     Endpoint("GET", "/events", all_events, Page[Change], EventsQuery, media=SSE, errors=(503,), tag="events"),
     Endpoint(
-        "GET", "/sessions/{session}/events", session_events, SessionEvent, SessionEventsQuery, media=SSE,
-        errors=(404, 410, 503), tag="events",
+        "GET",
+        "/sessions/{session}/events",
+        session_events,
+        SessionEvent,
+        SessionEventsQuery,
+        media=SSE,
+        errors=(503,),
+        tag="events",
     ),
-]  # fmt: skip
+]

@@ -34,6 +34,7 @@ STATUSES = {
     429: "Too many at once", 500: "An unexpected error", 503: "The store cannot be reached",
 }  # fmt: skip
 ALWAYS = (401, 403, 422, 503)
+NAMED = (404, 410)
 WITH_BODY = (400, 413, 415)
 REF = "#/components/schemas/{name}"
 
@@ -86,7 +87,8 @@ def _operation(e: Endpoint, known: dict[str, Any]) -> dict[str, Any]:
     about = inspect.cleandoc(e.about)
     summary, _, more = about.partition("\n\n")
     answer = {"description": STATUSES[e.status], "content": {e.media: _content(e, known)}}
-    failing = sorted({*ALWAYS, *e.errors, *(WITH_BODY if e.body is not None else ())})
+    named = NAMED if "{session}" in e.segments else ()
+    failing = sorted({*ALWAYS, *named, *e.errors, *(WITH_BODY if e.body is not None else ())})
     if e.open:
         failing = [status for status in failing if status in (403, 422)]
     problem = {MEDIA: {"schema": known["Problem"]}}

@@ -67,7 +67,7 @@ class Endpoint(NamedTuple):
     body: type[msgspec.Struct] | None = None
     status: int = 200
     errors: tuple[int, ...] = ()
-    """Beside those that every request may end with."""
+    """Beside those that every request may end with, and every one that names a session (404, 410)."""
     media: str = JSON
     open: bool = False
     """Whether it is answered without a token."""

@@ -223,27 +223,28 @@ async def get_store(call: Call[Nothing, None]) -> Store:
     return await call.ctx.blocking(store, call.ctx.db, await call.ctx.db.counts())
 
 
-_THERE = (404, 410)
-_ERRORS = (404, 409, 410)
 ENDPOINTS = [
     Endpoint(
         "POST", "/sessions", create_session, Submitted, body=NewSession, status=201, errors=(409,), tag="sessions"
     ),
+    Endpoint("POST", "/sessions/{session}/messages", post_message, Posted, body=NewMessage, status=202, tag="sessions"),
     Endpoint(
-        "POST", "/sessions/{session}/messages", post_message, Posted, body=NewMessage, status=202, errors=_THERE,
+        "POST",
+        "/sessions/{session}/runs",
+        start_run,
+        Started,
+        body=NewRun,
+        status=202,
+        errors=(409, 429),
         tag="sessions",
     ),
-    Endpoint(
-        "POST", "/sessions/{session}/runs", start_run, Started, body=NewRun, status=202, errors=(*_ERRORS, 429),
-        tag="sessions",
-    ),
-    Endpoint("POST", "/sessions/{session}/cancel", cancel, Bulk, body=Cancellation, errors=_THERE, tag="steering"),
-    Endpoint("POST", "/sessions/{session}/retry", retry, Bulk, errors=_ERRORS, tag="steering"),
-    Endpoint("POST", "/sessions/{session}/pause", pause, Bulk, errors=_ERRORS, tag="steering"),
-    Endpoint("POST", "/sessions/{session}/unpause", unpause, Bulk, errors=_ERRORS, tag="steering"),
-    Endpoint("POST", "/bulk", bulk, Bulk, body=BulkAction, errors=_ERRORS, tag="steering"),
+    Endpoint("POST", "/sessions/{session}/cancel", cancel, Bulk, body=Cancellation, tag="steering"),
+    Endpoint("POST", "/sessions/{session}/retry", retry, Bulk, errors=(409,), tag="steering"),
+    Endpoint("POST", "/sessions/{session}/pause", pause, Bulk, errors=(409,), tag="steering"),
+    Endpoint("POST", "/sessions/{session}/unpause", unpause, Bulk, errors=(409,), tag="steering"),
+    Endpoint("POST", "/bulk", bulk, Bulk, body=BulkAction, errors=(404, 409, 410), tag="steering"),
     Endpoint("GET", "/fleet", get_fleet, Fleet, tag="fleet"),
     Endpoint("GET", "/fleet/queue", get_queue, Page[QueuedSession], QueueQuery, errors=(409,), tag="fleet"),
     Endpoint("POST", "/fleet/drain", drain, Drained, body=Drain, errors=(404, 409), tag="fleet"),
     Endpoint("GET", "/store", get_store, Store, tag="store"),
-]  # fmt: skip
+]

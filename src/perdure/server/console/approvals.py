@@ -6,16 +6,17 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.errors import InvalidInput
+from perdure.fleet.in_doubt import settle
 from perdure.fleet.status import served_by
 from perdure.model import MAIN
 from perdure.protocols import Boarded, NewWork
-from perdure.server.api.approvals import doubts_of, list_approvals, list_in_doubt, resolve_effect, session_approvals
+from perdure.server.api.approvals import doubts_of, list_approvals, list_in_doubt, session_approvals
 from perdure.server.api.inputs import WaitingQuery
 from perdure.server.api.routing import Call, Nothing
 from perdure.server.console.page_text import editable
-from perdure.server.console.rendering import asked, decider, named, see, short_mark
+from perdure.server.console.rendering import Pages, asked, decider, named, see, short_mark
 from perdure.server.problems import Refusal
-from perdure.system.wording import parse_timestamp
+from perdure.system.wording import json_or_text, parse_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from perdure.server.console.rendering import Console
     from perdure.server.resources import Ctx
     from perdure.shapes.approvals import Interrupt
 
@@ -55,15 +55,12 @@ class Ask(NamedTuple):
     """What an answer is: yes_no, choice, text, or "" for a value that is typed as JSON."""
 
 
-class Deciding:
+class Deciding(Pages):
     """The pages of approvals and of calls in doubt."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
 
     async def approvals(self, request: Request) -> Response:
         """Everything that waits for agreement or an answer."""
-        ctx, q = self._console.ctx, request.query_params
+        ctx, q = self._ctx, request.query_params
         session, after, aside = asked(q, "id"), asked(q, "after", 600), bool(asked(q, "aside", 10))
         if session:
             found = await session_approvals(Call(ctx, {"session": session}, Nothing(), None, {}))
@@ -82,7 +79,7 @@ class Deciding:
         found: list[Interrupt] = []
         following: str | None = after or None
         for _ in range(4):
-            call = Call(self._console.ctx, {}, WaitingQuery(after=following, limit=PAGE, all_branches=aside), None, {})
+            call = Call(self._ctx, {}, WaitingQuery(after=following, limit=PAGE, all_branches=aside), None, {})
             page = await list_approvals(call)
             found += page.items
             following = page.next
@@ -93,7 +90,7 @@ class Deciding:
     async def decide(self, request: Request) -> Response:
         """Agree, agree to something else, refuse, or answer; once."""
         form = await request.form()
-        db = self._console.ctx.db
+        db = self._ctx.db
         session, approval, by = named(form, "session"), asked(form, "approval", 100), decider(form)
         do, reason = asked(form, "do", 10), asked(form, "reason", 2000)
         if do == "reject":
@@ -108,13 +105,13 @@ class Deciding:
         if (named(form, "branch") or MAIN) != MAIN:
             # Nobody runs a branch by himself: whether its calls may change anything, a person says.
             return see(request, "/approvals", by=by, told=f"{words}. It is taken up when the branch is run on.")
-        left = await go_on(self._console.ctx, session)
+        left = await go_on(self._ctx, session)
         after = left or "The session goes on as soon as a worker takes it up."
         return see(request, "/approvals", by=by, told=f"{words}. {after}")
 
     async def doubts(self, request: Request) -> Response:
         """Calls that were started and whose outcome nobody knows."""
-        ctx, q = self._console.ctx, request.query_params
+        ctx, q = self._ctx, request.query_params
         session, after, aside = asked(q, "id"), asked(q, "after", 600), bool(asked(q, "aside", 10))
         if session:
             effects, following = await doubts_of(ctx, session), None
@@ -136,8 +133,8 @@ class Deciding:
         if do not in ("done", "retry", "abort"):
             raise InvalidInput("a call in doubt was done, may be made again, or is given up")
         result = json_or_text(asked(form, "result", 200_000)) if do == "done" else None
-        await resolve_effect(self._console.ctx, session, effect, branch, by, do, result)
-        left = await go_on(self._console.ctx, session) if branch == MAIN else ""
+        await settle(self._ctx.db, session, effect, branch, by=by, verdict=do, result=result)
+        left = await go_on(self._ctx, session) if branch == MAIN else ""
         words = {"done": "It is recorded as done.", "retry": "It is made again.", "abort": "It is given up."}[do]
         return see(request, "/in-doubt", by=by, told=f"{words} {left}".rstrip())
 
@@ -207,16 +204,3 @@ def _answer(form: Mapping[str, Any]) -> Any:
         return told == "yes"
     # A text stays one, also where it reads like a number.
     return told.replace("\r\n", "\n") if kind == "text" else json_or_text(told)
-
-
-def json_or_text(text: str) -> Any:
-    """A value as it is typed: JSON, and anything else is text."""
-    try:
-        return json.loads(text, parse_constant=_no_json)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _no_json(word: str) -> Any:
-    """Words that Python takes for numbers, and JSON does not have."""
-    raise ValueError(word)

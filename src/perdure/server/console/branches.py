@@ -12,16 +12,17 @@ from perdure.history.hydrate import ancestry
 from perdure.server.console import session_past
 from perdure.server.console.conversation import Said, said_of, text_of_content
 from perdure.server.console.page_text import harmless
-from perdure.server.console.rendering import asked, named, see, whole
+from perdure.server.console.rendering import Pages, asked, named, see, whole
 from perdure.state.document import plain
 from perdure.state.merge import differences
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.requests import Request
     from starlette.responses import Response
 
     from perdure.kernel import Kernel
-    from perdure.server.console.rendering import Console
     from perdure.server.console.session_past import Spot
     from perdure.state.merge import Difference
 
@@ -50,25 +51,18 @@ class Draft(NamedTuple):
     name: str
 
 
-class Branching:
+class Branching(Pages):
     """The pages around branches."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    @property
-    def _kernel(self) -> Kernel:
-        return self._console.ctx.db.kernel
 
     async def form(self, request: Request) -> Response:
         """What is to be different on the new branch."""
         q = request.query_params
         before = q.get("before") == "1"
-        spot = await self._console.ctx.blocking(
+        spot = await self._ctx.blocking(
             session_past.find_spot, self._kernel, asked(q, "id"), asked(q, "branch"), whole(q, "step")
         )
-        draft = await self._console.ctx.blocking(draft_of, self._kernel, spot, before)
-        known = spot.row.agent in self._console.ctx.agents
+        draft = await self._ctx.blocking(draft_of, self._kernel, spot, before)
+        known = spot.row.agent in self._ctx.agents
         return self._console.page(
             request, "branch.html", spot=spot, draft=draft, before=before, known=known, effects=EFFECTS
         )
@@ -78,32 +72,28 @@ class Branching:
         form = await request.form(max_part_size=2 << 20)
         before = asked(form, "before") == "1"
         session, branch, at = named(form, "id"), named(form, "branch"), whole(form, "step")
-        spot = await self._console.ctx.blocking(session_past.find_spot, self._kernel, session, branch, at)
-        draft = await self._console.ctx.blocking(draft_of, self._kernel, spot, before)
-        effects = asked(form, "effects", 10) or "dry"
-        if effects not in EFFECTS:
-            raise InvalidInput(f"effects is one of {', '.join(EFFECTS)}")
+        spot = await self._ctx.blocking(session_past.find_spot, self._kernel, session, branch, at)
+        draft = await self._ctx.blocking(draft_of, self._kernel, spot, before)
+        effects = _effects(form)
         name = asked(form, "name", 200).strip() or draft.name
         options = changed(
             draft, asked(form, "instructions", LARGEST), asked(form, "said", LARGEST), asked(form, "state", LARGEST * 2)
         )
-        await branch_off(self._console.ctx.db, session, name, at=draft.at, branch=branch, before=before, **options)
-        agent = self._console.ctx.agents.get(spot.row.agent)
+        await branch_off(self._ctx.db, session, name, at=draft.at, branch=branch, before=before, **options)
+        agent = self._ctx.agents.get(spot.row.agent)
         if asked(form, "do", 10) == "run" and agent is not None:
-            self._console.runs.start(agent, session, name, effects)
+            self._ctx.runs.start(agent, session, name, effects=effects)
         return see(request, "/session", id=session, branch=name)
 
     async def run(self, request: Request) -> Response:
         """Run a branch on."""
         form = await request.form()
-        session, branch, effects = named(form, "id"), named(form, "branch"), asked(form, "effects", 10) or "dry"
-        row = await self._console.ctx.db.look(session)
-        agent = self._console.ctx.agents.get(row.agent)
+        session, branch, effects = named(form, "id"), named(form, "branch"), _effects(form)
+        row = await self._ctx.db.look(session)
+        agent = self._ctx.agents.get(row.agent)
         if agent is None:
             raise InvalidInput(f"this server does not have the agent {row.agent!r}: start it with perdure serve APP")
-        if effects not in EFFECTS:
-            raise InvalidInput(f"effects is one of {', '.join(EFFECTS)}")
-        self._console.runs.start(agent, session, branch, effects)
+        self._ctx.runs.start(agent, session, branch, effects=effects)
         return see(request, "/session", id=session, branch=branch)
 
     async def compare(self, request: Request) -> Response:
@@ -111,11 +101,19 @@ class Branching:
         q = request.query_params
         session = asked(q, "id")
         spots = [
-            await self._console.ctx.blocking(session_past.find_spot, self._kernel, session, asked(q, s), None)
+            await self._ctx.blocking(session_past.find_spot, self._kernel, session, asked(q, s), None)
             for s in ("a", "b")
         ]
-        compared = await self._console.ctx.blocking(compare, self._kernel, spots[0], spots[1])
+        compared = await self._ctx.blocking(compare, self._kernel, spots[0], spots[1])
         return self._console.page(request, "compare.html", a=spots[0], b=spots[1], compared=compared, session=session)
+
+
+def _effects(form: Mapping[str, Any]) -> str:
+    """What becomes of calls, as a form says."""
+    effects = asked(form, "effects", 10) or "dry"
+    if effects not in EFFECTS:
+        raise InvalidInput(f"effects is one of {', '.join(EFFECTS)}")
+    return effects
 
 
 def draft_of(kernel: Kernel, spot: Spot, before: bool) -> Draft:
@@ -133,7 +131,11 @@ def draft_of(kernel: Kernel, spot: Spot, before: bool) -> Draft:
     if not said and messages and messages[-1].get("role") == "user":
         said = [text_of_content(plain(messages[-1]).get("content"))]
     state = {k: v for k, v in start.reading.plain().items() if k != "messages"}
-    text = json.dumps(state, indent=2, default=_refuse) if not _has_bytes(state) else None
+    try:
+        text = json.dumps(state, indent=2)
+    except (TypeError, ValueError):
+        # It holds bytes, or a number without end: that is nothing to edit in a page.
+        text = None
     names = {h.branch for h in spot.row.heads}
     number = 1
     while f"try-{at}-{number}" in names:
@@ -141,18 +143,6 @@ def draft_of(kernel: Kernel, spot: Spot, before: bool) -> Draft:
     instructions = moment.made.get("instructions")
     fits = text if text is not None and len(text) <= LARGEST else None
     return Draft(at, instructions, said[-1] if said else None, fits, f"try-{at}-{number}")
-
-
-def _has_bytes(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(_has_bytes(v) for v in value.values())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if isinstance(value, list):
-        return any(_has_bytes(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
-    return isinstance(value, bytes)
-
-
-def _refuse(value: Any) -> Any:
-    raise TypeError(type(value).__name__)
 
 
 def changed(draft: Draft, instructions: str, said: str, state: str) -> dict[str, Any]:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, PerdureError
 from perdure.server.api.approvals import doubts_of
 from perdure.server.api.inputs import BulkAction, SessionFilter
 from perdure.server.api.routing import Call, Nothing
 from perdure.server.api.steering import bulk
-from perdure.server.console.approvals import go_on, json_or_text
-from perdure.server.console.rendering import asked, decider, named, see
+from perdure.server.console.approvals import go_on
+from perdure.server.console.rendering import Pages, asked, decider, named, see
 from perdure.server.console.sessions import Wanted, wanted
-from perdure.system.wording import count, timestamp
+from perdure.system.wording import count, json_or_text, timestamp
 
 if TYPE_CHECKING:
     from starlette.datastructures import FormData
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from perdure.server.console.rendering import Console
     from perdure.shapes.approvals import Effect
     from perdure.shapes.work import Bulk
 
@@ -35,28 +34,18 @@ VERDICTS = {
 }
 
 
-class Deed(NamedTuple):
-    """What can be done to many."""
-
-    words: str
-    about: str
-    button: str
-
-
 DEEDS = {
-    "retry": Deed("Retry", "Workers try them again from where they stand, also those that were parked.", "Retry"),
-    "pause": Deed("Pause", "No worker takes them any more; a step under way ends.", "Pause"),
-    "unpause": Deed("Unpause", "Workers take them again.", "Unpause"),
-    "resolve": Deed("Resolve", "All calls in doubt of these sessions are settled the same way.", "Resolve"),
-    "cancel": Deed("Cancel", "Their agents stop as soon as they notice, and go on only with a new message.", "Cancel"),
+    "retry": "Workers try them again from where they stand, also those that were parked.",
+    "pause": "No worker takes them any more; a step under way ends.",
+    "unpause": "Workers take them again.",
+    "resolve": "All calls in doubt of these sessions are settled the same way.",
+    "cancel": "Their agents stop as soon as they notice, and go on only with a new message.",
 }
+"""What can be done to many, and what that means."""
 
 
-class BulkPages:
+class BulkPages(Pages):
     """The preview and the deed."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
 
     async def preview(self, request: Request) -> Response:
         """SessionFilter sessions are meant; nothing is done yet."""
@@ -69,7 +58,7 @@ class BulkPages:
             verdict = verdict if verdict in VERDICTS else "retry"
         found = await self._call(BulkAction(action=do, filter=which, dry_run=True, limit=BATCH, verdict=verdict))
         return self._console.page(
-            request, "bulk.html", do=do, deed=DEEDS[do], sessions=found.sessions, shown=SHOWN,
+            request, "bulk.html", do=do, about=DEEDS[do], sessions=found.sessions, shown=SHOWN,
             more=found.next is not None, filter=filter, named=which.sessions is not None, verdict=verdict,
             verdicts=VERDICTS, origin=_origin(form), doubts=await self._doubts(found.sessions) if verdict else {},
             calls=CALLS,
@@ -81,7 +70,7 @@ class BulkPages:
         for session in sessions[:SHOWN]:
             # One that cannot be read keeps nobody from seeing the others; what is done to it will say why.
             with contextlib.suppress(PerdureError):
-                found[session] = await doubts_of(self._console.ctx, session)
+                found[session] = await doubts_of(self._ctx, session)
         return found
 
     async def act(self, request: Request) -> Response:
@@ -102,11 +91,11 @@ class BulkPages:
             if do == "resolve":
                 left = {f.session for f in found.failed}
                 for session in (s for s in found.sessions if s not in left):
-                    left_over += [why] if (why := await go_on(self._console.ctx, session)) else []
+                    left_over += [why] if (why := await go_on(self._ctx, session)) else []
             if found.next is None:
                 break
             after = found.next
-        told = f"{DEEDS[do].words}: {changed} of {meant} sessions."
+        told = f"{do.capitalize()}: {changed} of {meant} sessions."
         if failed:
             told += f" {len(failed)} could not be: {failed[0][:200]}"
         if left_over:
@@ -114,7 +103,7 @@ class BulkPages:
         return see(request, f"/{_origin(form)}", by=by, told=told)
 
     async def _call(self, body: BulkAction) -> Bulk:
-        return await bulk(Call(self._console.ctx, {}, Nothing(), body, {}))
+        return await bulk(Call(self._ctx, {}, Nothing(), body, {}))
 
 
 def _origin(form: FormData) -> str:

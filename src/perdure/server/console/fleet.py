@@ -13,7 +13,7 @@ from perdure.fleet.board import board_of
 from perdure.fleet.status import fleet_of
 from perdure.protocols import Boarded, Filter
 from perdure.server.console.drawing import curve_of
-from perdure.server.console.rendering import asked, see
+from perdure.server.console.rendering import Pages, asked, see
 from perdure.system.lease_holders import describe
 
 if TYPE_CHECKING:
@@ -42,18 +42,18 @@ class Sample(NamedTuple):
     recovered: int
 
 
-class FleetPage:
+class FleetPage(Pages):
     """The page of the fleet."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._samples: deque[Sample] = deque(maxlen=KEPT)
         self._task: asyncio.Task[None] | None = None
         self._looked = 0.0
 
     async def page(self, request: Request) -> Response:
         """How the fleet stands, with the last minutes as curves."""
-        ctx = self._console.ctx
+        ctx = self._ctx
         if not isinstance(ctx.db.kernel.store, Boarded):
             return self._console.page(request, "fleet.html", fleet=None)
         self._watch()
@@ -79,8 +79,8 @@ class FleetPage:
     async def drain(self, request: Request) -> Response:
         """Tell a worker to finish its steps and go."""
         form = await request.form()
-        board = await self._console.ctx.blocking(board_of, self._console.ctx.db)
-        told = await self._console.ctx.blocking(board.wish, asked(form, "worker", 600), "drain")
+        board = await self._ctx.blocking(board_of, self._ctx.db)
+        told = await self._ctx.blocking(board.wish, asked(form, "worker", 600), "drain")
         return see(
             request, "/fleet", told="It finishes its steps and goes." if told else "That worker is gone already."
         )
@@ -91,8 +91,8 @@ class FleetPage:
         agent, on = asked(form, "agent", 300), asked(form, "on", 1) == "1"
         if not agent:
             raise InvalidInput("no agent is named")
-        board = await self._console.ctx.blocking(board_of, self._console.ctx.db)
-        await self._console.ctx.blocking(board.hold, agent, on)
+        board = await self._ctx.blocking(board_of, self._ctx.db)
+        await self._ctx.blocking(board.hold, agent, on)
         return see(request, "/fleet", told=f"{agent} is held." if on else f"{agent} goes on.")
 
     def _watch(self) -> None:
@@ -102,7 +102,7 @@ class FleetPage:
             self._task = loop.create_task(self._measure())
 
     async def _measure(self) -> None:
-        ctx, loop = self._console.ctx, asyncio.get_running_loop()
+        ctx, loop = self._ctx, asyncio.get_running_loop()
         while loop.time() - self._looked < UNWATCHED and not ctx.closing.is_set():
             # While the store cannot be asked there is a gap in the curve; the page itself tells why.
             with contextlib.suppress(PerdureError):

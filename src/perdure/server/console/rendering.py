@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+from collections import Counter
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote, urlencode
@@ -15,7 +16,6 @@ from perdure._version import __version__
 from perdure.errors import InvalidInput, MissingExtra, PerdureError
 from perdure.model import TAG_PREFIX
 from perdure.server.console import page_text
-from perdure.server.console.branch_runs import BranchRuns
 from perdure.server.problems import Refusal, status_of
 from perdure.system import wording
 
@@ -42,28 +42,14 @@ HEADERS = {
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
         "font-src 'self'; manifest-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
 }
-"""Nothing that is not ours runs, is loaded, or frames a page; nothing an agent wrote stays in a cache."""
+"""What pages have beside the headers of every answer: nothing that is not ours runs, is loaded, or frames a page."""
 NAME_COOKIE = "perdure_name"
 FRESH = 500
 """Milliseconds for which a count of all sessions is good."""
-STATUS_WORDS = {
-    "idle": "idle",
-    "running": "running",
-    "sleeping": "sleeping",
-    "waiting_approval": "needs approval",
-    "waiting_result": "awaits a result",
-    "in_doubt": "in doubt",
-    "paused": "paused",
-    "cancelled": "cancelled",
-    "failed": "failed",
-    "closed": "closed",
-    "expired": "expired",
-}
+STATUS_WORDS = {"waiting_approval": "needs approval", "waiting_result": "awaits a result", "in_doubt": "in doubt"}
+"""What is said of statuses whose names say too little."""
 TONES = {
     "running": "accent",
     "in_doubt": "bad",
@@ -130,7 +116,6 @@ class Console:
     def __init__(self, ctx: Ctx) -> None:
         self.ctx = ctx
         self.env = make_environment()
-        self.runs = BranchRuns(ctx)
         self.waiting: dict[str, int] = {}
         """How many sessions there are by status, as of a moment ago."""
         self.mark = ""
@@ -191,11 +176,17 @@ class Console:
         if now - self._counted < FRESH:
             return
         self._counted = now
-        found: dict[str, int] = {}
         self.mark, counts = await sessions_mark(self.ctx.db)
-        for status, _, _, number in counts:
-            found[status] = found.get(status, 0) + number
-        self.waiting = found
+        self.waiting = by_status(counts)
+
+
+class Pages:
+    """Some pages of a console, and what they are made of."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._ctx = console.ctx
+        self._kernel = console.ctx.db.kernel
 
 
 async def sessions_mark(db: AsyncDatabase) -> tuple[str, list[tuple[str, str, str, int]]]:
@@ -203,6 +194,14 @@ async def sessions_mark(db: AsyncDatabase) -> tuple[str, list[tuple[str, str, st
     rows = await db.sessions(newest=True, limit=30)
     counts = await db.counts()
     return short_mark([r._replace(lease=r.lease._replace(until=0)) for r in rows], counts), counts
+
+
+def by_status(counts: list[tuple[str, str, str, int]]) -> dict[str, int]:
+    """How many sessions there are by status."""
+    found: Counter[str] = Counter()
+    for status, _, _, number in counts:
+        found[status] += number
+    return dict(found)
 
 
 def short_mark(*what: Any) -> str:

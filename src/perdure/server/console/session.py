@@ -19,8 +19,7 @@ from perdure.server.console import session_past
 from perdure.server.console.approvals import go_on
 from perdure.server.console.conversation import conversation_of
 from perdure.server.console.drawing import Graph, Line, chart_of, graph_of
-from perdure.server.console.effects import effects_of, where_of
-from perdure.server.console.rendering import HEADERS, asked, named, see, whole
+from perdure.server.console.rendering import HEADERS, Pages, asked, named, see, whole
 from perdure.server.console.state_tree import tree_of
 from perdure.server.console.updates import session_mark
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.protocols import Work
-    from perdure.server.console.rendering import Console
     from perdure.server.console.session_past import Spot
 
 VIEWS = {"chat": "Conversation", "changes": "Changes", "state": "State", "request": "Request", "effects": "Effects"}
@@ -47,21 +45,14 @@ class Top(NamedTuple):
     pending: int
 
 
-class SessionPage:
+class SessionPage(Pages):
     """The page of one session and its parts."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    @property
-    def _kernel(self) -> Kernel:
-        return self._console.ctx.db.kernel
 
     async def page(self, request: Request) -> Response:
         """The whole page."""
         mark = await session_mark(self._console, asked(request.query_params, "id"))
         spot, view = await self._spot(request)
-        values = await self._console.ctx.blocking(self._all, spot, view)
+        values = await self._ctx.blocking(self._all, spot, view)
         return self._console.page(request, "session.html", mark=mark, **values)
 
     async def top(self, request: Request) -> Response:
@@ -70,30 +61,30 @@ class SessionPage:
         spot, view = await self._spot(request)
         if request.query_params.get("follow") == "1":
             spot = spot._replace(step=spot.head.step)
-        values = await self._console.ctx.blocking(self._all, spot, view)
+        values = await self._ctx.blocking(self._all, spot, view)
         return self._console.page(request, "session_news.html", mark=mark, **values)
 
     async def at(self, request: Request) -> Response:
         """One step; the list of steps comes along when it is on another page of it."""
         spot, view = await self._spot(request)
         told = asked(request.query_params, "page", 10)
-        values = await self._console.ctx.blocking(self._step, spot, view)
+        values = await self._ctx.blocking(self._step, spot, view)
         if told != str(spot.page):
-            values |= await self._console.ctx.blocking(self._steps, spot)
+            values |= await self._ctx.blocking(self._steps, spot)
         return self._console.page(request, "session_travel.html", **values)
 
     async def earlier(self, request: Request) -> Response:
         """What was said before the messages that are shown."""
         spot, _ = await self._spot(request)
         until = whole(request.query_params, "until")
-        moment = await self._console.ctx.blocking(session_past.open_moment, self._kernel, spot)
-        chat = await self._console.ctx.blocking(conversation_of, moment.reading.messages, 0, until)
+        moment = await self._ctx.blocking(session_past.open_moment, self._kernel, spot)
+        chat = await self._ctx.blocking(conversation_of, moment.reading.messages, 0, until)
         return self._console.page(request, "session_said.html", chat=chat, spot=spot)
 
     async def request_json(self, request: Request) -> Response:
         """The exact request of a step as a file."""
         spot, _ = await self._spot(request)
-        found, step = await self._console.ctx.blocking(session_past.request_at, self._kernel, spot)
+        found, step = await self._ctx.blocking(session_past.request_at, self._kernel, spot)
         if found is None:
             raise InvalidInput("no model has been asked up to this step")
         body = json.dumps(found._asdict(), ensure_ascii=False, indent=2, default=str)
@@ -106,7 +97,7 @@ class SessionPage:
         session, text = named(form, "id"), asked(form, "message", 200_000).strip()
         if not text:
             raise InvalidInput("the message is empty: write something")
-        ctx = self._console.ctx
+        ctx = self._ctx
         await ctx.db.look(session)
         # The same form sent twice, by a second click or a reload, is one message.
         once = asked(form, "once", 40)
@@ -123,7 +114,7 @@ class SessionPage:
         if not session:
             raise InvalidInput("no session is named: choose one from the list")
         view = asked(q, "view", 20) or "chat"
-        spot = await self._console.ctx.blocking(
+        spot = await self._ctx.blocking(
             session_past.find_spot, self._kernel, session, asked(q, "branch"), whole(q, "step")
         )
         return spot, view if view in VIEWS else "chat"
@@ -147,8 +138,8 @@ class SessionPage:
             "gone": "",
             "spot": spot, "view": view, "views": VIEWS, "point": moment.point,
             "line": session_past.step_line(moment.point),
-            "runs_here": self._console.runs.state(spot.id, spot.branch),
-            "known": spot.row.agent in self._console.ctx.agents,
+            "runs_here": self._ctx.runs.state(spot.id, spot.branch) if spot.branch != MAIN else None,
+            "known": spot.row.agent in self._ctx.agents,
         }  # fmt: skip
         if view in ("chat", "changes"):
             changes, added = session_past.changes_of(kernel, moment)
@@ -159,13 +150,16 @@ class SessionPage:
             values["request_sent"], values["request_step"] = session_past.request_at(kernel, spot)
         else:
             calls = session_past.with_calls(kernel, moment)
-            values["effects"], values["calls_at"] = effects_of(kernel, calls, self._console.now), calls.spot.step
-            values["where"] = where_of(moment, self._work(spot))
+            values["effects"], values["calls_at"] = (
+                session_past.effects_of(kernel, calls, self._console.now),
+                calls.spot.step,
+            )
+            values["where"] = session_past.where_of(moment, self._work(spot))
         return values
 
     def _top(self, spot: Spot) -> Top:
         kernel = self._kernel
-        facts = gather(self._console.ctx.db, spot.row, spot.branch)
+        facts = gather(self._ctx.db, spot.row, spot.branch)
         notes: dict[str, Any] = facts.book.get(AGENT) or {}
         total = list(notes.get("total") or ())
         why, problem = told(facts), session_past.newest_problem(kernel, spot)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.model import MAIN, Status
-from perdure.server.console.rendering import STATUS_WORDS, asked, is_tag
+from perdure.model import Status
+from perdure.server.console.rendering import STATUS_WORDS, Pages, asked, by_status
+from perdure.shapes.sessions import step_of
 from perdure.system.lease_holders import describe
 from perdure.system.wording import count
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from perdure.model import SessionRow
-    from perdure.server.console.rendering import Console
 
 PAGE = 50
 CAUSES = 5
@@ -94,9 +94,7 @@ class Line(NamedTuple):
 
 def line_of(row: SessionRow, now: int) -> Line:
     """What the list says of a session, from its row alone: a page of them must not open any."""
-    heads = [h for h in row.heads if not is_tag(h.branch)]
-    step = next((h.step for h in heads if h.branch == MAIN), max((h.step for h in heads), default=0))
-    return Line(row, step, len(heads), _what(row, now))
+    return Line(row, step_of(row), len(row.branches), _what(row, now))
 
 
 def _what(row: SessionRow, now: int) -> str:
@@ -133,10 +131,9 @@ class Summary(NamedTuple):
 
 def summary_of(counts: list[tuple[str, str, str, int]]) -> Summary:
     """How many there are of what."""
-    statuses: dict[str, int] = {}
+    statuses = by_status(counts)
     causes: dict[str, dict[str, int]] = {}
     for status, agent, error, number in counts:
-        statuses[status] = statuses.get(status, 0) + number
         if error and status in (Status.FAILED, Status.IN_DOUBT, Status.PAUSED):
             agents = causes.setdefault(error, {})
             agents[agent] = agents.get(agent, 0) + number
@@ -153,15 +150,12 @@ def _agents(counts: dict[str, int]) -> str:
     return ", ".join(name or "no agent" for name in names[:4]) + (", …" if len(names) > 4 else "")
 
 
-class Listing:
+class Listing(Pages):
     """The page of sessions."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
 
     async def page(self, request: Request) -> Response:
         """All sessions, newest first."""
-        db, now = self._console.ctx.db, self._console.now
+        db, now = self._ctx.db, self._console.now
         filter = wanted(request.query_params)
         after = asked(request.query_params, "after", 600)
         rows = await db.sessions(**filter.options(now), newest=True, after=after or None, limit=PAGE + 1)

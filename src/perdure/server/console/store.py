@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import PerdureError
 from perdure.server.console.drawing import curve_of
-from perdure.server.console.rendering import see
+from perdure.server.console.rendering import Pages, by_status, see
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -41,27 +41,24 @@ class Check(NamedTuple):
         return bool(self.began) and not self.ended
 
 
-class StorePage:
+class StorePage(Pages):
     """The page of the store."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._sizes: deque[tuple[int, Usage]] = deque(maxlen=KEPT)
         self._check = Check()
         self._task: asyncio.Task[None] | None = None
 
     async def page(self, request: Request) -> Response:
         """Sizes, growth, promise, retention and integrity."""
-        ctx, now = self._console.ctx, self._console.now
+        ctx, now = self._ctx, self._console.now
         store = ctx.db.kernel.store
         usage = await ctx.blocking(store.usage)
         if not self._sizes or now - self._sizes[-1][0] > 1000:
             self._sizes.append((now, usage))
         expired = await ctx.blocking(lambda: store.sessions(expired_at=now, limit=EXPIRED_SHOWN))
-        counts = await ctx.db.counts()
-        statuses: dict[str, int] = {}
-        for status, _, _, number in counts:
-            statuses[status] = statuses.get(status, 0) + number
+        statuses = by_status(await ctx.db.counts())
         parts = {"check": "check.html", "sizes": "store_sizes.html"}
         template = parts.get(request.headers.get("hx-target", ""), "store.html")
         first, last = self._sizes[0], self._sizes[-1]
@@ -75,14 +72,14 @@ class StorePage:
     async def verify(self, request: Request) -> Response:
         """Begin to read and check everything."""
         if not self._check.running:
-            usage = await self._console.ctx.blocking(self._console.ctx.db.kernel.store.usage)
+            usage = await self._ctx.blocking(self._kernel.store.usage)
             self._check = Check(0, usage.sessions, self._console.now)
             self._task = asyncio.create_task(self._verify())
         return see(request, "/store")
 
     async def sweep(self, request: Request) -> Response:
         """Remove what the time has run out for."""
-        swept = await self._console.ctx.db.sweep()
+        swept = await self._ctx.db.sweep()
         said = f"{swept.removed} removed"
         if swept.busy:
             said += f", {len(swept.busy)} are being written"
@@ -94,7 +91,7 @@ class StorePage:
 
         end: dict[str, Any] = {}
         try:
-            end["report"] = await self._console.ctx.db.verify(progress=on)
+            end["report"] = await self._ctx.db.verify(progress=on)
         except PerdureError as e:
             end["problem"] = str(e)
         except Exception:

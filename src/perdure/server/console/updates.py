@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from perdure.errors import PerdureError
 from perdure.protocols import Boarded
-from perdure.server.console.rendering import sessions_mark, short_mark
+from perdure.server.console.rendering import Pages, sessions_mark, short_mark
 from perdure.server.sse import ServerEvent, Streams
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ MOST_TOPICS = 4
 SESSION = "session:"
 
 
-class Live:
+class Live(Pages):
     """The stream of changes."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._streams = Streams()
         self._watched: dict[str, _Topic] = {}
 
     async def stream(self, request: Request) -> ASGIApp:
         """Tell a browser of changes in the topics it names, until it goes."""
         topics = request.query_params.getlist("topic")[:MOST_TOPICS]
-        answer = self._streams.answer(self._console.ctx, self._changes(topics))
+        answer = self._streams.answer(self._ctx, self._changes(topics))
 
         async def respond(_: Scope, receive: Receive, send: Send) -> None:
             await answer.send(send, receive)
@@ -87,24 +87,22 @@ class Live:
 
     async def mark(self, name: str) -> str:
         """Something that differs when what a topic shows may have changed."""
-        db = self._console.ctx.db
+        db = self._ctx.db
         if name.startswith(SESSION):
             # As pages name it: percent-encoded, whatever characters the id has.
             return await session_mark(self._console, unquote(name.removeprefix(SESSION)))
         if name == "fleet":
-            return short_mark(await self._console.ctx.blocking(self._board_mark), self._console.now // 2000)
+            store = self._kernel.store
+            mark = await self._ctx.blocking(lambda: store.board().mark()) if isinstance(store, Boarded) else ""
+            return short_mark(mark, self._console.now // 2000)
         return (await sessions_mark(db))[0]
-
-    def _board_mark(self) -> str:
-        store = self._console.ctx.db.kernel.store
-        return store.board().mark() if isinstance(store, Boarded) else ""
 
 
 async def session_mark(console: Console, session: str) -> str:
     """Something that differs when a session, or a run of it here, may have changed."""
     row = await console.ctx.blocking(console.ctx.db.kernel.store.look, session)
     shown = row._replace(lease=row.lease._replace(until=0)) if row is not None else None
-    return short_mark(shown, console.runs.mark(session))
+    return short_mark(shown, console.ctx.runs.mark(session))
 
 
 class _Topic:

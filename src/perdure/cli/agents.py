@@ -1,0 +1,279 @@
+"""``perdure new``, ``chat``, ``run``, ``resume`` and ``replay``: a first agent, running one, and running it again."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.agent.app_loader import load_agent
+from perdure.cli.options import App, AsJson, BlobsAt, Made, Message, MessageKey, Owner, Session, Store
+from perdure.cli.output import STOPPED, Out, print_json, tell
+from perdure.cli.terminal_text import brief, cut
+from perdure.cli.which_database import open_existing_async
+from perdure.errors import InvalidInput
+from perdure.model import MAIN
+from perdure.shapes import work as shapes
+from perdure.shapes.machine import NewAgent
+from perdure.shapes.sessions import command_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.agent.agent import Agent
+    from perdure.agent.replay.replay import Replayed
+    from perdure.agent.replay.rerun import Rerun
+    from perdure.agent.run_events import Event
+    from perdure.agent.run_result import RunResult
+    from perdure.aio import AsyncDatabase
+
+FILES = {"app.py": "app.py", "README.md": "README.md", "gitignore": ".gitignore"}
+"""What is written, and under which name."""
+PLACEHOLDER = "myagent"
+EFFECTS = ("reuse", "dry", "live")
+BAD = ("failed", "incompatible", "in_doubt", "cancelled")
+"""Ends of a run that are a negative answer."""
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name; a folder of this name is made.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a first agent into a new folder; it runs at once, without a key."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", name):
+        raise InvalidInput(f"{name!r:.80} is no name: begin with a letter, then letters, digits, - and _")
+    folder = Path(name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidInput(f"{name} exists already and is not empty: choose another name")
+    folder.mkdir(exist_ok=True)
+    source = Path(__file__).parent / "first_agent"
+    for of, to in FILES.items():
+        (folder / to).write_text((source / of).read_text("utf-8").replace(PLACEHOLDER, name), "utf-8")
+    if as_json:
+        print_json(NewAgent(folder=str(folder.resolve()), files=list(FILES.values()), agent="app"))
+    else:
+        typer.echo(f"{name}/ has a first agent in it. Talk to it:\n\n    cd {name}\n    perdure chat app")
+
+
+def chat(
+    app: App,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Which conversation; the agent's name if not said.")
+    ] = None,
+    store: Made = None,
+    blobs: BlobsAt = None,
+    owner: Owner = "",
+) -> None:
+    """Talk to an agent. Stop or kill it at any moment: the same command goes on where it was."""
+    from perdure.cli.chat import Chat
+
+    agent = load_agent(app)
+    raise typer.Exit(Chat(agent, session or agent.name, owner).hold(store, blobs))
+
+
+OnBranch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to run on.")]
+Effects = Annotated[
+    str | None,
+    typer.Option(
+        "--effects",
+        metavar="HOW",
+        help="What becomes of calls: reuse (what was done is not done again), dry (nothing outside changes), "
+        "live (all are made, after asking). Default: reuse; on another branch dry.",
+    ),
+]
+Turns = Annotated[int | None, typer.Option("--max-turns", metavar="N", min=1, help="Answers of the model at most.")]
+
+
+def run(
+    app: App,
+    session: Session,
+    message: Message = "",
+    store: Made = None,
+    blobs: BlobsAt = None,
+    owner: Owner = "",
+    key: MessageKey = None,
+    branch: OnBranch = MAIN,
+    effects: Effects = None,
+    max_turns: Turns = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an agent on a session until it is done or must wait. Killed at any moment, the same command goes on."""
+    if message and branch != MAIN:
+        raise InvalidInput(
+            "a message goes to main: on a branch, change what was said with perdure fork --set said=TEXT"
+        )
+    if key is not None and not message:
+        raise InvalidInput("--key names a message: say one")
+
+    def opened() -> AsyncDatabase:
+        import perdure
+
+        # A branch is of a session that is there.
+        if branch != MAIN:
+            return open_existing_async(store, blobs, maintain=True)
+        return perdure.open_async(store or None, blobs=blobs or None)
+
+    _run(app, session, opened, branch, effects, as_json, message=message or None, key=key, owner=owner,
+         max_turns=max_turns)  # fmt: skip
+
+
+def resume(
+    app: App,
+    session: Session,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    branch: OnBranch = MAIN,
+    effects: Effects = None,
+    max_turns: Turns = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a session that is there, with nothing new to say: after a crash, a decision, or a failure."""
+
+    def opened() -> AsyncDatabase:
+        return open_existing_async(store, blobs, maintain=True)
+
+    _run(app, session, opened, branch, effects, as_json, must_exist=True, max_turns=max_turns)
+
+
+def _run(
+    app: str, session: str, opened: Callable[[], AsyncDatabase], branch: str, effects: str | None, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    from perdure.cli.chat import Screen
+
+    how = effects or ("reuse" if branch == MAIN else "dry")
+    if how not in EFFECTS:
+        raise InvalidInput(f"--effects is one of {', '.join(EFFECTS)}, not {how!r:.40}")
+    agent = load_agent(app)
+    screen = None if as_json else Screen()
+    try:
+        result = asyncio.run(
+            _once(agent, opened, session, branch, how, on_event=screen.event if screen else None, **options)
+        )
+    except KeyboardInterrupt:
+        if screen is not None:
+            screen.line("Stopped. perdure resume goes on from here.", "dim")
+        raise typer.Exit(STOPPED) from None
+    if screen is not None:
+        screen.end_line()
+    _print_result(result, branch, as_json=as_json)
+    if result.status in BAD:
+        raise typer.Exit(1)
+
+
+async def _once(
+    agent: Agent, opened: Callable[[], AsyncDatabase], session: str, branch: str, effects: str, *,
+    on_event: Callable[[Event], None] | None, max_turns: int | None, must_exist: bool = False, **options: Any,
+) -> RunResult:  # fmt: skip
+    async with opened() as db:
+        try:
+            if branch != MAIN:
+                from perdure.agent.branching_off import run_on
+
+                return await run_on(
+                    db, agent, session, branch, effects=effects, max_turns=max_turns, on_event=on_event, live=True
+                )
+            if must_exist:
+                await db.read(session, migrate=False)
+            return await agent.run(
+                db, session=session, effects=effects, on_event=on_event, live=True, max_turns=max_turns, **options
+            )
+        finally:
+            await agent.close()
+
+
+def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(shapes.run(result, branch))
+        return
+    out = Out()
+    for note in result.notes:
+        out.line(cut(note, 400), "dim")
+    for approval in result.approvals:
+        asked = approval.question or approval.because
+        out.line(f"{approval.id}: {cut(approval.tool, 60)} {brief(approval.args)} {cut(asked, 200)}".rstrip(), "yellow")
+    for doubt in result.in_doubt:
+        out.line(f"{doubt.effect}: {cut(doubt.question, 400)}", "bold red")
+    ended = f"{result.status}{': ' + result.reason if result.reason else ''}"
+    out.line(cut(f"{ended} (step {result.step})", 1000), "dim" if result.ok else "yellow")
+    do = "answer" if any(a.question for a in result.approvals) else "approve" if result.approvals else ""
+    if command := command_for("resolve" if result.in_doubt else do, result.session):
+        out.line(f"  {cut(command, 300)}", "dim")
+
+
+def replay(
+    session: Session,
+    store: Store = None,
+    blobs: BlobsAt = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="APP", help="The agent to run, such as app:agent; the recorded one if not said."),
+    ] = None,
+    branch: Annotated[str, typer.Option(metavar="NAME", help="Which branch was recorded.")] = MAIN,
+    live: Annotated[bool, typer.Option("--live", help="Ask the agent's model, on a new branch.")] = False,
+    start: Annotated[
+        int | None, typer.Option("--from", min=1, metavar="STEP", help="With --live: the step to run again.")
+    ] = None,
+    effects: Annotated[
+        str, typer.Option(metavar="HOW", help="With --live: reuse outcomes, dry (call nothing), or live (asks first).")
+    ] = "reuse",
+    name: Annotated[str | None, typer.Option("--as", metavar="NAME", help="With --live: the new branch.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a recorded session again and tell the first step that differs.
+
+    Nothing is asked, called or written; with --live the agent's model is asked, on a new branch.
+    """
+    if not live and (start is not None or name is not None or effects != "reuse"):
+        raise InvalidInput("--from, --as and --effects go with --live")
+    if live and (agent is None or start is None):
+        raise InvalidInput("--live needs --agent APP and --from STEP")
+    runs = load_agent(agent) if agent is not None else None
+
+    async def recorded() -> Replayed:
+        from perdure.agent.replay.replay import replay as again
+
+        async with open_existing_async(store, blobs) as db:
+            return await again(db, session, agent=runs, branch=branch)
+
+    async def asked_anew(runs: Agent, start: int) -> Rerun:
+        from perdure.agent.replay.rerun import rerun
+
+        async with open_existing_async(store, blobs) as db:
+            try:
+                return await rerun(db, runs, session, at=start, branch=branch, name=name, effects=effects)
+            finally:
+                await runs.close()
+
+    if runs is not None and start is not None:
+        _print_live(asyncio.run(asked_anew(runs, start)), start, as_json=as_json)
+    else:
+        _print_replayed(asyncio.run(recorded()), as_json=as_json)
+
+
+def _print_replayed(found: Replayed, *, as_json: bool) -> None:
+    words = f"identical: {found.turns} answers of {cut(found.session, 80)} on {cut(found.branch, 80)}"
+    if not found.identical:
+        words = f"step {found.step} differs, after {found.turns} identical answers: {cut(found.what, 600)}"
+    tell(as_json, shapes.replay(found), words, "green" if found.identical else "red")
+    if not found.identical:
+        raise typer.Exit(1)
+
+
+def _print_live(went: Rerun, start: int, *, as_json: bool) -> None:
+    result = went.result
+    if as_json:
+        print_json(shapes.run(result, went.branch))
+    else:
+        out = Out()
+        out.line(f"from step {start} on branch {cut(went.branch, 80)}: {result.status}, step {result.step}")
+        for line in (result.text, result.reason, *result.notes):
+            if line:
+                out.line(cut(line, 2000))
+        for approval in result.approvals:
+            out.line(f"waits for {approval.id}: {cut(approval.tool, 60)}; {cut(approval.because, 200)}", "yellow")
+    if result.status in ("failed", "incompatible", "in_doubt"):
+        raise typer.Exit(1)

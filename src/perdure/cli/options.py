@@ -1,0 +1,50 @@
+"""Arguments and options that several commands have, each declared once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Session = Annotated[str, typer.Argument(metavar="SESSION")]
+Sessions = Annotated[list[str] | None, typer.Argument(metavar="[SESSION]...", help="Which; or say it by options.")]
+Place = Annotated[str, typer.Argument(metavar="SESSION[@PLACE]", help="PLACE: a step, tag, branch or id.")]
+App = Annotated[str, typer.Argument(metavar="APP", help="A module or file, and a name in it: app, app.py:desk.")]
+Message = Annotated[str, typer.Argument(metavar="[MESSAGE]", help="What is said to the agent.")]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="PERDURE_STORE",
+        metavar="URL",
+        help="The database: sqlite:///agents.db, file:///folder or a path. "
+        "Default: .perdure/agents.db, or the only database in this folder.",
+    ),
+]
+Made = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="PERDURE_STORE",
+        metavar="URL",
+        help="Where it is kept; made if it is not there. Default: .perdure/agents.db in this folder.",
+    ),
+]
+BlobsAt = Annotated[
+    str | None,
+    typer.Option(
+        "--blobs",
+        envvar="PERDURE_BLOBS",
+        metavar="URL",
+        help="Where its blobs are, if not beside it or in it: s3://bucket/prefix, gs://, az:// or file:///folder.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Owner = Annotated[str, typer.Option(metavar="NAME", help="Whose session it is.", show_default=False)]
+MessageKey = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="Makes it safe to repeat: the message is put there once.")
+]
+By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; your user name if not said.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which sessions are meant, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking first.")]
