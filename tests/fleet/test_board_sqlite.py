@@ -107,7 +107,7 @@ def reap_one(board: SqliteBoard) -> None:
 def another_boot(name: str) -> Iterator[None]:
     """The machine is started anew: what its clock said before means nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("perdure.stores.sqlite.board_workers.boot_id", lambda: name)
+        patch.setattr("perdure.stores.sqlite.board.boot_id", lambda: name)
         yield
 
 
