@@ -12,7 +12,7 @@ import pytest
 
 from perdure.errors import UnsupportedFormat
 from perdure.protocols import Filter
-from perdure.stores.sqlite.driver import value_of
+from perdure.stores.sqlite.file import value_of
 from perdure.stores.sqlite.store import SqliteStore
 from perdure.testing.sealed_rows import entry, write
 from tests.fleet.boarding import NOW, claim, put, rest, state_of, worker

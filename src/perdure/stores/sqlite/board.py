@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.errors import InvalidInput, LimitExceeded, UnsupportedFormat
 from perdure.model import Status
 from perdure.protocols import EVERY, Work, WorkerRow
-from perdure.stores.lease_clock import StoredLease
-from perdure.stores.sqlite.driver import value_of
-from perdure.stores.sqlite.read import Checks
+from perdure.stores.sqlite.file import Damaged, lease_of, names, text, value_of, whole
 from perdure.system.clock import boot_id
 
 if TYPE_CHECKING:
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
 
     from perdure.protocols import Clock, Filter, NewWork, Rest
     from perdure.stores.lease_clock import LeaseJudge
-    from perdure.stores.sqlite.driver import Cursor
-    from perdure.stores.sqlite.file import SqliteFile
+    from perdure.stores.sqlite.file import Cursor, SqliteFile
 
 VERSION = 1
 _VERSION = "select value from meta where key = 'board'"
@@ -126,11 +123,10 @@ _LOST = (
 _HELD_PLACE = "boot = ? and until > ?"
 
 
-class SqliteBoard(Checks):
+class SqliteBoard:
     """Implements :class:`perdure.protocols.Board`; ``number`` gives a session's number, making it known if need be."""
 
     def __init__(self, file: SqliteFile, clock: Clock, judge: LeaseJudge, number: Callable[[Cursor, str], int]) -> None:
-        super().__init__(file.path)
         self._file = file
         self._clock = clock
         self._judge = judge
@@ -160,8 +156,8 @@ class SqliteBoard(Checks):
                 queued = value_of(cursor, "select count(*) from fleet_work where rank is not null")
                 if queued > most:
                     raise LimitExceeded(
-                        f"{self._path}: {queued} sessions would be queued, over the limit of {most}: nothing was put; "
-                        "wait until some are done, start more workers, or raise the limit"
+                        f"{self._file.path}: {queued} sessions would be queued, over the limit of {most}: "
+                        "nothing was put; wait until some are done, start more workers, or raise the limit"
                     )
             return new
 
@@ -220,7 +216,7 @@ class SqliteBoard(Checks):
         def write(cursor: Cursor) -> int:
             sql = "update fleet_work set step = ?, tries = 1 where session = ? and worker = ? and step < ?"
             cursor.execute(sql, (step, session, worker, step))
-            return self.whole(value_of(cursor, "select tries from fleet_work where session = ?", (session,)) or 0)
+            return whole(value_of(cursor, "select tries from fleet_work where session = ?", (session,)) or 0)
 
         return self._file.write("board.got", write, synced=False)
 
@@ -239,12 +235,12 @@ class SqliteBoard(Checks):
         wall = self._clock.wall()
         found: dict[int, None] = {}
         for (no,) in cursor.execute(_UNHEARD, (wall, limit)).fetchall():
-            found[self.whole(no)] = None
+            found[whole(no)] = None
         for no, session, *lease in cursor.execute(_LEFT, (wall + SOON,)).fetchall():
             if len(found) >= limit:
                 break
-            if not self._judge.left(self.text(session), StoredLease(*lease)):
-                found[self.whole(no)] = None
+            if not self._judge.left(text(session), lease_of(*lease)):
+                found[whole(no)] = None
         return list(found)
 
     # -- workers ---------------------------------------------------------------------------------------------------
@@ -266,7 +262,7 @@ class SqliteBoard(Checks):
                     row.recovered, self._clock.monotonic(), boot_id(),
                 ),
             )  # fmt: skip
-            return self.text(wish)
+            return text(wish)
 
         return self._file.write("board.beat", write, synced=False)
 
@@ -333,12 +329,12 @@ class SqliteBoard(Checks):
             _WORKERS
         ).fetchall():
             # Clocks of two boots say nothing about each other: it is at least as long ago as this boot.
-            age = max(0, now - self.whole(seen)) if where == boot else now
+            age = max(0, now - whole(seen)) if where == boot else now
             rows.append(
                 WorkerRow(
-                    self.text(id), self.text(host), self.whole(pid), self.text(version), self.names(agents),
-                    self.whole(size), self.whole(busy), self.whole(started), age, self.text(wish),
-                    self.whole(done), self.whole(recovered),
+                    text(id), text(host), whole(pid), text(version), names(agents),
+                    whole(size), whole(busy), whole(started), age, text(wish),
+                    whole(done), whole(recovered),
                 )
             )  # fmt: skip
         return rows
@@ -362,7 +358,7 @@ class SqliteBoard(Checks):
         """How many sessions there are by agent and state."""
         with self._file.read() as cursor:
             found = cursor.execute(f"select agent, {_STATE}, count(*) from fleet_work group by 1, 2").fetchall()
-        return {(self.text(agent), self.text(state)): self.whole(number) for agent, state, number in found}
+            return {(text(agent), text(state)): whole(number) for agent, state, number in found}
 
     def change(self, which: Filter, do: str, now: int) -> int:
         """Do something to sessions: "pause", "unpause", "retry", "forget"; how many."""
@@ -388,7 +384,7 @@ class SqliteBoard(Checks):
     def held(self) -> list[str]:
         """Agents whose sessions no worker takes."""
         with self._file.read(brief=True) as cursor:
-            return [self.text(agent) for (agent,) in cursor.execute(_HELD).fetchall()]
+            return [text(agent) for (agent,) in cursor.execute(_HELD).fetchall()]
 
     def mark(self) -> str:
         """Something that differs when anything in the file was changed since, by whomever."""
@@ -416,11 +412,11 @@ class SqliteBoard(Checks):
         works: list[Work] = []
         for session, agent, owner, priority, queued, due, worker, since, tries, step, parked, paused in found:
             if type(priority) is not int or type(since) is not int or type(due) not in (int, type(None)):
-                raise self.damaged("a row of the board")
+                raise Damaged("a row of the board")
             works.append(
                 Work(
-                    self.text(session), self.text(agent), self.text(owner), priority, bool(queued), due,
-                    self.text(worker), since, self.whole(tries), self.whole(step), self.text(parked), bool(paused),
+                    text(session), text(agent), text(owner), priority, bool(queued), due,
+                    text(worker), since, whole(tries), whole(step), text(parked), bool(paused),
                 )
             )  # fmt: skip
         return works
