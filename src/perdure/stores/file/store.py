@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perdure import model
 from perdure.errors import Busy, ForkedProcess, HandleClosed, PerdureError, Poisoned
-from perdure.model import Lease, Promise
 from perdure.stores import rules
 from perdure.stores.batches import is_final
 from perdure.stores.file import read, write
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import Unpack
 
-    from perdure.model import (
-        Append,
-        Artifact,
-        Bundle,
-        ChangePage,
-        Dump,
-        InboxEntry,
-        Landed,
-        Rewrite,
-        Row,
-        SessionRow,
-        Usage,
-    )
     from perdure.protocols import Clock
     from perdure.stores.listing import Count, Wanted
     from perdure.system.disk import Disk
@@ -52,7 +39,7 @@ class FileStore:
     ``torn`` lists the torn tails that this handle has cut. ``disk`` is for tests that lose power.
     """
 
-    promise = Promise(
+    promise = model.Promise(
         process_crash=True,
         power_loss=True,
         words=(
@@ -78,7 +65,7 @@ class FileStore:
 
     # -- commits and inbox -------------------------------------------------------------------------
 
-    def append(self, batch: Sequence[Append]) -> list[Landed | PerdureError]:
+    def append(self, batch: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
         """Make a batch durable, with one write and one sync for each session in it.
 
         Sessions share nothing, so what goes wrong with one is the answer to its own items only. When the
@@ -86,16 +73,16 @@ class FileStore:
         """
         return self._by_session(batch, self._append)
 
-    def _append(self, session: str, items: Sequence[Append]) -> list[Landed | PerdureError]:
+    def _append(self, session: str, items: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
         with self._handle.session(session, items) as file:
             assert file is not None
             return write.append(file, session, items, self._judge, self._clock.wall())
 
-    def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
         """Put entries into inboxes, with one write and one sync for each session."""
         return self._by_session(entries, self._post)
 
-    def _post(self, session: str, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+    def _post(self, session: str, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
         with self._handle.session(session) as file:
             assert file is not None
             return write.post(file, session, entries)
@@ -129,43 +116,43 @@ class FileStore:
             answers.update(zip(numbers, found, strict=True))
         return [answers[number] for number in range(len(items))]
 
-    def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[InboxEntry]:
+    def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
         with self._handle.known(session) as file:
             return read.inbox(file, limit, key) if file else []
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def look(self, session: str) -> SessionRow | None:
+    def look(self, session: str) -> model.SessionRow | None:
         """What is known of a session, a tombstone included."""
         with self._handle.known(session) as file:
             return read.look(file, self._judge) if file else None
 
-    def starts(self, session: str, branch: str | None) -> list[Row]:
+    def starts(self, session: str, branch: str | None) -> list[model.Row]:
         """The first rows of all lines of a branch (None: of any), by line."""
         with self._handle.known(session) as file:
             return read.starts(file, branch) if file else []
 
-    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
+    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
         with self._handle.known(session) as file:
             if file is None:
                 raise rules.no_session(session)
             return read.load(file, line, step, refs=refs)
 
-    def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
+    def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
         with self._handle.known(session) as file:
             if file is None:
                 raise rules.no_session(session)
             return read.slice(file, line, lo, hi)
 
-    def artifacts(self, session: str) -> list[Artifact]:
+    def artifacts(self, session: str) -> list[model.Artifact]:
         """All artifacts of a session."""
         with self._handle.known(session) as file:
             return read.artifacts(file) if file else []
 
-    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
         """Sessions in order of id, or the newest first, without tombstones."""
         return self._listing.sessions(self.look, Asked(**wanted))
 
@@ -173,7 +160,7 @@ class FileStore:
         """How many sessions there are by status, agent and error."""
         return self._listing.counts()
 
-    def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:
+    def changes(self, after: str | None = None, limit: int = 1000) -> model.ChangePage:
         """Commits after a cursor, session by session."""
         with self._handle.alone():
             # Another process may have renewed it.
@@ -184,13 +171,13 @@ class FileStore:
         """Every blob that any row or artifact refers to."""
         return self._listing.blob_refs()
 
-    def usage(self) -> Usage:
+    def usage(self) -> model.Usage:
         """Sizes; bytes are those of the logs."""
         return self._listing.usage()
 
     # -- leases ------------------------------------------------------------------------------------
 
-    def acquire(self, session: str, holder: str, ttl: int) -> Lease:
+    def acquire(self, session: str, holder: str, ttl: int) -> model.Lease:
         """Take the lease for ``ttl`` ms, or raise ``Busy``."""
         with self._handle.session(session) as file:
             assert file is not None
@@ -201,13 +188,13 @@ class FileStore:
             file.append(session, [], "acquire")
             token = self._handle.root.next_token(current.token)
             file.set_lease(self._judge.grant(holder, token, ttl))
-        return Lease(session, holder, token, self._clock.wall() + ttl)
+        return model.Lease(session, holder, token, self._clock.wall() + ttl)
 
-    def renew(self, leases: Sequence[Lease], ttl: int) -> list[bool]:
+    def renew(self, leases: Sequence[model.Lease], ttl: int) -> list[bool]:
         """Extend leases; False where the token is no longer the current one."""
         return [self._renew(lease, ttl) for lease in leases]
 
-    def _renew(self, lease: Lease, ttl: int) -> bool:
+    def _renew(self, lease: model.Lease, ttl: int) -> bool:
         with self._handle.known(lease.session, exclusive=True) as file:
             current = file.lease() if file else StoredLease()
             if file is None or not current.holder or current.token != lease.token:
@@ -215,7 +202,7 @@ class FileStore:
             file.set_lease(self._judge.grant(current.holder, current.token, ttl))
             return True
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: model.Lease) -> None:
         """Give a lease back."""
         with self._handle.known(lease.session, exclusive=True) as file:
             if file is not None and file.lease().token == lease.token:
@@ -223,7 +210,7 @@ class FileStore:
 
     # -- maintenance -------------------------------------------------------------------------------
 
-    def rewrite(self, change: Rewrite) -> bool:
+    def rewrite(self, change: model.Rewrite) -> bool:
         """Do maintenance in one record; False when it no longer applies."""
         with self._handle.known(change.session, exclusive=True) as file:
             return write.rewrite(file, change, self._judge) if file else False
@@ -237,14 +224,14 @@ class FileStore:
                 raise refused
             write.drop(file, session, reason, self._clock.wall())
 
-    def dump(self, session: str) -> Dump:
+    def dump(self, session: str) -> model.Dump:
         """A whole session as stored, at one instant."""
         with self._handle.known(session) as file:
             if file is None:
                 raise rules.no_session(session)
             return read.dump(file, self._judge)
 
-    def restore(self, dump: Dump) -> None:
+    def restore(self, dump: model.Dump) -> None:
         """Put a dumped session into this store."""
         with self._handle.session(dump.row.id) as file:
             assert file is not None
@@ -325,7 +312,7 @@ class FileHandle:
         self.pool.close()
         self.root.close()
 
-    def session(self, session: str, at_stake: Sequence[Append] = ()) -> Held:
+    def session(self, session: str, at_stake: Sequence[model.Append] = ()) -> Held:
         """A session to write to, which is made by that; ``at_stake`` are the commits that may get lost."""
         return Held(self, _name_of(session), exclusive=True, create=True, at_stake=at_stake)
 
@@ -347,7 +334,7 @@ class FileHandle:
             self.note(error)
             raise
 
-    def note(self, error: BaseException, at_stake: Sequence[Append] = ()) -> None:
+    def note(self, error: BaseException, at_stake: Sequence[model.Append] = ()) -> None:
         """Explain what the system said; remember a failed sync: from then on nobody knows what is on disk."""
         if isinstance(error, OSError):
             raise explain(error, self.path) from error
@@ -378,7 +365,7 @@ class Held:
     __slots__ = ("_at_stake", "_create", "_exclusive", "_file", "_handle", "_name")
 
     def __init__(
-        self, handle: FileHandle, name: str, *, exclusive: bool, create: bool, at_stake: Sequence[Append] = ()
+        self, handle: FileHandle, name: str, *, exclusive: bool, create: bool, at_stake: Sequence[model.Append] = ()
     ) -> None:
         self._handle = handle
         self._name = name
