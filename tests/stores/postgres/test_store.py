@@ -13,7 +13,7 @@ import pytest
 from perdure.errors import Conflict, CursorExpired, InvalidInput, LeaseLost, StoreFull, UnsupportedFormat
 from perdure.links.postgres import packed, unpacked
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
-from perdure.stores import batches, open_store
+from perdure.stores import open_store, rules
 from perdure.stores.postgres import write as postgres_write
 from perdure.stores.postgres.store import PostgresStore
 from perdure.stores.postgres.tables import VERSION
@@ -175,13 +175,13 @@ def test_batches_in_another_order_never_wait_for_each_other_in_a_circle(
     url: str, monkeypatch: pytest.MonkeyPatch, known: bool
 ):
     sizes: list[int] = []
-    real = batches._append
+    real = rules._append
 
     def counted(items: Any, *how: Any, first: bool) -> Any:
         sizes.append(len(items))
         return real(items, *how, first=first)
 
-    monkeypatch.setattr(batches, "_append", counted)
+    monkeypatch.setattr(rules, "_append", counted)
     stores = [PostgresStore(url) for _ in range(4)]
     answers: list[Any] = []
     gate = threading.Barrier(4)

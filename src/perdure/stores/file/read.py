@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from perdure.stores.file.index import ArtifactAt, RowAt
     from perdure.stores.file.session_folder import SessionFile
     from perdure.stores.file.store import FileHandle
-    from perdure.stores.lease_clock import LeaseJudge
     from perdure.stores.listing import Asked, Count
+    from perdure.stores.rules import LeaseJudge
 
 
 def look(file: SessionFile, judge: LeaseJudge) -> SessionRow:

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure import model
 from perdure.errors import Busy, ForkedProcess, HandleClosed, PerdureError, Poisoned
 from perdure.stores import rules
-from perdure.stores.batches import is_final
 from perdure.stores.file import read, write
 from perdure.stores.file.read import Listing
 from perdure.stores.file.root import FileRoot, salt_of, session_name
 from perdure.stores.file.session_folder import Pool, SessionFile
-from perdure.stores.lease_clock import LeaseJudge, StoredLease
 from perdure.stores.listing import Asked
 from perdure.stores.live import FolderLive
+from perdure.stores.rules import LeaseJudge, StoredLease, is_final
 from perdure.system.clock import SystemClock
 from perdure.system.disk import Disk, explain, warn_if_network
 

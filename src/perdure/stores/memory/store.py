@@ -15,10 +15,9 @@ from perdure import model
 from perdure.errors import ForkedProcess, HandleClosed, InvalidInput, PerdureError
 from perdure.stores import rules
 from perdure.stores.cursors import resume
-from perdure.stores.lease_clock import LeaseJudge, StoredLease
 from perdure.stores.listing import Asked
 from perdure.stores.live import MemoryLive
-from perdure.stores.rules import restored_row, sets_session_status
+from perdure.stores.rules import LeaseJudge, StoredLease, restored_row, sets_session_status
 from perdure.system import faults
 from perdure.system.clock import SystemClock
 

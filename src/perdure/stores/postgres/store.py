@@ -10,7 +10,7 @@ from perdure import model
 from perdure.errors import OutcomeUnknown, StoreFull
 from perdure.links.postgres import Link, Rows, Time, packed, place_of, unpacked
 from perdure.links.postgres_errors import Clash
-from perdure.stores import batches, rules
+from perdure.stores import rules
 from perdure.stores.listing import Asked
 from perdure.stores.postgres.live import PostgresLive
 from perdure.stores.postgres.read import (
@@ -146,7 +146,7 @@ class PostgresStore:
             except OutcomeUnknown as error:
                 return [OutcomeUnknown(f"commit {item.id.hex()}: {error}", item.id) for item in items]
 
-        return batches.append(batch, BATCH, transact, PASSING)
+        return rules.append_batch(batch, BATCH, transact, PASSING)
 
     def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
         """Put entries into inboxes, in one transaction; one by one when that fails."""
@@ -155,7 +155,7 @@ class PostgresStore:
             whole = len(entries) <= 1
             return self._write("post", lambda connection: self._writer.post(connection, entries), whole=whole)
 
-        return batches.post(entries, transact, PASSING)
+        return rules.post_batch(entries, transact, PASSING)
 
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""

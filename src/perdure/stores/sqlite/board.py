@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.protocols import Clock, Filter, NewWork, Rest
-    from perdure.stores.lease_clock import LeaseJudge
+    from perdure.stores.rules import LeaseJudge
     from perdure.stores.sqlite.file import Cursor, SqliteFile
 
 VERSION = 1

@@ -14,19 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import apsw
 
-from perdure.errors import (
-    Corrupted,
-    ForkedProcess,
-    HandleClosed,
-    InvalidInput,
-    LimitExceeded,
-    PerdureError,
-    Poisoned,
-    StoreFull,
-    Unavailable,
-)  # fmt: skip
+from perdure import errors
 from perdure.model import Span
-from perdure.stores.lease_clock import StoredLease
+from perdure.stores.rules import StoredLease
 from perdure.system import faults
 
 if TYPE_CHECKING:
@@ -114,7 +104,7 @@ class SqliteFile:
             cursor.execute("begin")
             yield cursor
             cursor.execute("commit")
-        except PerdureError:
+        except errors.PerdureError:
             cursor_of(connection).execute("rollback")
             self._give_reader(connection)
             raise
@@ -198,17 +188,17 @@ class SqliteFile:
         if known is None:
             return error
         # A commit that failed while it was being written may be on disk all the same.
-        unsure = committing and isinstance(error, apsw.IOError) and type(known) is Unavailable
-        if not (unsure or isinstance(known, Poisoned)):
+        unsure = committing and isinstance(error, apsw.IOError) and type(known) is errors.Unavailable
+        if not (unsure or isinstance(known, errors.Poisoned)):
             return known
         self._poisoned = (
             f"{self.path}: writing to the disk failed, so nobody knows what is on it: close this handle, "
             "see to the disk, and open a new one"
         )
         if not commits:
-            return Poisoned(self._poisoned)
+            return errors.Poisoned(self._poisoned)
         names = ", ".join(commit.id.hex() for commit in commits)
-        return Poisoned(f"{self._poisoned}. It is unknown whether these commits landed: {names}")
+        return errors.Poisoned(f"{self._poisoned}. It is unknown whether these commits landed: {names}")
 
     def _rollback(self) -> None:
         if self._writer.in_transaction:
@@ -263,14 +253,14 @@ class SqliteFile:
     def check(self) -> None:
         """Refuse to work on a handle that is closed, poisoned or from another process."""
         if self._closed:
-            raise HandleClosed(f"{self.path}: this handle was closed: open a new one")
+            raise errors.HandleClosed(f"{self.path}: this handle was closed: open a new one")
         if os.getpid() != self._pid:
-            raise ForkedProcess(
+            raise errors.ForkedProcess(
                 f"{self.path}: this handle was opened in process {self._pid}, before a fork: "
                 "open a new one in this process"
             )
         if self._poisoned:
-            raise Poisoned(self._poisoned)
+            raise errors.Poisoned(self._poisoned)
 
     def close(self) -> None:
         """Close all connections; those in use are closed by whoever uses them. Again: no error."""
@@ -278,7 +268,7 @@ class SqliteFile:
         if self._closed or os.getpid() != self._pid:
             return
         # Closing must neither fail for want of space nor wait for a writer: the pages stay free instead.
-        with suppress(PerdureError):
+        with suppress(errors.PerdureError):
             self._writer.set_busy_timeout(0)
             self.write("shrink", lambda cursor: _vacuum(cursor, last=True))
         with self._lock, self._pool_lock, self._watch_lock:
@@ -366,7 +356,7 @@ _DAMAGED = {apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLI
 _NO_SPACE = {apsw.SQLITE_IOERR_SHMSIZE}
 
 
-def translate(error: BaseException, path: str, os_error: int = 0) -> PerdureError | None:
+def translate(error: BaseException, path: str, os_error: int = 0) -> errors.PerdureError | None:
     """The error to raise instead; None when this one is not SQLite's and should go its own way.
 
     ``os_error`` is the system's error number behind it, where known. Messages of SQLite name tables and
@@ -374,57 +364,57 @@ def translate(error: BaseException, path: str, os_error: int = 0) -> PerdureErro
     """
     match error:
         case Damaged():
-            return Corrupted(path, f"{error} is not what was written")
+            return errors.Corrupted(path, f"{error} is not what was written")
         case apsw.CorruptError() | apsw.NotADBError() | apsw.FormatError():
-            return Corrupted(path, "SQLite finds the file damaged")
+            return errors.Corrupted(path, "SQLite finds the file damaged")
         case apsw.FullError():
             return _full(path)
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
-            return Unavailable(
+            return errors.Unavailable(
                 f"{path} is locked by another process for too long: look for one that hangs inside a "
                 "transaction (a backup, an open sqlite3 shell), or raise busy_timeout; nothing was written"
             )
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError():
-            return Unavailable(
+            return errors.Unavailable(
                 f"{path} cannot be opened for writing: give this process write permission on the file, its "
                 "-wal and -shm neighbours and their folder; nothing was written"
             )
         case apsw.IOError():
             return _io(error, path, os_error)
         case apsw.TooBigError():
-            return LimitExceeded(f"{path}: SQLite stores no value over 1 GB: keep large values as blobs")
+            return errors.LimitExceeded(f"{path}: SQLite stores no value over 1 GB: keep large values as blobs")
         case apsw.NoMemError():
-            return Unavailable(f"{path}: SQLite ran out of memory; nothing was written")
+            return errors.Unavailable(f"{path}: SQLite ran out of memory; nothing was written")
         case apsw.SQLError() | apsw.SchemaChangeError():
-            return Corrupted(path, f"its tables are not the ones that were made ({error})")
+            return errors.Corrupted(path, f"its tables are not the ones that were made ({error})")
         case apsw.Error():
-            return Unavailable(f"{path}: SQLite says {type(error).__name__}: {error}; nothing was written")
+            return errors.Unavailable(f"{path}: SQLite says {type(error).__name__}: {error}; nothing was written")
         case UnicodeDecodeError():
-            return Corrupted(path, "a text is not UTF-8")
+            return errors.Corrupted(path, "a text is not UTF-8")
         case UnicodeEncodeError():
-            return InvalidInput("a name holds half of a surrogate pair, which is no text")
+            return errors.InvalidInput("a name holds half of a surrogate pair, which is no text")
         case OverflowError():
-            return InvalidInput("a number does not fit into 64 bits")
+            return errors.InvalidInput("a number does not fit into 64 bits")
         case _:
             return None
 
 
-def _io(error: apsw.IOError, path: str, os_error: int) -> PerdureError:
+def _io(error: apsw.IOError, path: str, os_error: int) -> errors.PerdureError:
     code = cast("int", getattr(error, "extendedresult", 0))
     if code in _SYNC_FAILED:
-        return Poisoned(
+        return errors.Poisoned(
             f"{path}: a sync failed, so nobody knows what is on disk: close this handle, see to the disk, "
             "and open a new one"
         )
     if code in _DAMAGED:
-        return Corrupted(path, "the file ends before its contents do, or the disk calls it damaged")
+        return errors.Corrupted(path, "the file ends before its contents do, or the disk calls it damaged")
     if code in _NO_SPACE or os_error in (errno.ENOSPC, errno.EDQUOT):
         return _full(path)
-    return Unavailable(f"{path}: the disk reports an error ({error}): see to the disk; nothing was written")
+    return errors.Unavailable(f"{path}: the disk reports an error ({error}): see to the disk; nothing was written")
 
 
-def _full(path: str) -> StoreFull:
-    return StoreFull(
+def _full(path: str) -> errors.StoreFull:
+    return errors.StoreFull(
         f"{path}: no space left on the device; nothing was written and earlier checkpoints are intact: "
         "free some space and try again"
     )

@@ -15,11 +15,11 @@ import apsw
 
 from perdure import model
 from perdure.errors import InvalidInput, PerdureError
-from perdure.stores import batches, rules
+from perdure.stores import rules
 from perdure.stores.cursors import resume
-from perdure.stores.lease_clock import LeaseJudge
 from perdure.stores.listing import Asked
 from perdure.stores.live import FolderLive
+from perdure.stores.rules import LeaseJudge
 from perdure.stores.sqlite.file import Damaged, SqliteFile, lease_of, names, raw, spans, text, value_of, whole
 from perdure.stores.sqlite.tables import make_file, prepare
 from perdure.system import faults
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from perdure.protocols import Clock
-    from perdure.stores.lease_clock import StoredLease
     from perdure.stores.listing import Count, Wanted
+    from perdure.stores.rules import StoredLease
     from perdure.stores.sqlite.board import SqliteBoard
     from perdure.stores.sqlite.file import Cursor
 
@@ -144,7 +144,7 @@ class SqliteStore:
         def transact(items: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
             return self._file.write("append", lambda cursor: [self._append(cursor, item) for item in items], items)
 
-        return batches.append(batch, BATCH, transact)
+        return rules.append_batch(batch, BATCH, transact)
 
     def _append(self, cursor: Cursor, item: model.Append) -> model.Landed | PerdureError:
         found = cursor.execute(_STATE, (item.session,)).fetchone()
@@ -250,7 +250,7 @@ class SqliteStore:
         def transact(entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
             return self._file.write("post", lambda cursor: write(cursor, entries))
 
-        return batches.post(entries, transact)
+        return rules.post_batch(entries, transact)
 
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
