@@ -30,15 +30,15 @@ from perdure.errors import (
     UnsupportedFormat,
 )
 from perdure.record import codec
+from perdure.stores.listing import each_session
 from perdure.system import faults
-from perdure.upkeep.each_session import each_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.kernel import Kernel
     from perdure.model import Dump, Envelope, Row, SessionRow
-    from perdure.upkeep.each_session import Progress
+    from perdure.stores.listing import Progress
 
 NAMED = ("run", "effect", "approval")
 """What a store may project from envelopes, and need not: a dump has these only where its store keeps them."""
