@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure import model
 from perdure.errors import Busy, OutcomeUnknown, StoreFull
-from perdure.links.postgres import Link, Rows, Time, packed, place_of, unpacked
-from perdure.links.postgres_errors import Clash
+from perdure.links.postgres import Clash, Link, Rows, Time, packed, place_of, unpacked
 from perdure.stores import rules
 from perdure.stores.listing import Asked
 from perdure.stores.postgres import read, write
