@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     Answers = list[Landed | errors.PerdureError]
 
+SHOWN = ("branch", "kind", "status", "at", "tool", "error", "takes", "blobs", "starts")
+"""What a dump tells of a commit beside its sealed bytes."""
+
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 WATCHED = 10_000

@@ -6,6 +6,7 @@ import os
 import warnings
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure import model
@@ -13,6 +14,7 @@ from perdure.errors import Busy, ForkedProcess, HandleClosed, PerdureError, Pois
 from perdure.stores import rules
 from perdure.stores.file import read, write
 from perdure.stores.file.read import Listing
+from perdure.stores.file.records import Posted
 from perdure.stores.file.root import FileRoot, salt_of, session_name
 from perdure.stores.file.session_folder import Pool, SessionFile
 from perdure.stores.listing import Asked
@@ -118,33 +120,67 @@ class FileStore:
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
         with self._handle.known(session) as file:
-            return read.inbox(file, limit, key) if file else []
+            if file is None:
+                return []
+            if key is None:
+                waiting = list(islice(file.index.waiting.values(), max(limit, 0)))
+            else:
+                waiting = [post for post in (file.index.waiting.get(key),) if post is not None][: max(limit, 0)]
+            records = file.log.records([post.place for post in waiting])
+            return [read.entry_of(file, file.expect(record, Posted)) for record in records]
 
     # -- looking -----------------------------------------------------------------------------------
 
     def look(self, session: str) -> model.SessionRow | None:
         """What is known of a session, a tombstone included."""
         with self._handle.known(session) as file:
-            return read.look(file, self._judge) if file else None
+            return self._look(file) if file else None
+
+    def _look(self, file: SessionFile) -> model.SessionRow:
+        return file.index.row(self._judge.info(file.index.session, file.lease()))
 
     def starts(self, session: str, branch: str | None) -> list[model.Row]:
         """The first rows of all lines of a branch (None: of any), by line."""
         with self._handle.known(session) as file:
-            return read.starts(file, branch) if file else []
+            if file is None:
+                return []
+            found = [
+                row for row in file.index.commits.values() if row.starts and (branch is None or row.branch == branch)
+            ]
+            return read.rows_at(file, sorted(found, key=lambda row: (row.line, row.step)))
 
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
         with self._handle.known(session) as file:
             if file is None:
                 raise rules.no_session(session)
-            return read.load(file, line, step, refs=refs)
+            index = file.index
+            last = read.last_step(file, line)
+            at = last if step is None else step
+            if at > last:
+                raise rules.no_step(index.session, line, at, last)
+            base = index.base(line, at)
+            rows = index.rows(model.Span(line, base.hi + 1 if base else 0, at))
+            reached = rows[-1].step if rows else base.hi if base else -1
+            if reached != at:
+                for art in index.artifacts.values():
+                    if art.kind == model.ANCHOR and art.line == line and art.lo <= at < art.hi:
+                        raise rules.retained(index.session, line, at, art.lo, art.hi)
+                raise rules.no_step(index.session, line, at, last)
+            packs = index.packs([*read.thin_spans(rows), *(base.refs if base and refs else ())])
+            held = read.artifacts_at(file, [*packs, *([base] if base else [])])
+            return model.Bundle(held.pop() if base else None, tuple(read.rows_at(file, rows)), tuple(held), last)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
         with self._handle.known(session) as file:
             if file is None:
                 raise rules.no_session(session)
-            return read.slice(file, line, lo, hi)
+            last = read.last_step(file, line)
+            rows = file.index.rows(model.Span(line, lo, hi))
+            thin = read.thin_spans(rows)
+            held = read.artifacts_at(file, [*file.index.packs(thin), *file.index.anchors(thin)])
+            return model.Bundle(None, tuple(read.rows_at(file, rows)), tuple(held), last)
 
     def artifacts(self, session: str) -> list[model.Artifact]:
         """All artifacts of a session."""
@@ -228,7 +264,14 @@ class FileStore:
         with self._handle.known(session) as file:
             if file is None:
                 raise rules.no_session(session)
-            return read.dump(file, self._judge)
+            index = file.index
+            if index.reason:
+                raise rules.gone(index.session, index.reason)
+            rows: list[tuple[model.Row, dict[str, Any]]] = []
+            for at, said in zip(index.commits.values(), file.commits(), strict=True):
+                rows.append((read.row_of(at, said), {name: getattr(said, name) for name in rules.SHOWN}))
+            entries = tuple(read.entry_of(file, posted) for posted in file.posts())
+            return model.Dump(self._look(file), tuple(rows), tuple(read.artifacts(file)), entries)
 
     def restore(self, dump: model.Dump) -> None:
         """Put a dumped session into this store."""

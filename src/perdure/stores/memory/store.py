@@ -341,17 +341,7 @@ class MemoryStore:
         """Put a dumped session into this store."""
         row = restored_row(dump)
         for _, shown in dump.rows:
-            if missing := {
-                "branch",
-                "kind",
-                "status",
-                "at",
-                "tool",
-                "error",
-                "takes",
-                "blobs",
-                "starts",
-            } - set(shown):
+            if missing := set(rules.SHOWN) - set(shown):
                 raise InvalidInput(f"the dump is incomplete: a row has no {min(missing)!r}")
         with self._inside() as room:
             found = self._session(room, row.id)
