@@ -257,6 +257,23 @@ def retained(session: str, line: int, step: int, lo: int, hi: int) -> errors.Gon
     )
 
 
+def no_cursor() -> errors.InvalidInput:
+    """What was passed as a cursor is none."""
+    return errors.InvalidInput("this is not a cursor: pass one that changes() gave, or None for the beginning")
+
+
+def other_past() -> errors.CursorExpired:
+    """The store's epoch is another one."""
+    return errors.CursorExpired("this cursor is from before the store's past changed: scan again from the beginning")
+
+
+def missed() -> errors.CursorExpired:
+    """Commits were deleted that the cursor has not read."""
+    return errors.CursorExpired(
+        "changes after this cursor were deleted before they were read: scan again from the beginning"
+    )
+
+
 def has_checkpoints(session: str, head: Head | None) -> errors.Conflict:
     """A restore would write over a session."""
     return errors.Conflict(

@@ -11,7 +11,7 @@ from perdure.errors import Busy, OutcomeUnknown, StoreFull
 from perdure.links.postgres import Clash, Link, Rows, Time, packed, place_of, unpacked
 from perdure.stores import rules
 from perdure.stores.listing import Asked
-from perdure.stores.postgres import read, write
+from perdure.stores.postgres import rows
 from perdure.stores.postgres.live import PostgresLive
 from perdure.stores.postgres.tables import ENOUGH, JUMP, Table, clean, new_epoch, open_schema, settle, tables
 from perdure.system import faults
@@ -38,7 +38,7 @@ PASSING = (StoreFull, Clash)
 
 
 class PostgresStore:
-    """Implements :class:`perdure.protocols.Store` in one schema read.of a PostgreSQL database.
+    """Implements :class:`perdure.protocols.Store` in one schema rows.of a PostgreSQL database.
 
     The URL's parameter ``schema`` names it (else it is the connection's current one); ``pgbouncer=true`` says that
     PgBouncer is in between, where that is not seen by itself. Without ``create`` no tables are made. ``pool`` is how
@@ -93,7 +93,7 @@ class PostgresStore:
             while True:
                 try:
                     return work(connection)
-                except write.Promoted:
+                except rows.Promoted:
                     _, self.epoch, self._timeline = settle(connection, self.schema)
 
         if faults.hook is not None:
@@ -104,11 +104,11 @@ class PostgresStore:
         return result
 
     def live(self) -> PostgresLive:
-        """Carries pieces read.of answers on their way, in a table that no log is written for."""
+        """Carries pieces rows.of answers on their way, in a table that no log is written for."""
         return PostgresLive(self._link, self.schema)
 
     def board(self) -> PostgresBoard:
-        """The board read.of a fleet, in tables beside the store's own, which are made when it is first asked for."""
+        """The board rows.of a fleet, in tables beside the store's own, which are made when it is first asked for."""
         from perdure.stores.postgres.board import PostgresBoard
 
         return PostgresBoard(self._link, self.schema, self._time)
@@ -142,20 +142,20 @@ class PostgresStore:
             else:
                 found = self._append_many(connection, items, dead)
             if found[0][0] == "p":
-                raise write.Promoted
+                raise rows.Promoted
             # A lease whose holder is certainly dead counts as free: said to the server, and asked once more. What
             # landed meanwhile is known by its id.
             gone = {row[5] for row in found if row[0] == "b" and is_dead(unpacked(row[4]))}
             if gone <= set(dead):
-                return [write.answer_of(item, row) for item, row in zip(items, found, strict=True)]
+                return [rows.answer_of(item, row) for item, row in zip(items, found, strict=True)]
             dead += sorted(gone)
 
     def _append_one(self, connection: Connection, item: model.Append, dead: list[int]) -> tuple[Any, ...]:
         """One commit the short way: what every agent waits for after every step."""
         wall, mono = self._time.now()
         holders = "{" + ",".join(map(str, dead)) + "}"
-        values = (self._timeline, wall, mono, holders, *write.values_of(item))
-        result = connection.ask_raw(self._one, list(map(write.encoded, values)), write.FORMATS)
+        values = (self._timeline, wall, mono, holders, *rows.values_of(item))
+        result = connection.ask_raw(self._one, list(map(rows.encoded, values)), rows.FORMATS)
         code, line, step, id, detail, number, until = (result.get_value(0, column) for column in range(7))
         return (
             (code or b"").decode(), line and int(line), step and int(step), id and bytes.fromhex(id[2:].decode()),
@@ -163,7 +163,7 @@ class PostgresStore:
         )  # fmt: skip
 
     def _append_many(self, connection: Connection, items: Sequence[model.Append], dead: list[int]) -> Rows:
-        columns = map(list, zip(*map(write.values_of, items), strict=True))
+        columns = map(list, zip(*map(rows.values_of, items), strict=True))
         return connection.ask(self._many, (self._timeline, *self._time.now(), dead, *columns))
 
     def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
@@ -178,14 +178,14 @@ class PostgresStore:
     def _post(self, connection: Connection, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
         if not entries:
             return []
-        # In the order read.of sessions: two that post to several must not wait for each other.
+        # In the order rows.of sessions: two that post to several must not wait for each other.
         placed = sorted(enumerate(entries), key=lambda pair: pair[1].session)
-        rows = [(packed(e.session), packed(e.key), packed(e.kind), e.at, e.digest, e.body) for _, e in placed]
-        columns = list(map(list, zip(*rows, strict=True)))
+        values = [(packed(e.session), packed(e.key), packed(e.kind), e.at, e.digest, e.body) for _, e in placed]
+        columns = list(map(list, zip(*values, strict=True)))
         sql = f"select code from {self.schema}.perdure_post(%s{', %s' * 7})"
         found = connection.ask(sql, (self._timeline, self._time.now()[0], *columns))
         if found[0][0] == "p":
-            raise write.Promoted
+            raise rows.Promoted
         codes = {place: code for (place, _), (code,) in zip(placed, found, strict=True)}
         return [
             rules.other_post(entry.session, entry.key) if codes[place] == "other" else codes[place] == "new"
@@ -193,7 +193,7 @@ class PostgresStore:
         ]
 
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
-        """Waiting entries in order read.of arrival; with ``key`` only the one read.of that key."""
+        """Waiting entries in order rows.of arrival; with ``key`` only the one rows.of that key."""
         if key is not None:
             return self._entries(
                 partial(self._ask, "inbox"), session, "i.key = %s and i.taken is null limit %s", (packed(key), limit)
@@ -214,18 +214,18 @@ class PostgresStore:
     # -- looking -----------------------------------------------------------------------------------
 
     def look(self, session: str) -> model.SessionRow | None:
-        """What is known read.of a session, a tombstone included."""
+        """What is known rows.of a session, a tombstone included."""
         return self._look(partial(self._ask, "look"), session)
 
     def _look(self, ask: Ask, session: str) -> model.SessionRow | None:
         found = ask(f"{self._session} where s.id = %s", (*self._time.now(), packed(session)))
-        return read.session_row(found[0]) if found else None
+        return rows.session_row(found[0]) if found else None
 
     def starts(self, session: str, branch: str | None) -> list[model.Row]:
-        """The first rows read.of all lines read.of a branch (None: read.of all branches)."""
+        """The first rows rows.of all lines rows.of a branch (None: rows.of all branches)."""
         found = self._ask(
             "starts",
-            f"select {read.of('r', read.ROW)} from {self.schema}.perdure_row r"
+            f"select {rows.of('r', rows.ROW)} from {self.schema}.perdure_row r"
             f" join {self.schema}.perdure_session s on s.no = r.no"
             " where s.id = %s and r.starts and (%s::text is null or r.branch = %s) order by r.line",
             (packed(session), *([None if branch is None else packed(branch)] * 2)),
@@ -235,15 +235,15 @@ class PostgresStore:
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
         sql = f"select * from {self.schema}.perdure_load(%s, %s, %s, %s)"
-        return read.bundle_of(self._ask("load", sql, (packed(session), line, step, refs)), session, line, step)
+        return rows.bundle_of(self._ask("load", sql, (packed(session), line, step, refs)), session, line, step)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
-        """Rows lo..hi read.of a line, with the packs that hold the thin ones."""
+        """Rows lo..hi rows.of a line, with the packs that hold the thin ones."""
         sql = f"select * from {self.schema}.perdure_slice(%s, %s, %s, %s)"
-        return read.bundle_of(self._ask("slice", sql, (packed(session), line, lo, hi)), session, line, None)
+        return rows.bundle_of(self._ask("slice", sql, (packed(session), line, lo, hi)), session, line, None)
 
     def artifacts(self, session: str) -> list[model.Artifact]:
-        """All artifacts read.of a session."""
+        """All artifacts rows.of a session."""
         return self._artifacts(partial(self._ask, "artifacts"), session)
 
     def _artifacts(self, ask: Ask, session: str) -> list[model.Artifact]:
@@ -252,15 +252,15 @@ class PostgresStore:
             f" join {self.schema}.perdure_session s on s.no = a.no where s.id = %s order by a.kind, a.line, a.lo",
             (packed(session),),
         )
-        return [read.artifact_of(*values) for values in found]
+        return [rows.artifact_of(*values) for values in found]
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
-        """Sessions in order read.of id, or the newest first, without tombstones."""
+        """Sessions in order rows.of id, or the newest first, without tombstones."""
         asked = Asked(**wanted)
         tests, values, order = asked.sql("s.", "%s", "strpos", packed)
         sql = " and ".join([f"{self._session} where s.reason = ''", *tests])
         found = self._ask("sessions", f"{sql} order by {order} limit %s", (*self._time.now(), *values, asked.limit))
-        return [read.session_row(values) for values in found]
+        return [rows.session_row(values) for values in found]
 
     def counts(self) -> list[Count]:
         """How many sessions there are by status, agent and error."""
@@ -273,7 +273,7 @@ class PostgresStore:
 
     def changes(self, after: str | None = None, limit: int = 1000) -> model.ChangePage:
         """Commits after a cursor."""
-        cursor = read.parse(after)
+        cursor = rows.parse(after)
         while True:
             sql = (
                 f"select * from {self.schema}.perdure_changes(%s::text::pg_snapshot, %s::text::pg_snapshot,"
@@ -282,25 +282,25 @@ class PostgresStore:
             (first, *found) = self._ask("changes", sql, (*cursor[1:], limit))
             epoch, snapshot, lost = first[0], first[1], first[9]
             if after is not None and cursor.epoch != epoch:
-                raise read.other_past()
+                raise rules.other_past()
             if lost:
-                raise read.missed()
+                raise rules.missed()
             if len(found) == limit:
                 pos, seq = found[-1][8:]
-                return model.ChangePage(read.changes_of(found), str(read.Cursor(epoch, cursor.old, snapshot, pos, seq)))
+                return model.ChangePage(rows.changes_of(found), str(rows.Cursor(epoch, cursor.old, snapshot, pos, seq)))
             # That was the way up to this snapshot; when it ended just here, there may be more by now.
             was_last = not found and cursor.new is not None
-            cursor = read.Cursor(epoch, snapshot)
+            cursor = rows.Cursor(epoch, snapshot)
             if not was_last:
-                return model.ChangePage(read.changes_of(found), str(cursor))
+                return model.ChangePage(rows.changes_of(found), str(cursor))
 
     def blob_refs(self) -> Iterator[str]:
         """Every blob that any row or artifact refers to."""
         # Rows in pages. Artifacts come after them: what maintenance moves meanwhile goes from rows to artifacts.
         session = f"join {self.schema}.perdure_session s on s.no ="
-        rows = f"select r.seq, r.blobs from {self.schema}.perdure_row r {session} r.no where r.blobs is not null"
+        blobs_of = f"select r.seq, r.blobs from {self.schema}.perdure_row r {session} r.no where r.blobs is not null"
         after = 0
-        while found := self._ask("blobs", f"{rows} and r.seq > %s order by r.seq limit 1000", (after,)):
+        while found := self._ask("blobs", f"{blobs_of} and r.seq > %s order by r.seq limit 1000", (after,)):
             after = found[-1][0]
             yield from (unpacked(ref) for _, blobs in found for ref in blobs)
         # At one instant: refs may move from one artifact to another.
@@ -311,7 +311,7 @@ class PostgresStore:
 
     def acquire(self, session: str, holder: str, ttl: int) -> model.Lease:
         """Take the lease for ``ttl`` ms, or raise ``Busy``."""
-        claim = write.new_claim()
+        claim = rows.new_claim()
 
         def ask(connection: Connection) -> model.Lease:
             sql = f"select * from {self.schema}.perdure_acquire(%s{', %s' * 7})"
@@ -328,7 +328,7 @@ class PostgresStore:
             ((code, *rest),) = connection.ask(sql, (self._timeline, *self._time.now(), dead, *values))
             match code:
                 case "p":
-                    raise write.Promoted
+                    raise rows.Promoted
                 case "n":
                     raise rules.no_session(session)
                 case "f":
@@ -352,7 +352,7 @@ class PostgresStore:
             sql = f"select session, token from {self.schema}.perdure_renew(%s, %s, %s, %s, %s)"
             found = connection.ask(sql, (self._timeline, self._time.now()[1], ttl, sessions, tokens))
             if found and found[0][0] is None:
-                raise write.Promoted
+                raise rows.Promoted
             return [pair in found for pair in zip(sessions, tokens, strict=True)]
 
         return self._write("renew", ask)
@@ -366,7 +366,7 @@ class PostgresStore:
 
     def rewrite(self, change: model.Rewrite) -> bool:
         """Do maintenance in one transaction; False when it no longer applies."""
-        claim = write.new_claim()
+        claim = rows.new_claim()
         # Before and not after: by now no transaction is left that may still look at what the last call replaced.
         self._clean(0)
         done, later = self._write("rewrite", lambda connection: self._rewrite(connection, change, claim))
@@ -378,7 +378,7 @@ class PostgresStore:
 
     def _rewrite(self, connection: Connection, change: model.Rewrite, claim: int) -> tuple[bool, bool]:
         put = [
-            (packed(a.kind), *a[1:5], write.json_of(a.refs), write.json_of(tuple(map(packed, a.blobs))))
+            (packed(a.kind), *a[1:5], rows.json_of(a.refs), rows.json_of(tuple(map(packed, a.blobs))))
             for a in change.put
         ]
         discard = [(packed(kind), line, lo) for kind, line, lo in change.discard]
@@ -387,13 +387,13 @@ class PostgresStore:
             sql,
             (
                 self._timeline, self._time.now()[1], claim, packed(change.session), change.token,
-                *write.columns_of(put, 7), write.flat(change.thin), write.flat(change.drop), write.flat(change.needs),
-                *write.columns_of(discard, 3), write.INLINE,
+                *rows.columns_of(put, 7), rows.flat(change.thin), rows.flat(change.drop), rows.flat(change.needs),
+                *rows.columns_of(discard, 3), rows.INLINE,
             ),
         )  # fmt: skip
         match code:
             case "p":
-                raise write.Promoted
+                raise rows.Promoted
             case "f":
                 raise rules.lease_lost(change.session)
             case _:
@@ -403,7 +403,7 @@ class PostgresStore:
         """Delete a session and leave a tombstone; it is gone at once, and its rows bit by bit."""
         status = (model.Status.EXPIRED if reason == model.Status.EXPIRED else model.Status.CLOSED).value
         sql = f"select * from {self.schema}.perdure_drop(%s{', %s' * 8})"
-        values = (write.new_claim(), packed(session), token, status, packed(reason or "deleted"))
+        values = (rows.new_claim(), packed(session), token, status, packed(reason or "deleted"))
         self._write("drop", lambda connection: self._fenced(connection, sql, values, session))
         self._sweep()
 
@@ -414,11 +414,11 @@ class PostgresStore:
 
     def _sweep_some(self, connection: Connection) -> int:
         """Delete some rows that nobody needs, and say how many; -1 when there are none."""
-        ((done,),) = connection.ask(f"select {self.schema}.perdure_sweep(%s)", (write.INLINE,))
+        ((done,),) = connection.ask(f"select {self.schema}.perdure_sweep(%s)", (rows.INLINE,))
         return done
 
     def _clean(self, dead: int) -> None:
-        """Note that rows died, and make their room free again once there are enough read.of them."""
+        """Note that rows died, and make their room free again once there are enough rows.of them."""
         self._dead += dead
         # Read and written by several threads without a lock: it need not be exact.
         if self._dead >= ENOUGH and self._write("clean", partial(clean, schema=self.schema, dead=self._dead)):
@@ -436,7 +436,7 @@ class PostgresStore:
                 if row.reason:
                     raise rules.gone(session, row.reason)
                 found = connection.ask(
-                    f"select {read.of('r', read.ROW)}, {read.of('r', read.SHOWN)} from {self.schema}.perdure_row r"
+                    f"select {rows.of('r', rows.ROW)}, {rows.of('r', rows.SHOWN)} from {self.schema}.perdure_row r"
                     f" join {self.schema}.perdure_session s on s.no = r.no where s.id = %s order by r.pos, r.seq",
                     (packed(session),),
                 )
@@ -445,16 +445,18 @@ class PostgresStore:
             finally:
                 if not connection.closed:
                     connection.run("rollback")
-            rows = tuple((model.Row(*values[:6]), read.shown_of(values[6:])) for values in found)
-            return model.Dump(row, rows, tuple(artifacts), tuple(entries))
+            kept = tuple((model.Row(*values[:6]), rows.shown_of(values[6:])) for values in found)
+            return model.Dump(row, kept, tuple(artifacts), tuple(entries))
 
         return self._read("dump", ask)
 
     def restore(self, dump: model.Dump) -> None:
         """Put a dumped session into this store."""
         self._link.check()
-        rows, claim, wall = write.restored_rows(dump), write.new_claim(), self._time.now()[0]
-        self._write("restore", lambda connection: write.insert_dump(connection, self.schema, dump, rows, claim, wall))
+        restored, claim, wall = rows.restored_rows(dump), rows.new_claim(), self._time.now()[0]
+        self._write(
+            "restore", lambda connection: rows.insert_dump(connection, self.schema, dump, restored, claim, wall)
+        )
 
     def renew_epoch(self) -> None:
         """Give the store a new epoch: cursors expire and every lease ends."""
@@ -464,21 +466,21 @@ class PostgresStore:
         self.epoch = epoch
 
     def usage(self) -> model.Usage:
-        """Sizes; bytes are those read.of what is kept, without indexes and room that was freed: see ``bloat``."""
-        ((sessions, rows, size),) = self._ask(
+        """Sizes; bytes are those rows.of what is kept, without indexes and room that was freed: see ``bloat``."""
+        ((sessions, checkpoints, size),) = self._ask(
             "usage",
             "select count(*) filter (where reason = ''), coalesce(sum(rows), 0)::bigint,"
             f" coalesce(sum(bytes), 0)::bigint from {self.schema}.perdure_session",
         )
-        return model.Usage(sessions, rows, size)
+        return model.Usage(sessions, checkpoints, size)
 
     def bloat(self) -> list[Table]:
         """Each table with its sizes on disk, rows and dead rows, as far as the server's statistics know."""
         return self._read("bloat", partial(tables, schema=self.schema))
 
-    def query(self, sql: str, *, limit: int = 1000, seconds: float = 30.0) -> read.Answer:
+    def query(self, sql: str, *, limit: int = 1000, seconds: float = 30.0) -> rows.Answer:
         """Ask one question in SQL; see the views ``perdure_sessions``, ``_steps``, ``_effects`` and ``_approvals``."""
-        return self._read("query", partial(read.query, schema=self.schema, sql=sql, limit=limit, seconds=seconds))
+        return self._read("query", partial(rows.query, schema=self.schema, sql=sql, limit=limit, seconds=seconds))
 
     def close(self) -> None:
         """Close all connections."""
