@@ -29,7 +29,7 @@ from perdure.system.flow import Do, Flow, Invoke, sync
 from perdure.system.handle_guard import HandleGuard
 from perdure.system.lease_holders import new_holder
 from perdure.system.names import check_branch, check_name, check_session, check_ttl
-from perdure.upkeep.caretaker import Caretaker
+from perdure.upkeep.background import Caretaker
 from perdure.upkeep.flows import Upkeep
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.errors import UnsupportedFormat
 from perdure.protocols import Filter
-from perdure.stores.sqlite.driver import value_of
+from perdure.stores.sqlite.file import value_of
 from perdure.stores.sqlite.store import SqliteStore
 from perdure.testing.sealed_rows import entry, write
 from tests.fleet.boarding import NOW, claim, put, rest, state_of, worker
@@ -107,7 +107,7 @@ def reap_one(board: SqliteBoard) -> None:
 def another_boot(name: str) -> Iterator[None]:
     """The machine is started anew: what its clock said before means nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("perdure.stores.sqlite.board_workers.boot_id", lambda: name)
+        patch.setattr("perdure.stores.sqlite.board.boot_id", lambda: name)
         yield
 
 

@@ -16,7 +16,7 @@ from perdure.model import ANCHOR, PACK, SNAPSHOT, Kind, Rewrite
 from perdure.system import faults
 from perdure.upkeep import retention
 from perdure.upkeep.compaction import compact
-from perdure.upkeep.retention_rules import Keep
+from perdure.upkeep.retention import Keep
 from tests.upkeep.aging import fill, steps, steps_there
 from tests.upkeep.pasts import all_states, write_past
 

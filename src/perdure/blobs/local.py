@@ -55,15 +55,18 @@ class LocalBlobs:
         check_content(ref, data)
         with self._noting():
             self._make_folder()
-            if not self._renew(path, len(data)):
-                self._name(self._write(data), path)
+            if self._renew(path, len(data)):
+                return
+        unfinished, _, _ = self._write((data,))
+        with self._noting():
+            self._name(unfinished, path)
 
     def put_stream(self, chunks: Iterable[bytes]) -> str:
         """Make a content durable that comes in pieces, or renew it; its ref."""
         self._check()
         with self._noting():
             self._make_folder()
-        unfinished, ref, size = self._write_stream(chunks)
+        unfinished, ref, size = self._write(chunks)
         path = self._path(ref)
         with self._noting():
             if self._renew(path, size):
@@ -142,27 +145,8 @@ class LocalBlobs:
             self._sync_names(os.path.dirname(path))
             return True
 
-    def _write(self, data: bytes) -> str:
-        """A new file with the content, synced, under a name that nobody reads."""
-        path = f"{self._folder}/tmp-{os.urandom(8).hex()}"
-        fd = self._disk.open(path, exclusive=True)
-        try:
-            faults.point("blobs.put.before_write")
-            write_all(self._disk, fd, data, 0)
-            self._disk.utime(path, self._clock.wall() * 1_000_000)
-            faults.point("blobs.put.before_fsync")
-            sync(self._disk, fd, path)
-        except OSError:
-            # On a full disk the half that was written must not keep it full.
-            with suppress(OSError):
-                self._disk.unlink(path)
-            raise
-        finally:
-            self._disk.close(fd)
-        return path
-
-    def _write_stream(self, chunks: Iterable[bytes]) -> tuple[str, str, int]:
-        """The same for a content in pieces; also its ref and size. What the pieces themselves raise passes through."""
+    def _write(self, chunks: Iterable[bytes]) -> tuple[str, str, int]:
+        """A new file, synced, under a name nobody reads; its ref and size. What the pieces raise passes through."""
         path = f"{self._folder}/tmp-{os.urandom(8).hex()}"
         seen = hashlib.sha256()
         size = 0
@@ -180,6 +164,7 @@ class LocalBlobs:
                 faults.point("blobs.put.before_fsync")
                 sync(self._disk, fd, path)
         except BaseException:
+            # On a full disk the half that was written must not keep it full.
             with suppress(OSError):
                 self._disk.unlink(path)
             raise

@@ -124,7 +124,7 @@ class Reader:
         self._guard.check()
         if after == NOW:
             # Knows the cursors of every store, so it is not loaded before somebody asks.
-            from perdure.stores.latest import latest
+            from perdure.stores.cursors import latest
 
             return ChangePage((), (yield Do(latest, (self._kernel.store,))))
         return (yield Do(self._kernel.store.changes, (after, limit)))

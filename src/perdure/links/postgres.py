@@ -8,7 +8,7 @@ import select
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from perdure.errors import InvalidInput, MissingExtra, OutcomeUnknown, PerdureError, Unavailable
+from perdure import errors
 
 try:
     import psycopg
@@ -18,18 +18,9 @@ try:
     from psycopg.rows import tuple_row
     from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 except ImportError:
-    raise MissingExtra("psycopg", "postgres") from None
+    raise errors.MissingExtra("psycopg", "postgres") from None
 
 from perdure.links.pool import Pool
-from perdure.links.postgres_errors import (
-    is_clash,
-    is_lost,
-    is_replica,
-    is_worth_another_try,
-    may_come_back,
-    not_connected,
-    translate,
-)
 from perdure.system.clock import SystemClock
 from perdure.system.urls import shown, take
 
@@ -131,7 +122,7 @@ class Link:
 
     def __init__(self, place: Place, *, size: int = POOL, patience: float = PATIENCE, timeout: float = TIMEOUT) -> None:
         if size < 1 or patience < 0 or timeout <= 0:
-            raise InvalidInput("pool is at least 1, patience at least 0 and timeout more than 0")
+            raise errors.InvalidInput("pool is at least 1, patience at least 0 and timeout more than 0")
         self.url = place.url
         self.pooled = place.pooled
         self._place = place
@@ -159,11 +150,11 @@ class Link:
                     if is_lost(error):
                         self._pool.lose(connection)
                         sent, hopeless = True, False
-                        failure = Unavailable(f"{self.url}: the connection was lost ({_why(error)})")
+                        failure = errors.Unavailable(f"{self.url}: the connection was lost ({_why(error)})")
                     elif is_worth_another_try(error) and (whole or not is_clash(error)):
                         self._give_back(connection)
                         hopeless = False
-                        failure = translate(error, self.url) or Unavailable(self.url)
+                        failure = translate(error, self.url) or errors.Unavailable(self.url)
                     else:
                         self._give_back(connection)
                         if is_replica(error):
@@ -176,7 +167,7 @@ class Link:
             deadline = deadline or now + self._patience
             if hopeless or now + pause > deadline:
                 if sent and writes:
-                    raise OutcomeUnknown(
+                    raise errors.OutcomeUnknown(
                         f"{what}: {self.url} did not answer, and could not be asked again within {self._patience:g} "
                         "seconds: it may or may not have been done; try again, or look it up"
                     ) from None
@@ -190,7 +181,7 @@ class Link:
         return self.do(what, lambda connection: connection.ask(sql, values), writes=writes)
 
     def _known(self, error: BaseException) -> BaseException:
-        if isinstance(error, PerdureError):
+        if isinstance(error, errors.PerdureError):
             return error
         return translate(error, self.url) or error
 
@@ -273,17 +264,17 @@ def place_of(url: str) -> Place:
         parameters: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(rest), "client_encoding": "UTF8"}
     except (psycopg.Error, ValueError):
         # The driver's words may quote a part of the URL, and with it the password.
-        raise InvalidInput(
+        raise errors.InvalidInput(
             f"{shown(url)} is no PostgreSQL URL: write postgresql://user:password@host:port/database, "
             "with every character other than letters and digits of the password as %XX"
         ) from None
     if _ODD.search(named) or len(named.encode("utf-8", "replace")) > 63:
-        raise InvalidInput(
+        raise errors.InvalidInput(
             f"{named!r:.80} will not do as the name of a schema: use letters, digits and the like, up to 63 bytes"
         )
     word = ours.get("pgbouncer")
     if word is not None and word.lower() not in _WORDS:
-        raise InvalidInput(f"pgbouncer is true or false, not {word!r:.40}")
+        raise errors.InvalidInput(f"pgbouncer is true or false, not {word!r:.40}")
     return Place(parameters, named, None if word is None else _WORDS[word.lower()], shown(url))
 
 
@@ -331,3 +322,128 @@ def unpacked(text: str) -> str:
     True
     """
     return text.replace("\1\1", "\0").replace("\1\2", "\1") if "\1" in text else text
+
+
+# -- what refusals and broken connections mean to a caller: no I/O, and no secret or value in any word ---------------
+
+_CLASH = {"40001", "40P01", "55P03"}
+_AGAIN = {*_CLASH, "53300", "57014"}
+_LOST = {"57P01", "57P02", "57P03", "57P05", "25P03", "08000", "08001", "08003", "08004", "08006", "08P01"}
+_WAIT_FOR_IT = ("starting up", "shutting down", "not yet accepting", "too many clients", "remaining connection slots",
+                "in recovery mode", "Connection refused", "server closed the connection", "timeout expired",
+                "Connection reset", "server login has been failing", "server_login_retry")  # fmt: skip
+_ADVICE = (
+    ("password authentication failed", "check user and password"),
+    ("no password supplied", "put the password into the URL, or into PGPASSWORD or a .pgpass file"),
+    ("no pg_hba.conf entry", "the server's pg_hba.conf admits no such connection: ask whoever runs it"),
+    ("does not exist", "create it, or check the names in the URL"),
+    ("no such database", "create it, or check the names in the URL and PgBouncer's [databases]"),
+    ("translate host name", "check the host name in the URL"),
+    ("resolve host", "check the host name in the URL"),
+    ("Connection refused", "is the server running, and at this host and port?"),
+    ("timeout expired", "is the server running, and at this host and port?"),
+    ("too many clients", "the server has no free connections: close some, or put PgBouncer in between"),
+    ("remaining connection slots", "the server has no free connections: close some, or put PgBouncer in between"),
+    ("SSL", "see to sslmode and the certificates"),
+)
+
+
+class Clash(errors.Unavailable):
+    """Transactions got in each other's way, and the server has undone this one: in smaller pieces it may go through."""
+
+
+def is_clash(error: BaseException) -> bool:
+    """Whether the server ended a transaction so that another one could go on."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in _CLASH
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection went, so that nobody knows what became of the last statement."""
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return error.sqlstate is None or error.sqlstate in _LOST
+    return False
+
+
+def is_replica(error: BaseException) -> bool:
+    """Whether the server only reads, as a replica does; after a failover another host may be the one that writes."""
+    if not isinstance(error, psycopg.Error):
+        return False
+    return error.sqlstate == "25006" or (error.sqlstate == "55000" and "recovery" in str(error))
+
+
+def is_worth_another_try(error: BaseException) -> bool:
+    """Whether the server undid everything and the same may work the next time: a deadlock, for instance."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in _AGAIN
+
+
+def may_come_back(error: psycopg.Error) -> bool:
+    """Whether a connection that could not be made may be possible in a moment."""
+    text = str(error)
+    return any(words in text for words in _WAIT_FOR_IT)
+
+
+def not_connected(error: psycopg.Error, url: str) -> errors.PerdureError:
+    """The error for a connection that could not be made."""
+    why = _one_line(error)
+    advice = next((advice for words, advice in _ADVICE if words in why), "see to the server")
+    return errors.Unavailable(f"{url}: cannot connect ({why}): {advice}; nothing was written")
+
+
+def translate(error: BaseException, url: str) -> errors.PerdureError | None:
+    """The error to raise instead; None when this one is not PostgreSQL's and should go its own way."""
+    match error:
+        case UnicodeEncodeError():
+            return errors.InvalidInput("a name holds half of a surrogate pair, which is no text")
+        case OverflowError():
+            return errors.InvalidInput("a number does not fit into 64 bits")
+        case psycopg.Error():
+            return _by_state(error, error.sqlstate or "", url)
+        case _:
+            return None
+
+
+def _by_state(error: psycopg.Error, state: str, url: str) -> errors.PerdureError:
+    said = error.diag.message_primary or type(error).__name__
+    match state:
+        case "53100" | "53400":
+            return errors.StoreFull(
+                f"{url}: the server's disk is full; nothing was written and earlier checkpoints are intact: "
+                "free some space and try again"
+            )
+        case "40001" | "40P01" | "55P03":
+            return Clash(f"{url}: other transactions are in the way ({said}); nothing was written: try again")
+        case "53200":
+            return errors.Unavailable(f"{url}: the server ran out of memory; nothing was written")
+        case "25006" | "55000" if is_replica(error):
+            return errors.Unavailable(
+                f"{url}: the server is read-only, perhaps a replica; nothing was written: connect to the primary, "
+                "or name all hosts and add target_session_attrs=read-write to the URL"
+            )
+        case "42501":
+            return errors.Unavailable(
+                f"{url}: permission denied ({said}); nothing was written: grant it, or let the owner of the schema "
+                "open the store first"
+            )
+        case "3F000" | "42P01" | "42883" | "42703":
+            return errors.UnsupportedFormat(
+                f"{url}: the tables are not the ones this Perdure made ({said}): upgrade this process, or open the "
+                "schema where they are"
+            )
+        case "54000" | "22001":
+            return errors.LimitExceeded(f"{url}: a name is too long for PostgreSQL ({said})")
+        case "22003" | "22P02" | "22P03" | "22P05" | "42804" | "23502" | "22021" | "22032" | "42846":
+            return errors.InvalidInput(f"a field has a value or type that cannot be stored ({state})")
+        case "26000" | "42P05":
+            return errors.Unavailable(
+                f"{url}: prepared statements do not work here; nothing was written: a pooler is in between, "
+                "so add pgbouncer=true to the URL"
+            )
+        case _:
+            return errors.Unavailable(f"{url}: PostgreSQL says {state} {said}; nothing was written")
+
+
+def _one_line(error: psycopg.Error) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # libpq repeats itself for each address it tried.
+    text = lines[0] if lines else type(error).__name__
+    return text.removeprefix("connection failed: ")[:300]

@@ -9,9 +9,12 @@ is trimmed before it was read has been missed, and the cursor has expired.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from perdure.errors import CursorExpired, InvalidInput
+from perdure.stores import rules
+
+if TYPE_CHECKING:
+    from perdure.protocols import Store
 
 _FORM = re.compile(r"([0-9a-f]{1,64})\.([0-9]{1,18})\.([0-9]{1,18})")
 
@@ -48,12 +51,31 @@ def resume(after: str | None, *, epoch: str, newest: int, trimmed: int) -> Curso
         return Cursor(epoch, 0, newest)
     match = _FORM.fullmatch(after)
     if match is None:
-        raise InvalidInput("this is not a cursor: pass one that changes() gave, or None for the beginning")
+        raise rules.no_cursor()
     cursor = Cursor(match[1], int(match[2]), int(match[3]))
     if cursor.epoch != epoch or cursor.seq > newest:
-        raise CursorExpired("this cursor is from before the store's past changed: scan again from the beginning")
+        raise rules.other_past()
     if trimmed > cursor.seq >= cursor.scan:
-        raise CursorExpired(
-            "changes after this cursor were deleted before they were read: scan again from the beginning"
-        )
+        raise rules.missed()
     return cursor
+
+
+def latest(store: Store) -> str:
+    """A cursor behind the newest change, without reading those before it.
+
+    A scan that begins says in its cursor where it will end: that is where this one stands.
+    """
+    # The cursors of the other stores: not loaded before somebody asks.
+    from perdure.stores.file import changes
+    from perdure.stores.postgres import rows
+
+    said = store.changes(None, 1).cursor
+    if "/" in said:
+        snapshot = rows.parse(said)
+        return str(rows.Cursor(snapshot.epoch, snapshot.new or snapshot.old))
+    epoch, dot, rest = said.partition(".")
+    if dot:
+        seq, _, scan = rest.partition(".")
+        newest = max(int(seq), int(scan))
+        return str(Cursor(epoch, newest, newest))
+    return changes.at_the_end(said)

@@ -1,13 +1,17 @@
-"""Which sessions a listing asks for and in what order: one meaning for every store. No I/O here."""
+"""Which sessions a listing asks for and in what order: one meaning for every store; and going through all of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
+
+    from perdure.model import SessionRow
+    from perdure.protocols import Store
 
 
 class Wanted(TypedDict, total=False):
@@ -122,3 +126,14 @@ class Asked(NamedTuple):
 
 Count = tuple[str, str, str, int]
 """Status, agent, error, and how many sessions stand so."""
+Progress = Callable[[str, int], None]
+"""Called with the session that was just done and how many are done so far."""
+PAGE = 100
+
+
+def each_session(store: Store, page: int = PAGE, **chosen: Any) -> Iterator[SessionRow]:
+    """All sessions of a store, or those chosen by owner, status or expiry, in the order of their ids."""
+    after: str | None = None
+    while rows := store.sessions(after=after, limit=page, **chosen):
+        after = rows[-1].id
+        yield from rows

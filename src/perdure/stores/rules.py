@@ -1,19 +1,101 @@
-"""Rules that all stores share: who may write, which branch sets the status, and the wording of every refusal."""
+"""What all stores decide alike: who may write and when a lease has ended, how a batch is answered, which branch sets
+the status, and the wording of every refusal.
+
+Leases are judged here for the stores that have no server and thus no server's clock. No two clocks are compared.
+Within one boot all processes share the monotonic clock, so its reading is stored as the lease's end. Across boots or
+machines only the waiter's own clock counts: a lease that was seen unchanged for its whole span has ended. A holder
+whose process is certainly dead holds nothing.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, NamedTuple
 
-from perdure.errors import Conflict, Corrupted, Gone, InvalidInput, LeaseLost, NotFound
-from perdure.model import MAIN
+from perdure import errors
+from perdure.model import MAIN, LeaseInfo
+from perdure.system.clock import boot_id
+from perdure.system.lease_holders import describe, is_dead
 
 if TYPE_CHECKING:
-    from perdure.errors import LeaseError
-    from perdure.model import Append, Dump, Head, SessionRow
-    from perdure.stores.lease_clock import LeaseJudge, StoredLease
+    from collections.abc import Callable, Sequence
+
+    from perdure.model import Append, Dump, Head, InboxEntry, Landed, SessionRow
+    from perdure.protocols import Clock
+
+    Answers = list[Landed | errors.PerdureError]
+
+SHOWN = ("branch", "kind", "status", "at", "tool", "error", "takes", "blobs", "starts")
+"""What a dump tells of a commit beside its sealed bytes."""
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+WATCHED = 10_000
+"""Foreign leases watched at most; beyond that the oldest watch starts again when it is next asked about."""
 
 
-def fenced(session: str, token: int | None, lease: StoredLease, judge: LeaseJudge) -> LeaseError | None:
+class StoredLease(NamedTuple):
+    """A lease as a store keeps it. ``holder`` "" means that nobody holds the session."""
+
+    holder: str = ""
+    token: int = 0
+    until: int = 0
+    """End of the lease on the monotonic clock of ``boot``, in ms."""
+    span: int = 0
+    """For how long it was granted, in ms."""
+    boot: str = ""
+
+
+class LeaseJudge:
+    """Grants leases and says which ones have ended. One per store handle; may be used from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        # session -> (token, until) as last seen, and when this handle first saw them so.
+        self._watched: dict[str, tuple[int, int, int]] = {}
+
+    def grant(self, holder: str, token: int, span: int) -> StoredLease:
+        """A lease that starts now; also how one is renewed or slides (same holder and token)."""
+        return StoredLease(holder, token, self._clock.monotonic() + span, span, boot_id())
+
+    def left(self, session: str, lease: StoredLease) -> int:
+        """For how many ms the lease still counts as held, to the best of our knowledge; 0 when it is free."""
+        if not lease.holder:
+            return 0
+        now = self._clock.monotonic()
+        if lease.boot == boot_id():
+            left = lease.until - now
+        else:
+            left = lease.span - (now - self._first_seen(session, lease, now))
+        # Looking at the process costs more than looking at the clock, so it comes last.
+        return 0 if left <= 0 or is_dead(lease.holder) else left
+
+    def info(self, session: str, lease: StoredLease) -> LeaseInfo:
+        """The lease as shown to callers: who holds it, until when by the wall clock (an estimate)."""
+        left = self.left(session, lease)
+        if not left:
+            return LeaseInfo("", lease.token, 0)
+        return LeaseInfo(lease.holder, lease.token, self._clock.wall() + left)
+
+    def busy(self, session: str, lease: StoredLease) -> errors.Busy | None:
+        """The error for somebody who has no right to write now; None when nobody holds the session."""
+        left = self.left(session, lease)
+        return errors.Busy(session, describe(lease.holder), self._clock.wall() + left) if left else None
+
+    def _first_seen(self, session: str, lease: StoredLease, now: int) -> int:
+        with self._lock:
+            seen = self._watched.get(session)
+            if seen is not None and seen[:2] == (lease.token, lease.until):
+                return seen[2]
+            self._watched.pop(session, None)
+            if len(self._watched) >= WATCHED:
+                del self._watched[next(iter(self._watched))]
+            self._watched[session] = (lease.token, lease.until, now)
+            return now
+
+
+def fenced(session: str, token: int | None, lease: StoredLease, judge: LeaseJudge) -> errors.LeaseError | None:
     """Why a writer with this token (None: an optimistic one) may not write; None when it may.
 
     A lease that has run out still counts for its holder until somebody else takes it: what fences is
@@ -26,89 +108,175 @@ def fenced(session: str, token: int | None, lease: StoredLease, judge: LeaseJudg
     return lease_lost(session)
 
 
-def lease_lost(session: str) -> LeaseLost:
+# -- batches: one transaction for many items; when that fails, one for each of them -----------------------------------
+
+Passing = tuple[type[errors.PerdureError], ...]
+"""Kinds of ``Unavailable`` that concern one item: the next one may go through."""
+FULL: Passing = (errors.StoreFull,)
+
+
+def append_batch(
+    batch: Sequence[Append], most: int, transact: Callable[[Sequence[Append]], Answers], passing: Passing = FULL
+) -> Answers:
+    """Append a batch, ``most`` items in a transaction; the error that stopped it also answers all items behind it.
+
+    An error of the store's own is raised when nothing was done before it.
+    """
+    answers: Answers = []
+    for start in range(0, len(batch), most):
+        items = batch[start : start + most]
+        answers += _append(items, transact, passing, first=not answers)
+        if len(answers) < start + len(items):
+            break
+    return answers if len(answers) == len(batch) else answers + answers[-1:] * (len(batch) - len(answers))
+
+
+def _append(
+    items: Sequence[Append], transact: Callable[[Sequence[Append]], Answers], passing: Passing, *, first: bool
+) -> Answers:
+    try:
+        return transact(items)
+    except errors.PerdureError as error:
+        if is_final(error, passing) and first:
+            raise
+        if is_final(error, passing) or len(items) == 1:
+            return [error]
+    answers: Answers = []
+    for item in items:
+        answers += _append([item], transact, passing, first=first and not answers)
+        if isinstance(answers[-1], errors.PerdureError) and is_final(answers[-1], passing):
+            break
+    return answers
+
+
+def post_batch(
+    entries: Sequence[InboxEntry],
+    transact: Callable[[Sequence[InboxEntry]], list[bool | errors.PerdureError]],
+    passing: Passing = FULL,
+) -> list[bool | errors.PerdureError]:
+    """Post entries in one transaction; one by one when that fails, unless the error is the store's own."""
+    try:
+        return transact(entries)
+    except errors.OutcomeUnknown:
+        raise
+    except errors.PerdureError as error:
+        if is_final(error, passing):
+            raise
+        if len(entries) <= 1:
+            return [error]
+    return [answer for entry in entries for answer in post_batch([entry], transact, passing)]
+
+
+def is_final(error: errors.PerdureError, passing: Passing = FULL) -> bool:
+    """Whether an error is the store's own, so that trying the next item could only fail again."""
+    return isinstance(error, (errors.Misuse, errors.Poisoned)) or (
+        isinstance(error, errors.Unavailable) and not isinstance(error, passing)
+    )
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def lease_lost(session: str) -> errors.LeaseLost:
     """The writer's token is not the session's current one."""
-    return LeaseLost(
+    return errors.LeaseLost(
         f"the lease on session {session!r} was lost to another writer, or given back: nothing was written; "
         "open the session again"
     )
 
 
-def moved(item: Append, head: Head | None) -> Conflict:
+def moved(item: Append, head: Head | None) -> errors.Conflict:
     """The branch's head is not the one that the commit builds on."""
     now = f"at step {head.step} of line {head.line}" if head else "not there"
-    return Conflict(
+    return errors.Conflict(
         f"session {item.session!r}, branch {item.branch!r}: another writer was first, the head is {now} "
         "by now; nothing was written; replay the input on the new head",
         head,
     )
 
 
-def taken_place(item: Append, head: Head | None) -> Conflict:
+def taken_place(item: Append, head: Head | None) -> errors.Conflict:
     """Another commit has this line and step, or another branch has started this line."""
-    return Conflict(
+    return errors.Conflict(
         f"session {item.session!r}: step {item.step} of line {item.line} was written by somebody else; "
         "nothing was written; open the session again",
         head,
     )
 
 
-def not_waiting(item: Append, key: str, head: Head | None) -> Conflict:
+def not_waiting(item: Append, key: str, head: Head | None) -> errors.Conflict:
     """An inbox entry that the commit answers was answered already, or never was posted."""
-    return Conflict(
+    return errors.Conflict(
         f"session {item.session!r}: inbox entry {key[:80]!r} is not waiting (any more); "
         "nothing was written; read the inbox again",
         head,
     )
 
 
-def other_digest(item: Append) -> Corrupted:
+def other_digest(item: Append) -> errors.Corrupted:
     """A commit with this id has landed, and it was not this one."""
-    return Corrupted(
+    return errors.Corrupted(
         f"session {item.session!r}, line {item.line}, step {item.step}",
         f"commit {item.id.hex()} is stored with another digest than the one retried",
     )
 
 
-def other_post(session: str, key: str) -> InvalidInput:
+def other_post(session: str, key: str) -> errors.InvalidInput:
     """The idempotency key was used for something else."""
-    return InvalidInput(
+    return errors.InvalidInput(
         f"session {session!r}: inbox key {key[:80]!r} was used before for another content; use a new key"
     )
 
 
-def no_session(session: str) -> NotFound:
+def no_session(session: str) -> errors.NotFound:
     """Nothing was ever written under this id."""
-    return NotFound(f"there is no session {session!r}")
+    return errors.NotFound(f"there is no session {session!r}")
 
 
-def gone(session: str, reason: str) -> Gone:
+def gone(session: str, reason: str) -> errors.Gone:
     """The session is a tombstone."""
-    return Gone(f"session {session!r} is gone: {reason}", reason)
+    return errors.Gone(f"session {session!r} is gone: {reason}", reason)
 
 
-def no_line(session: str, line: int) -> NotFound:
+def no_line(session: str, line: int) -> errors.NotFound:
     """The session has no such line."""
-    return NotFound(f"session {session!r} has no line {line}")
+    return errors.NotFound(f"session {session!r} has no line {line}")
 
 
-def no_step(session: str, line: int, step: int, last: int) -> NotFound:
+def no_step(session: str, line: int, step: int, last: int) -> errors.NotFound:
     """The line has no such step."""
-    return NotFound(f"session {session!r}, line {line} has no step {step}: its last one is {last}")
+    return errors.NotFound(f"session {session!r}, line {line} has no step {step}: its last one is {last}")
 
 
-def retained(session: str, line: int, step: int, lo: int, hi: int) -> Gone:
+def retained(session: str, line: int, step: int, lo: int, hi: int) -> errors.Gone:
     """Retention has dropped the step; the anchor lo..hi stands for it."""
-    return Gone(
+    return errors.Gone(
         f"session {session!r}, line {line}: step {step} was dropped by retention; "
         f"the nearest ones that were kept are {lo - 1} and {hi}",
         "retention",
     )
 
 
-def has_checkpoints(session: str, head: Head | None) -> Conflict:
+def no_cursor() -> errors.InvalidInput:
+    """What was passed as a cursor is none."""
+    return errors.InvalidInput("this is not a cursor: pass one that changes() gave, or None for the beginning")
+
+
+def other_past() -> errors.CursorExpired:
+    """The store's epoch is another one."""
+    return errors.CursorExpired("this cursor is from before the store's past changed: scan again from the beginning")
+
+
+def missed() -> errors.CursorExpired:
+    """Commits were deleted that the cursor has not read."""
+    return errors.CursorExpired(
+        "changes after this cursor were deleted before they were read: scan again from the beginning"
+    )
+
+
+def has_checkpoints(session: str, head: Head | None) -> errors.Conflict:
     """A restore would write over a session."""
-    return Conflict(
+    return errors.Conflict(
         f"session {session!r} has checkpoints in this store already: restore it under a store without it",
         head,
     )

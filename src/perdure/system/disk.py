@@ -16,8 +16,13 @@ import os
 import re
 import time
 import warnings
+from typing import IO, TYPE_CHECKING
 
 from perdure.errors import Poisoned, StoreFull, Unavailable
+from perdure.system import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -250,3 +255,29 @@ def warn_if_network(path: str | os.PathLike[str]) -> None:
             "checkpoints from a second machine or a power loss. Use a local disk or a server store.",
             stacklevel=4,
         )
+
+
+@contextlib.contextmanager
+def write_whole(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
+    """A file to write to, which gets its name when all of it is durable.
+
+    If that fails, whatever had the name before still has it, and nothing is left behind.
+    """
+    target = os.path.abspath(path)
+    unfinished = f"{target}.{os.getpid()}.tmp"
+    try:
+        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        try:
+            with open(fd, "wb") as file:
+                yield file
+                file.flush()
+                faults.point("whole_file.before_fsync")
+                os.fsync(file.fileno())
+            faults.point("whole_file.before_rename")
+            os.replace(unfinished, target)
+        except BaseException:
+            os.unlink(unfinished)
+            raise
+        Disk().fsync_folder(os.path.dirname(target))
+    except OSError as e:
+        raise explain(e, target) from e

@@ -1,4 +1,7 @@
-"""The two background threads of an open database: one keeps leases alive, one packs rows. Started when first needed."""
+"""Who looks after an open database: leases are renewed, lines that have grown are packed, a witness is told.
+
+Two threads do it in the background, each started when it is first needed.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,16 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import PerdureError
 from perdure.history.hydrate import load
-from perdure.upkeep.compaction import PACK_MIN, compact
+from perdure.upkeep.compaction import PACK_MIN, PACK_ROWS, compact
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from perdure.kernel import Kernel
     from perdure.model import Lease
-
+    from perdure.record.commit import Point
+    from perdure.session.journal import Journal
 
 QUIET = 0.02
 """Seconds without a commit after which the database counts as quiet."""
@@ -160,3 +165,59 @@ class Housekeeper:
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
+
+
+class Caretaker:
+    """The background work of one database; its handles tell it what they do."""
+
+    def __init__(
+        self, kernel: Kernel, lease_ttl: int, *, maintain: bool, witness: str | os.PathLike[str] | None
+    ) -> None:
+        self.lease_ttl = lease_ttl
+        """Milliseconds a lease lives without being renewed."""
+        self.heartbeat = Heartbeat(kernel, lease_ttl)
+        self._housekeeper = Housekeeper(kernel)
+        self._maintain = maintain
+        self._closed = False
+        self._witness = None
+        if witness is not None:
+            from perdure.upkeep.witness import LiveWitness
+
+            self._witness = LiveWitness(kernel, witness)
+
+    def hold(self, lease: Lease) -> None:
+        """Keep a lease alive from now on."""
+        self.heartbeat.add(lease)
+
+    def drop(self, lease: Lease) -> None:
+        """No longer keep a lease alive."""
+        self.heartbeat.remove(lease)
+
+    def landed(self, point: Point) -> None:
+        """A checkpoint is durable."""
+        if self._witness is not None:
+            self._witness.note(point)
+
+    def committed(self, journal: Journal) -> None:
+        """A commit is durable: its line may have grown enough to be packed."""
+        if not self._maintain:
+            return
+        self._housekeeper.stir()
+        if journal.unpacked >= PACK_ROWS and journal.point is not None:
+            journal.unpacked = 0
+            self._housekeeper.request(journal.id, journal.line, PACK_ROWS)
+
+    def released(self, journal: Journal) -> None:
+        """A handle is done with its session."""
+        if journal.lease is not None:
+            self.drop(journal.lease)
+        if self._maintain and journal.unpacked >= PACK_MIN and journal.point is not None and not self._closed:
+            self._housekeeper.request(journal.id, journal.line, PACK_MIN)
+
+    def close(self) -> None:
+        """Finish packing, let leases go."""
+        self._closed = True
+        self.heartbeat.close()
+        self._housekeeper.close()
+        if self._witness is not None:
+            self._witness.close()

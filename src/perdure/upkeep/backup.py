@@ -21,14 +21,14 @@ import zstandard
 from perdure.errors import Conflict, Corrupted, LimitExceeded, NotFound, Unavailable, UnsupportedFormat
 from perdure.model import Artifact, Dump, InboxEntry, Row, SessionRow
 from perdure.system import faults
+from perdure.system.disk import write_whole
 from perdure.upkeep.transfer import Sink, Source, StoreSink, Transferred, from_store, transfer
-from perdure.upkeep.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.kernel import Kernel
-    from perdure.upkeep.each_session import Progress
+    from perdure.stores.listing import Progress
 
 T = TypeVar("T")
 MAGIC = b"perdure backup 2\n"

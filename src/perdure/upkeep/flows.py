@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from perdure.kernel import Kernel
+    from perdure.stores.listing import Progress
     from perdure.system.handle_guard import HandleGuard
+    from perdure.upkeep.background import Caretaker
     from perdure.upkeep.blob_gc import Collected
-    from perdure.upkeep.caretaker import Caretaker
-    from perdure.upkeep.each_session import Progress
     from perdure.upkeep.retention import Pruned, Swept
     from perdure.upkeep.transfer import Transferred
     from perdure.upkeep.verify import Report
@@ -73,8 +73,7 @@ class Upkeep:
         branch, an unfinished run or the reuse of an effect needs. They read exactly as before; a dropped one is
         ``Gone``, with the nearest ones that were kept.
         """
-        from perdure.upkeep.retention import prune
-        from perdure.upkeep.retention_rules import Keep
+        from perdure.upkeep.retention import Keep, prune
 
         self.guard.check()
         keep = Keep(keep_last, keep_every, keep_tagged)

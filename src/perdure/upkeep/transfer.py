@@ -18,27 +18,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from perdure.errors import (
-    Conflict,
-    Corrupted,
-    NotFound,
-    OutcomeUnknown,
-    PerdureError,
-    Poisoned,
-    StoreFull,
-    Unavailable,
-    UnsupportedFormat,
-)
+from perdure import errors
 from perdure.record import codec
+from perdure.stores.listing import each_session
 from perdure.system import faults
-from perdure.upkeep.each_session import each_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.kernel import Kernel
     from perdure.model import Dump, Envelope, Row, SessionRow
-    from perdure.upkeep.each_session import Progress
+    from perdure.stores.listing import Progress
 
 NAMED = ("run", "effect", "approval")
 """What a store may project from envelopes, and need not: a dump has these only where its store keeps them."""
@@ -117,7 +107,7 @@ class Sink(ABC):
             pieces = source.blob(ref)
             try:
                 first = next(pieces, b"")
-            except NotFound:
+            except errors.NotFound:
                 self.lacks(ref)
                 continue
             self.put_blob(ref, chain([first], pieces))
@@ -153,7 +143,7 @@ class StoreSink(Sink):
             return self.has_inputs(dump, row)
         if row.heads != dump.row.heads:
             msg = f"session {row.id!r} is in {self.kernel.store.url} already, and differs: restore into another store"
-            raise Conflict(msg, next(iter(row.heads), None))
+            raise errors.Conflict(msg, next(iter(row.heads), None))
         return True
 
     def has_inputs(self, dump: Dump, row: SessionRow | None) -> bool:
@@ -188,7 +178,7 @@ class StoreSink(Sink):
             return
         faults.point("transfer.before_blob")
         if self.kernel.blobs.put_stream(counted()) != ref:
-            raise Corrupted(f"blob {ref}", "the content does not match its name")
+            raise errors.Corrupted(f"blob {ref}", "the content does not match its name")
 
 
 def transfer(
@@ -203,11 +193,11 @@ def transfer(
         try:
             if (dump := _dump(source, id)) is not None:
                 sink.take(dump, source)
-        except PerdureError as e:
+        except errors.PerdureError as e:
             # Where a store is full or poisoned, no other session would fare better.
-            if reach is None or isinstance(e, StoreFull | Poisoned):
+            if reach is None or isinstance(e, errors.StoreFull | errors.Poisoned):
                 raise
-            if isinstance(e, Unavailable | OutcomeUnknown):
+            if isinstance(e, errors.Unavailable | errors.OutcomeUnknown):
                 reach(id)
             sink.done.failed.append((id, str(e)))
         if progress is not None:
@@ -218,7 +208,7 @@ def transfer(
 def _dump(source: Source, id: str) -> Dump | None:
     try:
         return source.dump(id)
-    except NotFound:
+    except errors.NotFound:
         if source.named:
             raise
         # It was listed and has ended since, and that is nobody's fault.
@@ -241,7 +231,7 @@ def projected(dump: Dump, envelopes: dict[tuple[int, int], Envelope]) -> Dump:
         env = envelopes.get((row.line, row.step))
         if env is None and row.envelope:
             # One that cannot be read is carried over as it is: nobody asked for a check.
-            with contextlib.suppress(Corrupted, UnsupportedFormat):
+            with contextlib.suppress(errors.Corrupted, errors.UnsupportedFormat):
                 env = codec.decode_envelope(row.envelope, "")
         return {**shown, **{name: str(env.x[name]) for name in NAMED if env.x.get(name)}} if env else shown
 
@@ -254,4 +244,4 @@ def check_blob(ref: str, pieces: Iterable[bytes]) -> None:
     for piece in pieces:
         content.update(piece)
     if content.hexdigest() != ref:
-        raise Corrupted(f"blob {ref}", "the content does not match its name")
+        raise errors.Corrupted(f"blob {ref}", "the content does not match its name")

@@ -16,14 +16,14 @@ from perdure.session.inbox import open_entry
 from perdure.state.delta import apply
 from perdure.state.document import genesis
 from perdure.state.values import BlobRef
-from perdure.upkeep.each_session import each_session
+from perdure.stores.listing import each_session
 from perdure.upkeep.transfer import check_blob
 from perdure.upkeep.witness import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from perdure.upkeep.each_session import Progress
+    from perdure.stores.listing import Progress
     from perdure.upkeep.witness import Waited, Witness
 
 

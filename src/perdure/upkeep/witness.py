@@ -20,14 +20,13 @@ import msgspec
 
 from perdure.errors import Corrupted, NotFound, Unavailable, UnsupportedFormat
 from perdure.record import codec
-from perdure.system.disk import FILE_MODE
-from perdure.upkeep.each_session import each_session
-from perdure.upkeep.whole_file import write_whole
+from perdure.stores.listing import each_session
+from perdure.system.disk import FILE_MODE, write_whole
 
 if TYPE_CHECKING:
     from perdure.kernel import Kernel
     from perdure.record.commit import Point
-    from perdure.upkeep.each_session import Progress
+    from perdure.stores.listing import Progress
 
 T = TypeVar("T")
 PAGE = 500

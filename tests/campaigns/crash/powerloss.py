@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from perdure.blobs.local import LocalBlobs
-from perdure.stores import lease_clock
+from perdure.stores import rules
 from perdure.system import lease_holders
 from tests.campaigns.crash import plans
 from tests.campaigns.crash.journal import Journal
@@ -97,7 +97,7 @@ class Losses:
 @contextmanager
 def boot(name: str) -> Iterator[None]:
     """Another boot of the machine: no lease of an earlier one counts as that of a living process."""
-    modules: tuple[Any, ...] = (lease_clock, lease_holders)
+    modules: tuple[Any, ...] = (rules, lease_holders)
     before = [module.boot_id for module in modules]
     for module in modules:
         module.boot_id = lambda: name

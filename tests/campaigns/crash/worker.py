@@ -10,7 +10,6 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from perdure import database
 from perdure.errors import ApprovalError, ApprovalNeeded, EffectFailed, InDoubt
 from perdure.opening import open as open_database
 from perdure.session.tools import Unknown
@@ -44,8 +43,8 @@ def _rename(state: dict[str, Any]) -> dict[str, Any]:
 
 
 _SMALL: tuple[tuple[Any, str, int], ...] = (
-    *((module, "PACK_ROWS", 8) for module in (compaction, database, retention)),
-    *((module, "PACK_MIN", 4) for module in (compaction, database, background, flows)),
+    *((module, "PACK_ROWS", 8) for module in (compaction, background, retention)),
+    *((module, "PACK_MIN", 4) for module in (compaction, background, flows)),
     (index, "COMPACT_FROM", 2048),
     (file, "CHECKPOINT_PAGES", 24),
     (file, "KEEP_FREE", 2),

@@ -13,8 +13,8 @@ import pytest
 from perdure.errors import Conflict, CursorExpired, InvalidInput, LeaseLost, StoreFull, UnsupportedFormat
 from perdure.links.postgres import packed, unpacked
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
-from perdure.stores import batches, open_store
-from perdure.stores.postgres import write as postgres_write
+from perdure.stores import open_store, rules
+from perdure.stores.postgres import rows as postgres_rows
 from perdure.stores.postgres.store import PostgresStore
 from perdure.stores.postgres.tables import VERSION
 from perdure.testing.sealed_rows import commit, entry, land, post, write
@@ -175,13 +175,13 @@ def test_batches_in_another_order_never_wait_for_each_other_in_a_circle(
     url: str, monkeypatch: pytest.MonkeyPatch, known: bool
 ):
     sizes: list[int] = []
-    real = batches._append
+    real = rules._append
 
     def counted(items: Any, *how: Any, first: bool) -> Any:
         sizes.append(len(items))
         return real(items, *how, first=first)
 
-    monkeypatch.setattr(batches, "_append", counted)
+    monkeypatch.setattr(rules, "_append", counted)
     stores = [PostgresStore(url) for _ in range(4)]
     answers: list[Any] = []
     gate = threading.Barrier(4)
@@ -239,7 +239,7 @@ def test_a_commit_still_in_flight_is_not_in_conflict_with_itself(store: Postgres
     first = write(store, count=1)[0]
     item = commit(step=1, expect=first.id)
     elsewhere.ask("begin")
-    assert store._writer.append(elsewhere, [item]) == [Landed(item.id)]
+    assert store._append(elsewhere, [item]) == [Landed(item.id)]
     answers: list[Any] = []
     retry = threading.Thread(target=lambda: answers.extend(store.append([item])))
     other = threading.Thread(
@@ -271,7 +271,7 @@ def test_statements_that_the_server_has_forgotten_are_prepared_anew(store: Postg
 
 def test_a_transaction_that_commits_late_is_not_skipped(store: PostgresStore, elsewhere: Any):
     elsewhere.ask("begin")
-    store._writer.append(elsewhere, [commit("late")])
+    store._append(elsewhere, [commit("late")])
     write(store, "early", count=3)
     items, cursor = follow(store)
     assert [change.session for change in items] == ["early"] * 3
@@ -285,7 +285,7 @@ def test_a_transaction_that_commits_late_is_not_skipped(store: PostgresStore, el
 @pytest.mark.parametrize("limit", [1, 2, 1000])
 def test_pages_between_transactions_that_end_meanwhile_miss_nothing(store: PostgresStore, elsewhere: Any, limit: int):
     elsewhere.ask("begin")
-    store._writer.append(elsewhere, [commit("late")])
+    store._append(elsewhere, [commit("late")])
     write(store, "a", count=3)
     page = store.changes(None, limit)
     seen = [(c.session, c.step) for c in page.items]
@@ -300,9 +300,9 @@ def test_the_order_within_a_session_holds_when_the_older_transaction_writes_late
     store: PostgresStore, elsewhere: Any, admin: Any
 ):
     elsewhere.ask("begin")
-    store._writer.append(elsewhere, [commit("first")])  # takes its number here
+    store._append(elsewhere, [commit("first")])  # takes its number here
     item = write(store, "x", count=1)[0]
-    store._writer.append(elsewhere, [commit("x", 1, item.id)])
+    store._append(elsewhere, [commit("x", 1, item.id)])
     elsewhere.ask("commit")
     ((early, late),) = admin.execute("select max(r.xmin::text::int) filter (where r.step = 0), max(r.xmin::text::int)"
                                      " filter (where r.step = 1) from perdure_row r join perdure_session s using (no)"
@@ -350,16 +350,19 @@ def test_many_deletions_are_remembered_well_enough(store: PostgresStore, admin: 
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_write, "INLINE", 10)
-    monkeypatch.setattr(postgres_write.Writer.sweep, "__defaults__", (10,))
+    monkeypatch.setattr(postgres_rows, "INLINE", 10)
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_large_session_is_gone_at_once_and_its_rows_bit_by_bit(store: PostgresStore, admin: Any):
+def test_a_large_session_is_gone_at_once_and_its_rows_bit_by_bit(
+    store: PostgresStore, admin: Any, monkeypatch: pytest.MonkeyPatch
+):
     write(store, count=35, blobs=("aa",))
     store.rewrite(Rewrite("s", put=(Artifact("pack", 0, 0, 3, b"pack", (), ("bb",)),)))
     post(store, entry())
-    store._write("drop", lambda connection: store._writer.drop(connection, "s", None, "deleted", 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_sweep", lambda: None)
+        store.drop("s", None, "deleted")
     # Interrupted here: nobody sees what is left.
     assert admin.execute("select count(*) from perdure_row").fetchone() == (35,)
     assert store.look("s").heads == ()  # type: ignore[union-attr]
@@ -377,10 +380,10 @@ def test_a_large_session_is_gone_at_once_and_its_rows_bit_by_bit(store: Postgres
 def test_many_rows_dropped_by_retention_go_bit_by_bit_newest_first(store: PostgresStore, admin: Any):
     write(store, count=40)
     change = Rewrite("s", put=(Artifact(ANCHOR, 0, 1, 35, b"anchor"),), drop=(Span(0, 1, 34),))
-    done, later = store._write("rewrite", lambda connection: store._writer.rewrite(connection, change, 1))
+    done, later = store._write("rewrite", lambda connection: store._rewrite(connection, change, 1))
     assert (done, later) == (True, True)
     assert store.usage().checkpoints == 6
-    store._write("sweep", store._writer.sweep)
+    store._write("sweep", store._sweep_some)
     # Interrupted here: what can still be read has no holes.
     steps = [row.step for row in store.slice("s", 0, 0, 99).rows]
     assert steps == [*range(25), 35, 36, 37, 38, 39]

@@ -19,7 +19,7 @@ from perdure.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from perdure.stores.sqlite.driver import cursor_of
+from perdure.stores.sqlite.file import cursor_of
 from perdure.stores.sqlite.store import SqliteStore
 from perdure.stores.sqlite.tables import VERSION, _use_log
 from perdure.testing.sealed_rows import commit, land, write

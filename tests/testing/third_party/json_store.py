@@ -44,8 +44,8 @@ from perdure.model import (
 from perdure.protocols import Clock
 from perdure.stores import rules
 from perdure.stores.cursors import resume
-from perdure.stores.lease_clock import LeaseJudge, StoredLease
 from perdure.stores.listing import Asked
+from perdure.stores.rules import LeaseJudge, StoredLease
 
 SHOWN = ("branch", "kind", "status", "at", "tool", "error", "takes", "blobs", "starts")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "perdure.errors", "perdure.model", "perdure.protocols", "perdure.stores", "perdure.stores.rules",
-    "perdure.stores.cursors", "perdure.stores.lease_clock", "perdure.stores.listing",
+    "perdure.stores.cursors", "perdure.stores.listing",
 }  # fmt: skip
 
 

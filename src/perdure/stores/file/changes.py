@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from perdure.errors import CursorExpired, InvalidInput
+from perdure.stores import rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,13 +62,11 @@ def resume(after: str | None, *, epoch: str, reaches: Mapping[str, Reach]) -> Cu
     if found != epoch or any(
         name not in known or ordinal > known[name].newest for name, (ordinal, _) in positions.items()
     ):
-        raise CursorExpired("this cursor is from before the store's past changed: scan again from the beginning")
+        raise rules.other_past()
     for name, reach in known.items():
         ordinal, scan = positions.get(name, (0, 0))
         if reach.trimmed > ordinal >= scan:
-            raise CursorExpired(
-                "changes after this cursor were deleted before they were read: scan again from the beginning"
-            )
+            raise rules.missed()
     return Cursor(epoch, positions)
 
 
@@ -84,7 +82,7 @@ def _parse(text: str) -> tuple[str, dict[bytes, tuple[int, int]]]:
         # A cursor comes from outside: what it unpacks to is bounded.
         return _decoder.decode(unpacker.decompress(raw, _LONGEST))
     except (ValueError, binascii.Error, zlib.error, msgspec.MsgspecError) as error:
-        raise InvalidInput("this is not a cursor: pass one that changes() gave, or None for the beginning") from error
+        raise rules.no_cursor() from error
 
 
 def at_the_end(text: str) -> str:

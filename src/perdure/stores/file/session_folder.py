@@ -21,7 +21,7 @@ import msgspec
 from perdure.errors import Corrupted, InvalidInput
 from perdure.stores.file.log import SessionLog, new_birth
 from perdure.stores.file.records import Commit, Posted, Record, Rewritten, checked
-from perdure.stores.lease_clock import StoredLease
+from perdure.stores.rules import StoredLease
 from perdure.system.disk import open_to_write, write_all
 
 if TYPE_CHECKING:

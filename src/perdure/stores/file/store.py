@@ -6,19 +6,20 @@ import os
 import warnings
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perdure import model
 from perdure.errors import Busy, ForkedProcess, HandleClosed, PerdureError, Poisoned
-from perdure.model import Lease, Promise
 from perdure.stores import rules
-from perdure.stores.batches import is_final
 from perdure.stores.file import read, write
 from perdure.stores.file.read import Listing
+from perdure.stores.file.records import Posted
 from perdure.stores.file.root import FileRoot, salt_of, session_name
 from perdure.stores.file.session_folder import Pool, SessionFile
-from perdure.stores.lease_clock import LeaseJudge, StoredLease
 from perdure.stores.listing import Asked
 from perdure.stores.live import FolderLive
+from perdure.stores.rules import LeaseJudge, StoredLease, is_final
 from perdure.system.clock import SystemClock
 from perdure.system.disk import Disk, explain, warn_if_network
 
@@ -26,19 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import Unpack
 
-    from perdure.model import (
-        Append,
-        Artifact,
-        Bundle,
-        ChangePage,
-        Dump,
-        InboxEntry,
-        Landed,
-        Rewrite,
-        Row,
-        SessionRow,
-        Usage,
-    )
     from perdure.protocols import Clock
     from perdure.stores.listing import Count, Wanted
     from perdure.system.disk import Disk
@@ -52,7 +40,7 @@ class FileStore:
     ``torn`` lists the torn tails that this handle has cut. ``disk`` is for tests that lose power.
     """
 
-    promise = Promise(
+    promise = model.Promise(
         process_crash=True,
         power_loss=True,
         words=(
@@ -78,7 +66,7 @@ class FileStore:
 
     # -- commits and inbox -------------------------------------------------------------------------
 
-    def append(self, batch: Sequence[Append]) -> list[Landed | PerdureError]:
+    def append(self, batch: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
         """Make a batch durable, with one write and one sync for each session in it.
 
         Sessions share nothing, so what goes wrong with one is the answer to its own items only. When the
@@ -86,16 +74,16 @@ class FileStore:
         """
         return self._by_session(batch, self._append)
 
-    def _append(self, session: str, items: Sequence[Append]) -> list[Landed | PerdureError]:
+    def _append(self, session: str, items: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
         with self._handle.session(session, items) as file:
             assert file is not None
             return write.append(file, session, items, self._judge, self._clock.wall())
 
-    def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
         """Put entries into inboxes, with one write and one sync for each session."""
         return self._by_session(entries, self._post)
 
-    def _post(self, session: str, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+    def _post(self, session: str, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
         with self._handle.session(session) as file:
             assert file is not None
             return write.post(file, session, entries)
@@ -129,43 +117,77 @@ class FileStore:
             answers.update(zip(numbers, found, strict=True))
         return [answers[number] for number in range(len(items))]
 
-    def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[InboxEntry]:
+    def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
         with self._handle.known(session) as file:
-            return read.inbox(file, limit, key) if file else []
+            if file is None:
+                return []
+            if key is None:
+                waiting = list(islice(file.index.waiting.values(), max(limit, 0)))
+            else:
+                waiting = [post for post in (file.index.waiting.get(key),) if post is not None][: max(limit, 0)]
+            records = file.log.records([post.place for post in waiting])
+            return [read.entry_of(file, file.expect(record, Posted)) for record in records]
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def look(self, session: str) -> SessionRow | None:
+    def look(self, session: str) -> model.SessionRow | None:
         """What is known of a session, a tombstone included."""
         with self._handle.known(session) as file:
-            return read.look(file, self._judge) if file else None
+            return self._look(file) if file else None
 
-    def starts(self, session: str, branch: str | None) -> list[Row]:
+    def _look(self, file: SessionFile) -> model.SessionRow:
+        return file.index.row(self._judge.info(file.index.session, file.lease()))
+
+    def starts(self, session: str, branch: str | None) -> list[model.Row]:
         """The first rows of all lines of a branch (None: of any), by line."""
         with self._handle.known(session) as file:
-            return read.starts(file, branch) if file else []
+            if file is None:
+                return []
+            found = [
+                row for row in file.index.commits.values() if row.starts and (branch is None or row.branch == branch)
+            ]
+            return read.rows_at(file, sorted(found, key=lambda row: (row.line, row.step)))
 
-    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
+    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
         with self._handle.known(session) as file:
             if file is None:
                 raise rules.no_session(session)
-            return read.load(file, line, step, refs=refs)
+            index = file.index
+            last = read.last_step(file, line)
+            at = last if step is None else step
+            if at > last:
+                raise rules.no_step(index.session, line, at, last)
+            base = index.base(line, at)
+            rows = index.rows(model.Span(line, base.hi + 1 if base else 0, at))
+            reached = rows[-1].step if rows else base.hi if base else -1
+            if reached != at:
+                for art in index.artifacts.values():
+                    if art.kind == model.ANCHOR and art.line == line and art.lo <= at < art.hi:
+                        raise rules.retained(index.session, line, at, art.lo, art.hi)
+                raise rules.no_step(index.session, line, at, last)
+            packs = index.packs([*read.thin_spans(rows), *(base.refs if base and refs else ())])
+            held = read.artifacts_at(file, [*packs, *([base] if base else [])])
+            return model.Bundle(held.pop() if base else None, tuple(read.rows_at(file, rows)), tuple(held), last)
 
-    def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
+    def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
         with self._handle.known(session) as file:
             if file is None:
                 raise rules.no_session(session)
-            return read.slice(file, line, lo, hi)
+            last = read.last_step(file, line)
+            rows = file.index.rows(model.Span(line, lo, hi))
+            thin = read.thin_spans(rows)
+            held = read.artifacts_at(file, [*file.index.packs(thin), *file.index.anchors(thin)])
+            return model.Bundle(None, tuple(read.rows_at(file, rows)), tuple(held), last)
 
-    def artifacts(self, session: str) -> list[Artifact]:
+    def artifacts(self, session: str) -> list[model.Artifact]:
         """All artifacts of a session."""
         with self._handle.known(session) as file:
             return read.artifacts(file) if file else []
 
-    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
         """Sessions in order of id, or the newest first, without tombstones."""
         return self._listing.sessions(self.look, Asked(**wanted))
 
@@ -173,7 +195,7 @@ class FileStore:
         """How many sessions there are by status, agent and error."""
         return self._listing.counts()
 
-    def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:
+    def changes(self, after: str | None = None, limit: int = 1000) -> model.ChangePage:
         """Commits after a cursor, session by session."""
         with self._handle.alone():
             # Another process may have renewed it.
@@ -184,13 +206,13 @@ class FileStore:
         """Every blob that any row or artifact refers to."""
         return self._listing.blob_refs()
 
-    def usage(self) -> Usage:
+    def usage(self) -> model.Usage:
         """Sizes; bytes are those of the logs."""
         return self._listing.usage()
 
     # -- leases ------------------------------------------------------------------------------------
 
-    def acquire(self, session: str, holder: str, ttl: int) -> Lease:
+    def acquire(self, session: str, holder: str, ttl: int) -> model.Lease:
         """Take the lease for ``ttl`` ms, or raise ``Busy``."""
         with self._handle.session(session) as file:
             assert file is not None
@@ -201,13 +223,13 @@ class FileStore:
             file.append(session, [], "acquire")
             token = self._handle.root.next_token(current.token)
             file.set_lease(self._judge.grant(holder, token, ttl))
-        return Lease(session, holder, token, self._clock.wall() + ttl)
+        return model.Lease(session, holder, token, self._clock.wall() + ttl)
 
-    def renew(self, leases: Sequence[Lease], ttl: int) -> list[bool]:
+    def renew(self, leases: Sequence[model.Lease], ttl: int) -> list[bool]:
         """Extend leases; False where the token is no longer the current one."""
         return [self._renew(lease, ttl) for lease in leases]
 
-    def _renew(self, lease: Lease, ttl: int) -> bool:
+    def _renew(self, lease: model.Lease, ttl: int) -> bool:
         with self._handle.known(lease.session, exclusive=True) as file:
             current = file.lease() if file else StoredLease()
             if file is None or not current.holder or current.token != lease.token:
@@ -215,7 +237,7 @@ class FileStore:
             file.set_lease(self._judge.grant(current.holder, current.token, ttl))
             return True
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: model.Lease) -> None:
         """Give a lease back."""
         with self._handle.known(lease.session, exclusive=True) as file:
             if file is not None and file.lease().token == lease.token:
@@ -223,7 +245,7 @@ class FileStore:
 
     # -- maintenance -------------------------------------------------------------------------------
 
-    def rewrite(self, change: Rewrite) -> bool:
+    def rewrite(self, change: model.Rewrite) -> bool:
         """Do maintenance in one record; False when it no longer applies."""
         with self._handle.known(change.session, exclusive=True) as file:
             return write.rewrite(file, change, self._judge) if file else False
@@ -237,14 +259,21 @@ class FileStore:
                 raise refused
             write.drop(file, session, reason, self._clock.wall())
 
-    def dump(self, session: str) -> Dump:
+    def dump(self, session: str) -> model.Dump:
         """A whole session as stored, at one instant."""
         with self._handle.known(session) as file:
             if file is None:
                 raise rules.no_session(session)
-            return read.dump(file, self._judge)
+            index = file.index
+            if index.reason:
+                raise rules.gone(index.session, index.reason)
+            rows: list[tuple[model.Row, dict[str, Any]]] = []
+            for at, said in zip(index.commits.values(), file.commits(), strict=True):
+                rows.append((read.row_of(at, said), {name: getattr(said, name) for name in rules.SHOWN}))
+            entries = tuple(read.entry_of(file, posted) for posted in file.posts())
+            return model.Dump(self._look(file), tuple(rows), tuple(read.artifacts(file)), entries)
 
-    def restore(self, dump: Dump) -> None:
+    def restore(self, dump: model.Dump) -> None:
         """Put a dumped session into this store."""
         with self._handle.session(dump.row.id) as file:
             assert file is not None
@@ -325,7 +354,7 @@ class FileHandle:
         self.pool.close()
         self.root.close()
 
-    def session(self, session: str, at_stake: Sequence[Append] = ()) -> Held:
+    def session(self, session: str, at_stake: Sequence[model.Append] = ()) -> Held:
         """A session to write to, which is made by that; ``at_stake`` are the commits that may get lost."""
         return Held(self, _name_of(session), exclusive=True, create=True, at_stake=at_stake)
 
@@ -347,7 +376,7 @@ class FileHandle:
             self.note(error)
             raise
 
-    def note(self, error: BaseException, at_stake: Sequence[Append] = ()) -> None:
+    def note(self, error: BaseException, at_stake: Sequence[model.Append] = ()) -> None:
         """Explain what the system said; remember a failed sync: from then on nobody knows what is on disk."""
         if isinstance(error, OSError):
             raise explain(error, self.path) from error
@@ -378,7 +407,7 @@ class Held:
     __slots__ = ("_at_stake", "_create", "_exclusive", "_file", "_handle", "_name")
 
     def __init__(
-        self, handle: FileHandle, name: str, *, exclusive: bool, create: bool, at_stake: Sequence[Append] = ()
+        self, handle: FileHandle, name: str, *, exclusive: bool, create: bool, at_stake: Sequence[model.Append] = ()
     ) -> None:
         self._handle = handle
         self._name = name

@@ -9,8 +9,7 @@ from perdure.errors import InvalidInput, PerdureError
 from perdure.model import Append, Head, Landed, Span, Status
 from perdure.stores import rules
 from perdure.stores.file.records import Commit, Posted, Record, Rewritten, State, checked
-from perdure.stores.lease_clock import StoredLease
-from perdure.stores.rules import restored_row
+from perdure.stores.rules import StoredLease, restored_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from perdure.model import Dump, InboxEntry, Rewrite
     from perdure.stores.file.log import Packed
     from perdure.stores.file.session_folder import SessionFile
-    from perdure.stores.lease_clock import LeaseJudge
+    from perdure.stores.rules import LeaseJudge
 
 
 SLIDE = 5

@@ -11,34 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from perdure import model
 from perdure.errors import ForkedProcess, HandleClosed, InvalidInput, PerdureError
-from perdure.model import (
-    ANCHOR,
-    MAIN,
-    PACK,
-    SNAPSHOT,
-    Artifact,
-    Bundle,
-    Change,
-    ChangePage,
-    Dump,
-    Head,
-    InboxEntry,
-    Landed,
-    Lease,
-    Promise,
-    Row,
-    SessionRow,
-    Span,
-    Status,
-    Usage,
-)
 from perdure.stores import rules
 from perdure.stores.cursors import resume
-from perdure.stores.lease_clock import LeaseJudge, StoredLease
 from perdure.stores.listing import Asked
 from perdure.stores.live import MemoryLive
-from perdure.stores.rules import restored_row, sets_session_status
+from perdure.stores.rules import LeaseJudge, StoredLease, restored_row, sets_session_status
 from perdure.system import faults
 from perdure.system.clock import SystemClock
 
@@ -46,11 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
     from typing import Unpack
 
-    from perdure.model import Append, Artifact, InboxEntry, Rewrite
     from perdure.protocols import Clock
     from perdure.stores.listing import Count, Wanted
 
-_PROMISE = Promise(
+_PROMISE = model.Promise(
     process_crash=False,
     power_loss=False,
     words="Nothing outlives the process: a commit that has returned is in its memory and nowhere else.",
@@ -90,18 +68,18 @@ class MemoryStore:
 
     # -- commits and inbox -------------------------------------------------------------------------
 
-    def append(self, batch: Sequence[Append]) -> list[Landed | PerdureError]:
+    def append(self, batch: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
         """Append each item; see the protocol for the rules."""
         with self._inside() as room:
             return [self._append(room, item) for item in batch]
 
-    def _append(self, room: Room, item: Append) -> Landed | PerdureError:
+    def _append(self, room: Room, item: model.Append) -> model.Landed | PerdureError:
         session = room.sessions.get(item.session) or Session(self._clock.wall(), self._clock.wall())
         head = session.heads.get(item.branch)
         there = session.rows.get(item.line, {}).get(item.step)
         if there is not None and there.row.id == item.id:
             same = there.row.digest == item.digest
-            return Landed(item.id, again=True) if same else rules.other_digest(item)
+            return model.Landed(item.id, again=True) if same else rules.other_digest(item)
         if refused := rules.fenced(item.session, item.token, session.lease, self._judge):
             return refused
         if (head.id if head else None) != item.expect:
@@ -125,24 +103,24 @@ class MemoryStore:
             "blobs": tuple(item.blobs),
             "starts": item.starts,
         }
-        row = Row(item.line, item.step, item.id, item.digest, item.envelope, item.payload)
+        row = model.Row(item.line, item.step, item.id, item.digest, item.envelope, item.payload)
         write_row(room, item.session, session, row, shown)
-        session.heads[item.branch] = Head(item.branch, item.line, item.step, item.id)
+        session.heads[item.branch] = model.Head(item.branch, item.line, item.step, item.id)
         for key in item.takes:
             session.inbox[key] = session.inbox[key]._replace(taken=item.id, body=b"")
         wall = self._clock.wall()
         if session.reason or not session.lines:
             session.created, session.reason = wall, ""
         session.owner, session.updated = item.owner, wall
-        if sets_session_status(item.branch, MAIN in session.heads):
+        if sets_session_status(item.branch, model.MAIN in session.heads):
             session.status, session.error, session.agent = item.status, item.error, item.agent or session.agent
         session.expires = None if item.ttl is None else wall + item.ttl * 1000
         session.lines = max(session.lines, item.line + 1)
         if item.token is not None:
             session.lease = self._judge.grant(session.lease.holder, item.token, session.lease.span)
-        return Landed(item.id)
+        return model.Landed(item.id)
 
-    def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
         """Put entries into inboxes."""
         answers: list[bool | PerdureError] = []
         with self._inside() as room:
@@ -157,7 +135,7 @@ class MemoryStore:
                 answers.append(True)
         return answers
 
-    def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[InboxEntry]:
+    def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
         with self._inside() as room:
             found = room.sessions.get(session)
@@ -169,14 +147,14 @@ class MemoryStore:
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def look(self, session: str) -> SessionRow | None:
+    def look(self, session: str) -> model.SessionRow | None:
         """What is known of a session, a tombstone included."""
         with self._inside() as room:
             found = room.sessions.get(session)
             return self._shown(session, found) if found else None
 
-    def _shown(self, id: str, session: Session) -> SessionRow:
-        return SessionRow(
+    def _shown(self, id: str, session: Session) -> model.SessionRow:
+        return model.SessionRow(
             id,
             session.owner,
             session.status,
@@ -192,7 +170,7 @@ class MemoryStore:
             session.error,
         )
 
-    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
         """Sessions in order of id, or the newest first, without tombstones."""
         asked = Asked(**wanted)
         with self._inside() as room:
@@ -206,7 +184,7 @@ class MemoryStore:
             living = Counter((s.status, s.agent, s.error) for s in room.sessions.values() if not s.reason)
             return [(*what, number) for what, number in sorted(living.items())]
 
-    def starts(self, session: str, branch: str | None) -> list[Row]:
+    def starts(self, session: str, branch: str | None) -> list[model.Row]:
         """The first rows of all lines of a branch (None: of all branches)."""
         with self._inside() as room:
             found = room.sessions.get(session)
@@ -214,15 +192,15 @@ class MemoryStore:
             rows = [r.row for r in records if r.shown["starts"] and branch in (None, r.shown["branch"])]
             return sorted(rows, key=lambda row: row.line)
 
-    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
+    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
         with self._inside() as room:
             found, last = find_line(room, session, line)
             at = last if step is None else step
-            anchors = [a for a in found.artifacts.values() if a.kind == ANCHOR and a.line == line]
-            snapshots = [a for a in found.artifacts.values() if a.kind == SNAPSHOT and a.line == line]
+            anchors = [a for a in found.artifacts.values() if a.kind == model.ANCHOR and a.line == line]
+            snapshots = [a for a in found.artifacts.values() if a.kind == model.SNAPSHOT and a.line == line]
             bases = [a for a in (*snapshots, *anchors) if a.hi <= at]
-            base = max(bases, key=lambda a: (a.hi, a.kind == ANCHOR), default=None)
+            base = max(bases, key=lambda a: (a.hi, a.kind == model.ANCHOR), default=None)
             rows = rows_between(found, line, base.hi + 1 if base else 0, min(at, last))
             reached = rows[-1].step if rows else base.hi if base else -1
             if reached != at:
@@ -230,22 +208,22 @@ class MemoryStore:
                     if anchor.lo <= at < anchor.hi:
                         raise rules.retained(session, line, at, anchor.lo, anchor.hi)
                 raise rules.no_step(session, line, at, last)
-            return Bundle(base, tuple(rows), packs_for(found, rows, base.refs if base and refs else ()), last)
+            return model.Bundle(base, tuple(rows), packs_for(found, rows, base.refs if base and refs else ()), last)
 
-    def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
+    def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
         with self._inside() as room:
             found, last = find_line(room, session, line)
             rows = rows_between(found, line, lo, min(hi, last))
-            return Bundle(None, tuple(rows), packs_for(found, rows, ()), last)
+            return model.Bundle(None, tuple(rows), packs_for(found, rows, ()), last)
 
-    def artifacts(self, session: str) -> list[Artifact]:
+    def artifacts(self, session: str) -> list[model.Artifact]:
         """All artifacts of a session."""
         with self._inside() as room:
             found = room.sessions.get(session)
             return [found.artifacts[key] for key in sorted(found.artifacts)] if found else []
 
-    def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:
+    def changes(self, after: str | None = None, limit: int = 1000) -> model.ChangePage:
         """Commits after a cursor."""
         with self._inside() as room:
             place = resume(after, epoch=room.epoch, newest=room.newest, trimmed=room.trimmed)
@@ -253,7 +231,7 @@ class MemoryStore:
             start = bisect_right(numbers, place.seq)
             page = numbers[start : start + limit]
             cursor = place.after(page[-1]) if page else place
-            return ChangePage(tuple(room.log[number] for number in page), str(cursor))
+            return model.ChangePage(tuple(room.log[number] for number in page), str(cursor))
 
     def blob_refs(self) -> Iterator[str]:
         """Every blob that any row or artifact refers to."""
@@ -264,7 +242,7 @@ class MemoryStore:
 
     # -- leases ------------------------------------------------------------------------------------
 
-    def acquire(self, session: str, holder: str, ttl: int) -> Lease:
+    def acquire(self, session: str, holder: str, ttl: int) -> model.Lease:
         """Take the lease for ``ttl`` ms, or raise ``Busy``."""
         with self._inside() as room:
             found = self._session(room, session)
@@ -272,9 +250,9 @@ class MemoryStore:
                 raise busy
             room.token += 1
             found.lease = self._judge.grant(holder, room.token, ttl)
-            return Lease(session, holder, room.token, self._clock.wall() + ttl)
+            return model.Lease(session, holder, room.token, self._clock.wall() + ttl)
 
-    def renew(self, leases: Sequence[Lease], ttl: int) -> list[bool]:
+    def renew(self, leases: Sequence[model.Lease], ttl: int) -> list[bool]:
         """Extend leases; False where the token is no longer the current one."""
         answers: list[bool] = []
         with self._inside() as room:
@@ -286,7 +264,7 @@ class MemoryStore:
                 answers.append(current)
         return answers
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: model.Lease) -> None:
         """Give a lease back."""
         with self._inside() as room:
             found = room.sessions.get(lease.session)
@@ -295,7 +273,7 @@ class MemoryStore:
 
     # -- maintenance -------------------------------------------------------------------------------
 
-    def rewrite(self, change: Rewrite) -> bool:
+    def rewrite(self, change: model.Rewrite) -> bool:
         """Do maintenance at once; False when it no longer applies."""
         with self._inside() as room:
             found = room.sessions.get(change.session)
@@ -335,7 +313,7 @@ class MemoryStore:
                 raise refused
             for rows in found.rows.values():
                 delete_rows(room, rows, list(rows))
-            status = Status.EXPIRED if reason == Status.EXPIRED else Status.CLOSED
+            status = model.Status.EXPIRED if reason == model.Status.EXPIRED else model.Status.CLOSED
             room.sessions[session] = Session(
                 found.created,
                 self._clock.wall(),
@@ -344,7 +322,7 @@ class MemoryStore:
                 lease=StoredLease(token=found.lease.token),
             )
 
-    def dump(self, session: str) -> Dump:
+    def dump(self, session: str) -> model.Dump:
         """A whole session, at one instant."""
         with self._inside() as room:
             found = room.sessions.get(session)
@@ -352,28 +330,18 @@ class MemoryStore:
                 raise rules.no_session(session)
             if found.reason:
                 raise rules.gone(session, found.reason)
-            return Dump(
+            return model.Dump(
                 self._shown(session, found),
                 tuple((record.row, dict(record.shown)) for record in found.records()),
                 tuple(found.artifacts[key] for key in sorted(found.artifacts)),
                 tuple(found.inbox.values()),
             )
 
-    def restore(self, dump: Dump) -> None:
+    def restore(self, dump: model.Dump) -> None:
         """Put a dumped session into this store."""
         row = restored_row(dump)
         for _, shown in dump.rows:
-            if missing := {
-                "branch",
-                "kind",
-                "status",
-                "at",
-                "tool",
-                "error",
-                "takes",
-                "blobs",
-                "starts",
-            } - set(shown):
+            if missing := set(rules.SHOWN) - set(shown):
                 raise InvalidInput(f"the dump is incomplete: a row has no {min(missing)!r}")
         with self._inside() as room:
             found = self._session(room, row.id)
@@ -416,7 +384,7 @@ class MemoryStore:
             for session in room.sessions.values():
                 session.lease = StoredLease(token=session.lease.token)
 
-    def usage(self) -> Usage:
+    def usage(self) -> model.Usage:
         """Sizes; bytes are those of envelopes, payloads, artifacts and inbox bodies."""
         with self._inside() as room:
             size = 0
@@ -424,7 +392,7 @@ class MemoryStore:
                 size += sum(len(r.row.envelope) + len(r.row.payload) for r in session.records())
                 size += sum(len(artifact.body) for artifact in session.artifacts.values())
                 size += sum(len(entry.body) for entry in session.inbox.values())
-            return Usage(sum(not s.reason for s in room.sessions.values()), len(room.log), size)
+            return model.Usage(sum(not s.reason for s in room.sessions.values()), len(room.log), size)
 
     def close(self) -> None:
         """Close this handle; a named store stays for the others."""
@@ -437,7 +405,7 @@ class Record:
     """One checkpoint with its projections."""
 
     seq: int
-    row: Row
+    row: model.Row
     shown: dict[str, Any]
 
 
@@ -448,17 +416,19 @@ class Session:
     created: int
     updated: int
     owner: str = ""
-    status: str = Status.IDLE.value
+    status: str = model.Status.IDLE.value
     agent: str = ""
     error: str = ""
     expires: int | None = None
     reason: str = ""
     lines: int = 0
     lease: StoredLease = field(default_factory=StoredLease)
-    heads: dict[str, Head] = field(default_factory=dict[str, Head])
+    heads: dict[str, model.Head] = field(default_factory=dict[str, model.Head])
     rows: dict[int, dict[int, Record]] = field(default_factory=dict[int, dict[int, Record]])
-    artifacts: dict[tuple[str, int, int], Artifact] = field(default_factory=dict[tuple[str, int, int], Artifact])
-    inbox: dict[str, InboxEntry] = field(default_factory=dict[str, InboxEntry])
+    artifacts: dict[tuple[str, int, int], model.Artifact] = field(
+        default_factory=dict[tuple[str, int, int], model.Artifact]
+    )
+    inbox: dict[str, model.InboxEntry] = field(default_factory=dict[str, model.InboxEntry])
 
     def records(self) -> list[Record]:
         """All records in the order in which they were written."""
@@ -475,7 +445,7 @@ class Room:
     sessions: dict[str, Session] = field(default_factory=dict[str, Session])
     said: dict[str, Any] = field(default_factory=dict[str, Any])
     """Pieces of answers on their way."""
-    log: dict[int, Change] = field(default_factory=dict[int, Change])
+    log: dict[int, model.Change] = field(default_factory=dict[int, model.Change])
     newest: int = 0
     trimmed: int = 0
     token: int = 0
@@ -492,11 +462,11 @@ def room_of(name: str) -> Room:
         return _rooms.setdefault(name, Room()) if name else Room()
 
 
-def write_row(room: Room, id: str, session: Session, row: Row, shown: dict[str, Any]) -> None:
+def write_row(room: Room, id: str, session: Session, row: model.Row, shown: dict[str, Any]) -> None:
     """Add a row, and a change for it."""
     room.newest += 1
     session.rows.setdefault(row.line, {})[row.step] = Record(room.newest, row, shown)
-    room.log[room.newest] = Change(
+    room.log[room.newest] = model.Change(
         id, shown["branch"], row.line, row.step, row.id, shown["kind"], shown["status"], shown["at"]
     )
 
@@ -509,11 +479,11 @@ def delete_rows(room: Room, rows: dict[int, Record], steps: list[int]) -> None:
         room.trimmed = max(room.trimmed, number)
 
 
-def delete_snapshots(session: Session, gone: Iterable[Span]) -> None:
+def delete_snapshots(session: Session, gone: Iterable[model.Span]) -> None:
     """Remove every snapshot at a row of the spans, or with a ref to one."""
     for key, a in list(session.artifacts.items()):
-        about = (Span(a.line, a.lo, a.hi), *a.refs)
-        if a.kind == SNAPSHOT and any(overlap(one, span) for one in about for span in gone):
+        about = (model.Span(a.line, a.lo, a.hi), *a.refs)
+        if a.kind == model.SNAPSHOT and any(overlap(one, span) for one in about for span in gone):
             del session.artifacts[key]
 
 
@@ -524,29 +494,31 @@ def find_line(room: Room, id: str, line: int) -> tuple[Session, int]:
         raise rules.gone(id, session.reason)
     if session is None or not session.lines:
         raise rules.no_session(id)
-    anchors = (a.hi for a in session.artifacts.values() if a.kind == ANCHOR and a.line == line)
+    anchors = (a.hi for a in session.artifacts.values() if a.kind == model.ANCHOR and a.line == line)
     last = max(session.rows.get(line) or anchors, default=None)
     if last is None:
         raise rules.no_line(id, line)
     return session, last
 
 
-def rows_between(session: Session, line: int, lo: int, hi: int) -> list[Row]:
+def rows_between(session: Session, line: int, lo: int, hi: int) -> list[model.Row]:
     """Rows lo..hi of a line."""
     rows = session.rows.get(line, {})
     return [rows[step].row for step in range(lo, hi + 1) if step in rows]
 
 
-def packs_for(session: Session, rows: Iterable[Row], refs: Iterable[Span]) -> tuple[Artifact, ...]:
+def packs_for(session: Session, rows: Iterable[model.Row], refs: Iterable[model.Span]) -> tuple[model.Artifact, ...]:
     """Every pack that holds one of the thin rows or overlaps one of the spans, in order; then their anchors."""
-    thin = [Span(row.line, row.step, row.step) for row in rows if not (row.envelope or row.payload)]
+    thin = [model.Span(row.line, row.step, row.step) for row in rows if not (row.envelope or row.payload)]
     wanted = [*thin, *refs]
     kept = session.artifacts.values()
-    packs = [a for a in kept if a.kind == PACK and any(overlap(Span(a.line, a.lo, a.hi), s) for s in wanted)]
-    anchors = [a for a in kept if a.kind == ANCHOR and Span(a.line, a.hi, a.hi) in thin]
+    packs = [
+        a for a in kept if a.kind == model.PACK and any(overlap(model.Span(a.line, a.lo, a.hi), s) for s in wanted)
+    ]
+    anchors = [a for a in kept if a.kind == model.ANCHOR and model.Span(a.line, a.hi, a.hi) in thin]
     return (*sorted(packs, key=lambda a: a[1:3]), *sorted(anchors, key=lambda a: a[1:3]))
 
 
-def overlap(one: Span, other: Span) -> bool:
+def overlap(one: model.Span, other: model.Span) -> bool:
     """Whether two spans share a step."""
     return one.line == other.line and one.lo <= other.hi and other.lo <= one.hi

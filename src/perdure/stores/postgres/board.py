@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import InvalidInput, LimitExceeded, StoreError, UnsupportedFormat
 from perdure.links.postgres import packed, unpacked
 from perdure.protocols import EVERY, Filter, NewWork, Rest, Work, WorkerRow
+from perdure.stores.postgres.rows import new_claim
 from perdure.stores.postgres.tables import LOCK
-from perdure.stores.postgres.write import new_claim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from psycopg import Error
 
 from perdure.errors import InvalidInput, Unavailable, UnsupportedFormat
-from perdure.links.postgres import quoted
-from perdure.links.postgres_errors import is_replica
+from perdure.links.postgres import is_replica, quoted
 from perdure.model import Promise
 
 if TYPE_CHECKING:

@@ -1,27 +1,26 @@
-"""One SQLite file: opening it, one writer, several readers, transactions. Its contents are not known here."""
+"""One SQLite file: connections, one writer, several readers, transactions; typed cursors, checks of what is read,
+and what the errors of apsw mean to a caller. Its contents are not known here.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import threading
+import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import apsw
 
-from perdure.errors import (
-    ForkedProcess,
-    HandleClosed,
-    PerdureError,
-    Poisoned,
-    Unavailable,
-)
-from perdure.stores.sqlite.driver import Cursor, cursor_of, translate, value_of, wait_for_others
-from perdure.stores.sqlite.tables import make_file, prepare
+from perdure import errors
+from perdure.model import Span
+from perdure.stores.rules import StoredLease
 from perdure.system import faults
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from perdure.model import Append
 
@@ -41,9 +40,17 @@ KEEP_SHARE = 8
 
 
 class SqliteFile:
-    """Transactions on one database file. May be used from any thread."""
+    """Transactions on one database file that is there; ``prepare`` makes its tables. May be used from any thread."""
 
-    def __init__(self, path: str, *, synchronous: str, busy_timeout: float, vfs: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        prepare: Callable[[Cursor], None],
+        *,
+        synchronous: str,
+        busy_timeout: float,
+        vfs: str | None = None,
+    ) -> None:
         self.path = path
         self._pid = os.getpid()
         self._busy_ms = max(0, round(busy_timeout * 1000))
@@ -60,14 +67,13 @@ class SqliteFile:
         """Whether the writing connection may be set to write without waiting for the disk."""
         self._watch_lock = threading.Lock()
         self._watcher: apsw.Connection | None = None
-        make_file(path)
         try:
             self._writer = self._connect()
         except apsw.Error as error:
             raise translate(error, path) or error from error
         try:
             self._cursor = cursor_of(self._writer)
-            prepare(self._cursor, path, synchronous=synchronous, patience=busy_timeout)
+            prepare(self._cursor)
             self._writer.wal_autocheckpoint(CHECKPOINT_PAGES)
         except BaseException as error:
             self._writer.close(True)
@@ -98,7 +104,7 @@ class SqliteFile:
             cursor.execute("begin")
             yield cursor
             cursor.execute("commit")
-        except PerdureError:
+        except errors.PerdureError:
             cursor_of(connection).execute("rollback")
             self._give_reader(connection)
             raise
@@ -182,17 +188,17 @@ class SqliteFile:
         if known is None:
             return error
         # A commit that failed while it was being written may be on disk all the same.
-        unsure = committing and isinstance(error, apsw.IOError) and type(known) is Unavailable
-        if not (unsure or isinstance(known, Poisoned)):
+        unsure = committing and isinstance(error, apsw.IOError) and type(known) is errors.Unavailable
+        if not (unsure or isinstance(known, errors.Poisoned)):
             return known
         self._poisoned = (
             f"{self.path}: writing to the disk failed, so nobody knows what is on it: close this handle, "
             "see to the disk, and open a new one"
         )
         if not commits:
-            return Poisoned(self._poisoned)
+            return errors.Poisoned(self._poisoned)
         names = ", ".join(commit.id.hex() for commit in commits)
-        return Poisoned(f"{self._poisoned}. It is unknown whether these commits landed: {names}")
+        return errors.Poisoned(f"{self._poisoned}. It is unknown whether these commits landed: {names}")
 
     def _rollback(self) -> None:
         if self._writer.in_transaction:
@@ -247,14 +253,14 @@ class SqliteFile:
     def check(self) -> None:
         """Refuse to work on a handle that is closed, poisoned or from another process."""
         if self._closed:
-            raise HandleClosed(f"{self.path}: this handle was closed: open a new one")
+            raise errors.HandleClosed(f"{self.path}: this handle was closed: open a new one")
         if os.getpid() != self._pid:
-            raise ForkedProcess(
+            raise errors.ForkedProcess(
                 f"{self.path}: this handle was opened in process {self._pid}, before a fork: "
                 "open a new one in this process"
             )
         if self._poisoned:
-            raise Poisoned(self._poisoned)
+            raise errors.Poisoned(self._poisoned)
 
     def close(self) -> None:
         """Close all connections; those in use are closed by whoever uses them. Again: no error."""
@@ -262,7 +268,7 @@ class SqliteFile:
         if self._closed or os.getpid() != self._pid:
             return
         # Closing must neither fail for want of space nor wait for a writer: the pages stay free instead.
-        with suppress(PerdureError):
+        with suppress(errors.PerdureError):
             self._writer.set_busy_timeout(0)
             self.write("shrink", lambda cursor: _vacuum(cursor, last=True))
         with self._lock, self._pool_lock, self._watch_lock:
@@ -309,3 +315,194 @@ def _vacuum(cursor: Cursor, *, last: bool = False) -> bool:
     cursor.execute(f"pragma incremental_vacuum({pages})").fetchall()
     # A file that went through somebody's VACUUM with other settings gives nothing back, however often asked.
     return value_of(cursor, "pragma freelist_count") < free
+
+
+class Cursor(Protocol):
+    """Runs statements and gives their rows."""
+
+    def execute(self, statements: str, bindings: Sequence[Any] | None = None) -> Cursor:
+        """Run one or more statements."""
+        ...
+
+    def executemany(self, statements: str, sequenceofbindings: Iterable[Sequence[Any]]) -> Cursor:
+        """Run statements once for each of the bindings."""
+        ...
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row, if there is one."""
+        ...
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """All rows that are left."""
+        ...
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
+
+
+def cursor_of(connection: apsw.Connection) -> Cursor:
+    """A new cursor."""
+    return cast("Cursor", connection.cursor())
+
+
+def value_of(cursor: Cursor, sql: str, values: Sequence[Any] = ()) -> Any:
+    """The first column of the first row; None when there is no row."""
+    # Reading to the end ends the statement, which would keep its reading transaction open otherwise.
+    rows = cursor.execute(sql, values).fetchall()
+    return rows[0][0] if rows else None
+
+
+_SYNC_FAILED = {apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC}
+_DAMAGED = {apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_CORRUPTFS, apsw.SQLITE_IOERR_DATA}
+_NO_SPACE = {apsw.SQLITE_IOERR_SHMSIZE}
+
+
+def translate(error: BaseException, path: str, os_error: int = 0) -> errors.PerdureError | None:
+    """The error to raise instead; None when this one is not SQLite's and should go its own way.
+
+    ``os_error`` is the system's error number behind it, where known. Messages of SQLite name tables and
+    columns, never values.
+    """
+    match error:
+        case Damaged():
+            return errors.Corrupted(path, f"{error} is not what was written")
+        case apsw.CorruptError() | apsw.NotADBError() | apsw.FormatError():
+            return errors.Corrupted(path, "SQLite finds the file damaged")
+        case apsw.FullError():
+            return _full(path)
+        case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
+            return errors.Unavailable(
+                f"{path} is locked by another process for too long: look for one that hangs inside a "
+                "transaction (a backup, an open sqlite3 shell), or raise busy_timeout; nothing was written"
+            )
+        case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError():
+            return errors.Unavailable(
+                f"{path} cannot be opened for writing: give this process write permission on the file, its "
+                "-wal and -shm neighbours and their folder; nothing was written"
+            )
+        case apsw.IOError():
+            return _io(error, path, os_error)
+        case apsw.TooBigError():
+            return errors.LimitExceeded(f"{path}: SQLite stores no value over 1 GB: keep large values as blobs")
+        case apsw.NoMemError():
+            return errors.Unavailable(f"{path}: SQLite ran out of memory; nothing was written")
+        case apsw.SQLError() | apsw.SchemaChangeError():
+            return errors.Corrupted(path, f"its tables are not the ones that were made ({error})")
+        case apsw.Error():
+            return errors.Unavailable(f"{path}: SQLite says {type(error).__name__}: {error}; nothing was written")
+        case UnicodeDecodeError():
+            return errors.Corrupted(path, "a text is not UTF-8")
+        case UnicodeEncodeError():
+            return errors.InvalidInput("a name holds half of a surrogate pair, which is no text")
+        case OverflowError():
+            return errors.InvalidInput("a number does not fit into 64 bits")
+        case _:
+            return None
+
+
+def _io(error: apsw.IOError, path: str, os_error: int) -> errors.PerdureError:
+    code = cast("int", getattr(error, "extendedresult", 0))
+    if code in _SYNC_FAILED:
+        return errors.Poisoned(
+            f"{path}: a sync failed, so nobody knows what is on disk: close this handle, see to the disk, "
+            "and open a new one"
+        )
+    if code in _DAMAGED:
+        return errors.Corrupted(path, "the file ends before its contents do, or the disk calls it damaged")
+    if code in _NO_SPACE or os_error in (errno.ENOSPC, errno.EDQUOT):
+        return _full(path)
+    return errors.Unavailable(f"{path}: the disk reports an error ({error}): see to the disk; nothing was written")
+
+
+def _full(path: str) -> errors.StoreFull:
+    return errors.StoreFull(
+        f"{path}: no space left on the device; nothing was written and earlier checkpoints are intact: "
+        "free some space and try again"
+    )
+
+
+STEPS = ((20, 0.0005), (1000, 0.001))
+"""Up to so many looks, so many seconds between two of them."""
+LONGEST = 0.005
+"""Seconds between looks after that."""
+
+
+def wait_for_others(connection: apsw.Connection, ms: int) -> None:
+    """Have a connection wait for a lock for so many milliseconds."""
+    if not ms:
+        connection.set_busy_timeout(0)
+        return
+    began = 0.0
+
+    def again(looks: int) -> bool:
+        nonlocal began
+        now = time.monotonic()
+        if not looks:
+            began = now
+        if (now - began) * 1000 >= ms:
+            return False
+        time.sleep(next((pause for most, pause in STEPS if looks < most), LONGEST))
+        return True
+
+    connection.set_busy_handler(again)
+
+
+class Damaged(Exception):
+    """A value in the file cannot have been written by us; whoever reads is told where it lies."""
+
+
+def whole(value: Any) -> int:
+    """A number, which none of ours is below zero."""
+    if type(value) is not int or value < 0:
+        raise Damaged("a number")
+    return value
+
+
+def text(value: Any) -> str:
+    """A text."""
+    if type(value) is not str:
+        raise Damaged("a text")
+    return value
+
+
+def raw(value: Any) -> bytes:
+    """Bytes."""
+    if type(value) is not bytes:
+        raise Damaged("a sequence of bytes")
+    return value
+
+
+def names(stored: Any) -> tuple[str, ...]:
+    """A list of texts, stored as JSON."""
+    return tuple(text(name) for name in _list(stored))
+
+
+def spans(stored: Any) -> tuple[Span, ...]:
+    """A list of spans, stored as JSON."""
+    found: list[Span] = []
+    for value in _list(stored):
+        if not isinstance(value, list) or len(cast("list[Any]", value)) != 3:
+            raise Damaged("the reference of an artifact")
+        found.append(Span(*map(whole, cast("list[Any]", value))))
+    return tuple(found)
+
+
+def _list(stored: Any) -> list[Any]:
+    if not text(stored):
+        return []
+    try:
+        found = json.loads(stored)
+    except ValueError as error:
+        raise Damaged("a list") from error
+    if not isinstance(found, list):
+        raise Damaged("a list")
+    return cast("list[Any]", found)
+
+
+def lease_of(holder: Any, token: Any, until: Any, span: Any, boot: Any) -> StoredLease:
+    """A lease from its five columns."""
+    if (
+        type(holder) is str and type(token) is int and type(until) is int
+        and type(span) is int and type(boot) is str and token >= 0 and span >= 0
+    ):  # fmt: skip
+        return StoredLease(holder, token, until, span, boot)
+    raise Damaged("a lease")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import apsw
 
 from perdure.errors import Corrupted, InvalidInput, Unavailable, UnsupportedFormat
-from perdure.stores.sqlite.driver import value_of
+from perdure.stores.sqlite.file import value_of
 from perdure.system.disk import warn_if_network
 
 if TYPE_CHECKING:
-    from perdure.stores.sqlite.driver import Cursor
+    from perdure.stores.sqlite.file import Cursor
 
 VERSION = 1
 APPLICATION = 0x50524452

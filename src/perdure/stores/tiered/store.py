@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from perdure import model
 from perdure.errors import InvalidInput, NotFound
-from perdure.model import ANCHOR, Bundle, Landed, Promise
 from perdure.protocols import Boarded, Talking
 from perdure.stores.tiered.hot import Hot, Kept, Told, view_of
 from perdure.system.urls import TIERED, shown, take
@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from perdure.errors import PerdureError
-    from perdure.model import (
-        Append,
-        Artifact,
-        ChangePage,
-        Dump,
-        InboxEntry,
-        Lease,
-        Rewrite,
-        Row,
-        SessionRow,
-        Usage,
-    )
     from perdure.protocols import Board, Clock, Live, Store
     from perdure.stores.listing import Count, Wanted
     from perdure.stores.tiered.hot import View
@@ -69,7 +57,7 @@ class TieredStore:
         self.cold = cold
         self.id = cold.id
         self.url = f"{TIERED}{shown(hot_url)},{cold.url}"
-        self.promise = Promise(
+        self.promise = model.Promise(
             cold.promise.process_crash,
             cold.promise.power_loss,
             f"What the cold store promises holds; the hot tier only makes loads faster. {cold.promise.words}",
@@ -116,33 +104,33 @@ class TieredStore:
 
     # -- commits and inbox -------------------------------------------------------------------------------------
 
-    def append(self, batch: Sequence[Append]) -> list[Landed | PerdureError]:
+    def append(self, batch: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
         """Have the cold store make a batch durable; then tell the hot tier, without waiting for it."""
         answers = self.cold.append(batch)
         for item, answer in zip(batch, answers, strict=True):
-            if type(answer) is Landed:
+            if type(answer) is model.Landed:
                 self._hot.tell(Told(self._key(item.session, item.line), self._heads(item.session), item))
         return answers
 
-    def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
         """Put entries into inboxes."""
         return self.cold.post(entries)
 
-    def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[InboxEntry]:
+    def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
         """Waiting entries in order of arrival."""
         return self.cold.inbox(session, limit, key)
 
     # -- looking -----------------------------------------------------------------------------------------------
 
-    def look(self, session: str) -> SessionRow | None:
+    def look(self, session: str) -> model.SessionRow | None:
         """What the cold store knows of a session."""
         return self.cold.look(session)
 
-    def starts(self, session: str, branch: str | None) -> list[Row]:
+    def starts(self, session: str, branch: str | None) -> list[model.Row]:
         """The first rows of all lines of a branch (None: of all branches)."""
         return self.cold.starts(session, branch)
 
-    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
+    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step, most of it from the hot tier where it is known there.
 
         Without ``refs`` somebody maintains what is stored, and wants to see that.
@@ -150,13 +138,13 @@ class TieredStore:
         found = self._loaded(session, line, step) if refs else None
         return self.cold.load(session, line, step, refs=refs) if found is None else found
 
-    def _loaded(self, session: str, line: int, step: int | None) -> Bundle | None:
+    def _loaded(self, session: str, line: int, step: int | None) -> model.Bundle | None:
         view = self._view(session, line, step)
         if view is None:
             return None
         tip = view.tip
         if step is None and self._is_head(session, tip):
-            return Bundle(view.base, view.rows, (), tip.step, tip=tip, hot=True)
+            return model.Bundle(view.base, view.rows, (), tip.step, tip=tip, hot=True)
         try:
             stored = self.cold.slice(session, line, tip.step, _END if step is None else tip.step)
         except NotFound:
@@ -167,11 +155,11 @@ class TieredStore:
             return None
         reached = rows[-1].step
         whole = reached == tip.step + len(rows) - 1 and reached == (stored.last if step is None else step)
-        if not whole or any(pack.kind == ANCHOR for pack in stored.packs):
+        if not whole or any(pack.kind == model.ANCHOR for pack in stored.packs):
             return None
-        return Bundle(view.base, view.rows + rows[1:], stored.packs, stored.last, tip=rows[-1], hot=True)
+        return model.Bundle(view.base, view.rows + rows[1:], stored.packs, stored.last, tip=rows[-1], hot=True)
 
-    def _is_head(self, session: str, tip: Row) -> bool:
+    def _is_head(self, session: str, tip: model.Row) -> bool:
         """Whether a branch ends there, by the cold store's word: it has nothing newer then, and need not be read."""
         row = self.cold.look(session)
         return row is not None and any(head[1:] == tip[:3] for head in row.heads)
@@ -189,15 +177,15 @@ class TieredStore:
             self._bases[key] = view.base.hi
         return view if view is None or step is None else view.upto(step)
 
-    def slice(self, session: str, line: int, lo: int, hi: int) -> Bundle:
+    def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
         return self.cold.slice(session, line, lo, hi)
 
-    def artifacts(self, session: str) -> list[Artifact]:
+    def artifacts(self, session: str) -> list[model.Artifact]:
         """All artifacts of a session."""
         return self.cold.artifacts(session)
 
-    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
         """Sessions in order of id, or the newest first, without tombstones."""
         return self.cold.sessions(**wanted)
 
@@ -205,7 +193,7 @@ class TieredStore:
         """How many sessions there are by status, agent and error."""
         return self.cold.counts()
 
-    def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:
+    def changes(self, after: str | None = None, limit: int = 1000) -> model.ChangePage:
         """Commits after a cursor."""
         return self.cold.changes(after, limit)
 
@@ -215,21 +203,21 @@ class TieredStore:
 
     # -- leases ------------------------------------------------------------------------------------------------
 
-    def acquire(self, session: str, holder: str, ttl: int) -> Lease:
+    def acquire(self, session: str, holder: str, ttl: int) -> model.Lease:
         """Take the lease for ``ttl`` ms, or raise ``Busy``."""
         return self.cold.acquire(session, holder, ttl)
 
-    def renew(self, leases: Sequence[Lease], ttl: int) -> list[bool]:
+    def renew(self, leases: Sequence[model.Lease], ttl: int) -> list[bool]:
         """Extend leases."""
         return self.cold.renew(leases, ttl)
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: model.Lease) -> None:
         """Give a lease back."""
         self.cold.release(lease)
 
     # -- maintenance -------------------------------------------------------------------------------------------
 
-    def rewrite(self, change: Rewrite) -> bool:
+    def rewrite(self, change: model.Rewrite) -> bool:
         """Do maintenance; the lines it was about, the hot tier forgets: what was dropped must not stay there."""
         done = self.cold.rewrite(change)
         if done:
@@ -245,11 +233,11 @@ class TieredStore:
         lines = row.lines if row else 0
         self._hot.forget([self._heads(session), *(self._key(session, line) for line in range(lines))])
 
-    def dump(self, session: str) -> Dump:
+    def dump(self, session: str) -> model.Dump:
         """A whole session as stored."""
         return self.cold.dump(session)
 
-    def restore(self, dump: Dump) -> None:
+    def restore(self, dump: model.Dump) -> None:
         """Put a dumped session into this store."""
         self.cold.restore(dump)
 
@@ -257,7 +245,7 @@ class TieredStore:
         """Give the store a new epoch; what the hot tier holds from the old one is never asked for again."""
         self.cold.renew_epoch()
 
-    def usage(self) -> Usage:
+    def usage(self) -> model.Usage:
         """Sizes of the cold store."""
         return self.cold.usage()
 
@@ -272,7 +260,7 @@ class TieredStore:
         """Whether a state of this line would be kept."""
         return self._hot.wants(self._key(session, line))
 
-    def keep(self, session: str, branch: str, tip: Row, make: Callable[[], Artifact]) -> None:
+    def keep(self, session: str, branch: str, tip: model.Row, make: Callable[[], model.Artifact]) -> None:
         """Have the hot tier hold a state, soon."""
         self._hot.keep(Kept(self._key(session, tip.line), self._heads(session), branch, tip, make))
 
@@ -308,9 +296,9 @@ class _HotOnly(TieredStore):
         """Not to be used here any more; it may only be that the line it starts from is not known."""
         self._doubted.add((session, line))
 
-    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> Bundle:
+    def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line, from the hot tier alone."""
         view = None if (session, line) in self._doubted else self._view(session, line, step)
         if view is None:
             raise NotFound(f"the hot tier does not hold line {line} of session {session!r}")
-        return Bundle(view.base, view.rows, (), view.tip.step, tip=view.tip, hot=True)
+        return model.Bundle(view.base, view.rows, (), view.tip.step, tip=view.tip, hot=True)

@@ -72,7 +72,7 @@ class Contract:
 
     def pretend_boot(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         """Make handles that are opened and leases that are granted from now on think that this is another boot."""
-        monkeypatch.setattr("perdure.stores.lease_clock.boot_id", lambda: name)
+        monkeypatch.setattr("perdure.stores.rules.boot_id", lambda: name)
 
     @pytest.fixture
     def clock(self) -> FakeClock:
