@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.demo.books import asked_for
 from perdure.errors import ApprovalError, PerdureError
 from perdure.fleet.board import board_of
 from perdure.model import Status
 from perdure.protocols import NewWork
 from perdure.session.inbox import seal_entry
+from perdure.state.document import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.database import Database
     from perdure.demo.script import Conversation, Night
+    from perdure.history.checkpoint import Reading
     from perdure.model import Change
 
-PAGE = 1000
 POLL = 0.02
 FEW = 2
 
@@ -70,7 +70,7 @@ class Crowd:
         self._patient = patient
         """Whether only few of them write at the moment: what is to go wrong must find something to interrupt."""
         self._board = board_of(db)
-        self._cursor: str | None = None
+        self._pages = db.watch_pages(poll=POLL)
         self.talks = {c.session: Talk(c) for c in night.conversations}
         self._ready = deque(self.talks.values())
         self.total = night.messages
@@ -95,25 +95,18 @@ class Crowd:
     def play(self, patience: float, stop: Callable[[], bool]) -> None:
         """Talk until every conversation has ended, nothing has moved for ``patience`` seconds, or it must stop."""
         while not stop() and self.finished < len(self.talks):
-            heard = self.listen()
+            self.listen()
             self.speak()
             self.agree()
             if time.monotonic() - self.moved > patience:
                 return
-            if not heard:
-                time.sleep(POLL)
 
     def listen(self) -> int:
-        """Read the changes since the last look; how many there were."""
-        count = 0
-        while True:
-            page = self._db.changes(self._cursor, PAGE)
-            self._cursor = page.cursor
-            for change in page.items:
-                self._note(change)
-            count += len(page.items)
-            if len(page.items) < PAGE:
-                return count
+        """Read the next page of changes, after a moment where the last one was empty; how many there were."""
+        page = next(self._pages)
+        for change in page.items:
+            self._note(change)
+        return len(page.items)
 
     def _note(self, change: Change) -> None:
         talk = self.talks.get(change.session)
@@ -176,3 +169,9 @@ class Crowd:
                     continue
                 self.approved += 1
             self.asking.discard(session)
+
+
+def asked_for(reading: Reading) -> list[str]:
+    """The ids of requests for approval that nobody has decided."""
+    requests: dict[str, Any] = plain(reading.book.get("approvals", {}))
+    return [name for name, request in requests.items() if request["status"] == "pending"]
