@@ -16,9 +16,8 @@ from perdure.agent import run_result as ended
 from perdure.agent.answer_calls import Calls
 from perdure.agent.children import children_of, registry, tell_parent
 from perdure.agent.context.compactor import Cleaning
-from perdure.agent.context.large_results import READER, RESULTS, reader
 from perdure.agent.context.recall import NAME as RECALL
-from perdure.agent.context.recall import recall_spec
+from perdure.agent.context.recall import READER, RESULTS, reader, recall_spec
 from perdure.agent.models import Answer, Delta, ask, text_of
 from perdure.agent.models.parts import unpacked
 from perdure.agent.requests import AGENT, build, note

@@ -70,7 +70,7 @@ def resolve(
     if session is not None and effect is not None:
         if dry_run or agent or owner or status:
             raise InvalidInput("one call is named: --dry-run and the options for many sessions do not go with it")
-        from perdure.fleet.in_doubt import settle
+        from perdure.fleet.status import settle
 
         record = on_db(lambda db: settle(db, session, effect, branch, **said))
         _tell(record, session, branch, as_json)
@@ -106,7 +106,7 @@ async def _settle_each(
 ) -> int:  # fmt: skip
     """Settle the calls of each; one that is being written, or is gone, keeps nobody from the others."""
     from perdure.errors import PerdureError
-    from perdure.fleet.in_doubt import settle_all
+    from perdure.fleet.status import settle_all
 
     changed = 0
     for one in batch:

@@ -11,8 +11,8 @@ from perdure.cli.which_database import AsJson, BlobsAt, Store, find_url
 
 if TYPE_CHECKING:
     from perdure.agent.agent import Agent
+    from perdure.agent.branching_off import Rerun
     from perdure.agent.replay.replay import Replayed
-    from perdure.agent.replay.rerun import Rerun
     from perdure.aio import AsyncDatabase
 
 
@@ -81,7 +81,7 @@ async def _recorded(url: str, blobs: str | None, session: str, agent: Agent | No
 async def _live(
     url: str, blobs: str | None, agent: Agent, session: str, start: int, branch: str, name: str | None, effects: str
 ) -> Rerun:
-    from perdure.agent.replay.rerun import rerun
+    from perdure.agent.branching_off import rerun
 
     async with _open(url, blobs) as db:
         try:

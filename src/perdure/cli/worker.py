@@ -100,7 +100,7 @@ async def _work(
     agents: list[Agent], store: str | None, blobs: str | None, lease: float, settings: Settings, schema: str,
     direct: str | None,
 ) -> None:  # fmt: skip
-    from perdure.fleet.start import start_worker
+    from perdure.fleet.worker import start_worker
 
     begun: list[Worker] = []
 

@@ -1,11 +1,15 @@
-"""What a fleet is doing, for people and pages; and the few things they can wish of it."""
+"""What a fleet is doing, for people and pages; and the few things they can wish of it.
+
+They can have workers go, pause and retry sessions, and say what became of calls in doubt.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from perdure.agent.branching_off import book_of, open_as_stored
 from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.board import board_of
 from perdure.history.hydrate import look
@@ -16,9 +20,10 @@ from perdure.system.names import check_session
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from perdure.aio import AsyncDatabase
     from perdure.database import DatabaseHandle
+    from perdure.model import SessionRow
     from perdure.protocols import Board, WorkerRow
-
 
 DEEDS = ("pause", "unpause", "retry")
 SILENT = 60_000
@@ -112,3 +117,48 @@ def change(db: DatabaseHandle, chosen: Sequence[Chosen], do: str) -> int:
         there = {w.session: w.priority for w in board.works(meant, limit=len(chosen))}
         board.put([NewWork(c.session, c.agent, c.owner, there.get(c.session, 0)) for c in chosen if c.agent])
     return board.change(meant, do, db.kernel.clock.wall())
+
+
+VERDICTS = ("done", "retry", "abort")
+"""What can be said of a call in doubt: it happened; it did not, and may be made again; it did not, and is given up."""
+
+
+class Doubted(NamedTuple):
+    """A call that was started and whose outcome nobody knows."""
+
+    branch: str
+    record: dict[str, Any]
+
+
+async def doubts_in(db: AsyncDatabase, row: SessionRow) -> list[Doubted]:
+    """The calls in doubt of a session; on those that a branch has from the line it parted from, main has the word."""
+    found: list[Doubted] = []
+    seen: set[str] = set()
+    for branch in row.branches:
+        reading = await db.read(row.id, branch=branch, migrate=False)
+        book = await db.driver.call(book_of, reading)
+        for record in book.get("effects", {}).values():
+            if record["status"] == "in_doubt" and record["id"] not in seen:
+                found.append(Doubted(branch, record))
+            seen.add(record["id"])
+    return found
+
+
+async def settle(
+    db: AsyncDatabase, session: str, effect: str, branch: str, *, by: str, verdict: str, result: Any = None
+) -> dict[str, Any]:
+    """Say what became of one call, with the session's lease; its record afterwards."""
+    if verdict not in VERDICTS:
+        raise InvalidInput(f"what became of a call is one of {', '.join(VERDICTS)}, not {verdict!r:.40}")
+    said: dict[str, Any] = {"done": result} if verdict == "done" else {verdict: True}
+    async with await open_as_stored(db, session, branch) as s:
+        await s.resolve(effect, by=by, **said)
+        return next(e for e in s.effects() if e["id"] == effect)
+
+
+async def settle_all(db: AsyncDatabase, session: str, *, by: str, verdict: str, result: Any = None) -> int:
+    """Say the same of every call in doubt of a session; how many there were."""
+    found = await doubts_in(db, await db.look(session))
+    for one in found:
+        await settle(db, session, one.record["id"], one.branch, by=by, verdict=verdict, result=result)
+    return len(found)

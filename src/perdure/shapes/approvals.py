@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from perdure.agent.interrupts import approval_interrupt
-from perdure.agent.stored_sessions import book_of
+from perdure.agent.branching_off import book_of
+from perdure.agent.run_result import approval_interrupt
 from perdure.session.approvals import Approval
 from perdure.shapes.basics import Shape, Time
 from perdure.shapes.truncation import Truncation, bounded

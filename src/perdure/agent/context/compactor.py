@@ -11,8 +11,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure import telemetry
-from perdure.agent.context.summary_request import Plain, piece_of, shortened, summary_request
-from perdure.agent.context.window import MARGIN, Cut, Room, corrected, count_request, cut, sendable
+from perdure.agent.context.window import (
+    MARGIN,
+    Cut,
+    Plain,
+    Room,
+    corrected,
+    count_request,
+    cut,
+    piece_of,
+    sendable,
+    shortened,
+    summary_request,
+)
 from perdure.agent.models import Request, ask, text_of
 from perdure.agent.requests import note_setup
 from perdure.errors import ContextTooLong, InvalidInput, ModelError

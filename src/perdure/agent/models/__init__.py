@@ -112,10 +112,6 @@ def text_of(message: dict[str, Any]) -> str:
     return ""
 
 
-if TYPE_CHECKING:
-    pass  # MOVED
-
-
 def request_digest(request: Request) -> str:
     """The digest of everything a model is sent, in the order in which it is sent.
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.errors import ApprovalError, NotFound, PerdureError
-from perdure.fleet.in_doubt import doubts_in, settle
+from perdure.fleet.status import doubts_in, settle
 from perdure.model import Status
 from perdure.server.api.inputs import Decision, EffectsQuery, Resolution, Resume, WaitingQuery
 from perdure.server.api.opening import book_of, read_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent.stored_sessions import book_of, open_as_stored
+from perdure.agent.branching_off import book_of, open_as_stored
 from perdure.errors import NotFound
 
 if TYPE_CHECKING:

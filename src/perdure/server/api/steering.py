@@ -9,8 +9,7 @@ from perdure.agent.branching_off import say_on, with_instructions
 from perdure.agent.models.parts import packed
 from perdure.errors import Busy, InvalidInput, PerdureError
 from perdure.fleet.board import board_of
-from perdure.fleet.in_doubt import settle_all
-from perdure.fleet.status import Named, change, drain_workers, steer
+from perdure.fleet.status import Named, change, drain_workers, settle_all, steer
 from perdure.fleet.submit import submit_async
 from perdure.model import MAIN
 from perdure.protocols import Boarded, Filter
