@@ -65,11 +65,11 @@ if TYPE_CHECKING:
     from perdure.errors import StoreFull as StoreFull
     from perdure.errors import TailLost as TailLost
     from perdure.errors import Unavailable as Unavailable
-    from perdure.fleet.submit import submit as submit
-    from perdure.fleet.submit import submit_async as submit_async
-    from perdure.fleet.why import Why as Why
-    from perdure.fleet.why import why as why
-    from perdure.fleet.why import why_async as why_async
+    from perdure.fleet.board import submit as submit
+    from perdure.fleet.board import submit_async as submit_async
+    from perdure.fleet.status import Why as Why
+    from perdure.fleet.status import why as why
+    from perdure.fleet.status import why_async as why_async
     from perdure.fleet.worker import start_worker as start_worker
     from perdure.history.checkpoint import Checkpoint as Checkpoint
     from perdure.history.checkpoint import Reading as Reading
@@ -126,8 +126,8 @@ _HOMES = {
         "ReadOnly", "RequestDiffers", "StoreError", "StoreFull", "TailLost", "Unavailable",
     ),
     "fleet.worker": ("start_worker",),
-    "fleet.submit": ("submit", "submit_async"),
-    "fleet.why": ("Why", "why", "why_async"),
+    "fleet.board": ("submit", "submit_async"),
+    "fleet.status": ("Why", "why", "why_async"),
     "session.inbox": ("Message",),
     "record.keys": ("Keys",),
     "state.merge": ("Clash", "Difference"),

@@ -11,11 +11,10 @@ import asyncio
 import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.agent.loop import Loop, as_message
+from perdure.agent.loop import Limits, Loop, as_message
 from perdure.agent.requests import AGENT, is_answer
-from perdure.agent.stopping import Limits
 from perdure.errors import Gone, InvalidInput, Misuse
-from perdure.history.hydrate import load_at, load_head, look
+from perdure.history.hydrate import load_at, look
 from perdure.history.lineage import change_of
 from perdure.kernel import Kernel
 from perdure.model import MAIN, Kind, Status
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from perdure.agent.run_events import Event
     from perdure.agent.run_result import RunResult
     from perdure.aio import AsyncDatabase, AsyncSession, Opening
-    from perdure.history.checkpoint import Checkpoint, Reading
+    from perdure.history.checkpoint import Checkpoint
 
 PARTS: dict[str, type] = {name: type(value) for name, value in genesis()[STATE].items()}
 """What the library itself keeps in a state, and of which type it is."""
@@ -68,11 +67,6 @@ def check_state(state: dict[str, Any], *, agent: bool = True) -> None:
     Wire(lambda form, data: "").value(state, ())
 
 
-def book_of(reading: Reading) -> dict[str, Any]:
-    """The kernel's book at a checkpoint, as plain values. Reads blobs, so it blocks."""
-    return plain(reading.book)
-
-
 class Rerun(NamedTuple):
     """On which branch a session was run again, and what came of it."""
 
@@ -103,12 +97,7 @@ async def rerun(
     start = await asyncio.to_thread(start_at, db.kernel, session, at, branch)
     new = name or await _free_name(db, session, at)
     async with db.session(session, branch=branch, effects=effects, create=False) as s:
-        await s.fork(new, at=start.step)
-        await s.switch(new)
-        if start.undo:
-            undo_answer(s)
-        for body in start.said:
-            s.messages.append(as_message(body))
+        await _part(s, new, start.step, start)
         if start.undo or start.said:
             await s.commit(f"replay of step {at} of branch {branch}")
         most = agent.max_turns if max_turns is None else max_turns
@@ -148,11 +137,19 @@ def _extra(kernel: Kernel, loaded: Loaded) -> dict[str, Any]:
     return change[1]
 
 
-def undo_answer(s: AsyncSession) -> None:
-    """Go back to before the first checkpoint: the branch begins with an empty state."""
-    empty = genesis()
-    edit(diff(s.state.plain(), empty[STATE]), s.state)
-    edit(diff(plain(s.book), empty[BOOK]), s.book)
+async def _part(s: AsyncSession, name: str, at: int | str, start: _Start | None) -> None:
+    """Start a branch and go there; before an answer, what it was given to is there again."""
+    await s.fork(name, at=at)
+    await s.switch(name)
+    if start is None:
+        return
+    if start.undo:
+        # Back to before the first checkpoint: the branch begins with an empty state.
+        empty = genesis()
+        edit(diff(s.state.plain(), empty[STATE]), s.state)
+        edit(diff(plain(s.book), empty[BOOK]), s.book)
+    for body in start.said:
+        s.messages.append(as_message(body))
 
 
 async def _free_name(db: AsyncDatabase, session: str, at: int) -> str:
@@ -183,20 +180,12 @@ async def branch_off(
     )
     # Looked for first: what cannot be changed must not leave a branch behind.
     notes = await asyncio.to_thread(_notes, db, session, at, branch) if instructions is not None else {}
-    view = await asyncio.to_thread(_as_stored, db, session, branch)
-    async with view.session(session, branch=branch, create=False) as s:
-        await s.fork(name, at=start.step if start is not None else at)
-        await s.switch(name)
-        if start is not None:
-            if start.undo:
-                undo_answer(s)
-            for body in start.said:
-                s.messages.append(as_message(body))
+    async with await open_as_stored(db, session, branch) as s:
+        await _part(s, name, start.step if start is not None else at, start)
         if instructions is not None:
             _instruct(s, instructions, notes)
         _change(s, said, state)
-        note = f"before step {at} of {branch}" if before else f"from step {at} of {branch}"
-        return await s.driver.drive(s.journal.write(Kind.COMMIT, x={"note": note}, status=_resting(s)))
+        return await _commit(s, f"{'before' if before else 'from'} step {at} of {branch}")
 
 
 async def say_on(db: AsyncDatabase, session: str, branch: str, message: Any) -> Checkpoint:
@@ -210,31 +199,19 @@ async def say_on(db: AsyncDatabase, session: str, branch: str, message: Any) -> 
     check_state({"messages": [said]})
     if not isinstance(said["role"], str):
         raise InvalidInput("the role of a message must be text, such as user")
-    view = await asyncio.to_thread(_as_stored, db, session, branch)
-    async with view.session(session, branch=branch, create=False) as s:
+    async with await open_as_stored(db, session, branch) as s:
         notes: dict[str, Any] = plain(s.book.get(AGENT)) or {}
         if notes.get("calls"):
             raise Misuse(f"a call on branch {branch!r:.80} of session {session!r:.80} is open: run it on, or settle it")
         s.messages.append(said)
-        return await s.driver.drive(
-            s.journal.write(Kind.COMMIT, x={"note": f"said on {branch}"[:500]}, status=_resting(s))
-        )
+        return await _commit(s, f"said on {branch}"[:500])
 
 
-def _resting(s: AsyncSession) -> str:
-    """Where a branch stands that nobody runs: not at running, whatever was going on where it parted."""
+async def _commit(s: AsyncSession, note: str) -> Checkpoint:
+    """Commit to a branch that nobody runs: it does not stand at running, whatever was going on where it parted."""
     standing = s.effect_records.session_status()
-    return Status.IDLE if standing == Status.RUNNING else standing
-
-
-def _as_stored(db: AsyncDatabase, session: str, branch: str) -> AsyncDatabase:
-    """The database as one that writes a session in the schema it has: a tool for people has no migrations."""
-    loaded = load_head(db.kernel, look(db.kernel, session), branch)
-    assert loaded.point is not None
-    view, kernel = copy.copy(db), copy.copy(db.kernel)
-    kernel.schema = loaded.point.envelope.schema
-    view.kernel = kernel
-    return view
+    status = Status.IDLE if standing == Status.RUNNING else standing
+    return await s.driver.drive(s.journal.write(Kind.COMMIT, x={"note": note}, status=status))
 
 
 def _notes(db: AsyncDatabase, session: str, at: int | str, branch: str) -> dict[str, Any]:
@@ -278,8 +255,7 @@ async def run_on(
     ``agents`` are others that may have the conversation. Once ``stop`` is set, the run is put down after its step.
     ``on_event`` is told what happens as it happens, and with ``live`` whoever reads along from another process is, too.
     """
-    view = await asyncio.to_thread(_as_stored, db, session, branch)
-    async with view.session(session, branch=branch, effects=effects, create=False) as s:
+    async with await open_as_stored(db, session, branch, effects=effects) as s:
         notes: dict[str, Any] = plain(s.book.get(AGENT)) or {}
         setup: dict[str, Any] = notes.get("setup") or {}
         own = with_instructions(agent, setup.get("instructions") if instructions is None else instructions)

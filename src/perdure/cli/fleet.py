@@ -38,7 +38,7 @@ def submit(
 ) -> None:
     """Give a fleet something to do: a session that names its agent, and a message in its inbox."""
     from perdure.cli.output import Out, print_json
-    from perdure.fleet.submit import submit as submit_to
+    from perdure.fleet.board import submit as submit_to
     from perdure.shapes.work import Submitted
 
     with open_existing(store, blobs) as db:
@@ -184,12 +184,13 @@ def _board(
     as_json: bool,
 ) -> None:  # fmt: skip
     from perdure.fleet.status import change
+    from perdure.protocols import NewWork
 
     with open_existing(store, blobs) as db:
         picked = pick(db, chosen)
 
         def on(batch: list[Selected]) -> int:
-            return change(db, batch, do)
+            return change(db, [NewWork(s.session, s.agent, s.owner) for s in batch], do)
 
         held = chosen.agent if do != "retry" and chosen.only_agent else None
         act(picked, do, on, dry_run=dry_run, as_json=as_json)

@@ -25,7 +25,7 @@ def why(
     """Say why a session is where it is, and what to do next. Takes no lease and changes nothing."""
     from perdure.cli.output import Out, print_json
     from perdure.cli.terminal_text import cut
-    from perdure.fleet.why import why as look_into
+    from perdure.fleet.status import why as look_into
     from perdure.shapes import sessions as shapes
 
     with open_existing(store, blobs) as db:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent.agent import Agent
 from perdure.agent.models import Answer, Request, ToolCall, Usage, text_of
-from perdure.demo.script import AGREE_OVER
+from perdure.demo.crowd import AGREE_OVER
 from perdure.demo.shop import Shop, Unknown
 from perdure.session.tools import Context, NotDone, tool
 

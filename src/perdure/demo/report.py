@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from perdure.database import Database
     from perdure.demo.chaos import Hit
-    from perdure.demo.crowd import Talk
-    from perdure.demo.script import Night
+    from perdure.demo.crowd import Night, Talk
     from perdure.demo.shop import Shop
 
 SHOWN = 5

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.demo.chaos import Chaos, Workforce, command, plan
 from perdure.demo.crowd import Crowd
+from perdure.demo.crowd import night as planned
 from perdure.demo.desk import FACTOR, NAME, SHOP
 from perdure.demo.report import Measured, Setting, check_digests, check_sessions, check_shop, reckon
-from perdure.demo.script import night as planned
 from perdure.demo.shop import Shop
 from perdure.errors import InvalidInput, Unavailable
 from perdure.fleet.board import board_of

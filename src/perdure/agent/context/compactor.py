@@ -225,7 +225,7 @@ class Cleaning:
             upto = piece_of(messages, told, wanted.start, piece)
             request = summary_request(compactor.as_json(), model.name, loop.s.summary, messages, (told, upto, piece))
             try:
-                with telemetry.chat(loop.agent.name, loop.s.id, request) as span:
+                with telemetry.tracing.chat(loop.agent.name, loop.s.id, request) as span:
                     answer = await ask(model, request)
                     span.answered(answer)
                 text = text_of(answer.message).strip()

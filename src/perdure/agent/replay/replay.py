@@ -19,10 +19,9 @@ from perdure.agent.answer_calls import Calls
 from perdure.agent.children import registry
 from perdure.agent.context.compactor import REFUSED, Compactor
 from perdure.agent.context.window import Window
-from perdure.agent.loop import Loop
+from perdure.agent.loop import Limits, Loop
 from perdure.agent.models import Answer, Request
 from perdure.agent.replay.recording import Cleaned, Edited, Event, Recording, Turn, read_recording
-from perdure.agent.stopping import Limits
 from perdure.agent.tool_schema import ToolSpec
 from perdure.errors import ContextTooLong, InvalidInput, ModelError, PerdureError
 from perdure.model import MAIN

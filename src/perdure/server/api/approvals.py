@@ -9,11 +9,12 @@ from perdure.errors import ApprovalError, NotFound, PerdureError
 from perdure.fleet.status import doubts_in, settle
 from perdure.model import Status
 from perdure.server.api.inputs import Decision, EffectsQuery, Resolution, Resume, WaitingQuery
-from perdure.server.api.opening import book_of, read_at
+from perdure.server.api.opening import read_at
 from perdure.server.api.routing import Call, Endpoint, Nothing
 from perdure.server.problems import Refusal
 from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, effect, interrupts
 from perdure.shapes.basics import Page
+from perdure.state.document import plain
 from perdure.system.wording import parse_timestamp
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ async def list_effects(call: Call[EffectsQuery, None]) -> Page[Effect]:
     """The calls in a session's journal at a place, oldest first; ``status`` keeps those with that status."""
     q = call.query
     reading = await read_at(call.ctx.db, call.session, q.at, q.branch)
-    book = await call.ctx.blocking(book_of, reading)
+    book = await call.ctx.blocking(plain, reading.book)
     start = int(q.after) if q.after is not None and q.after.isascii() and q.after.isdigit() else 0
     every = [e for e in book.get("effects", {}).values() if q.status is None or e["status"] == q.status]
     page = every[start : start + q.limit]
@@ -154,7 +155,7 @@ async def _books(ctx: Ctx, row: SessionRow) -> list[tuple[str, dict[str, Any]]]:
     found: list[tuple[str, dict[str, Any]]] = []
     for branch in row.branches:
         reading = await ctx.db.read(row.id, branch=branch, migrate=False)
-        found.append((branch, await ctx.blocking(book_of, reading)))
+        found.append((branch, await ctx.blocking(plain, reading.book)))
     return found
 
 

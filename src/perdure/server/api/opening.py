@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent.branching_off import book_of, open_as_stored
+from perdure.agent.branching_off import open_as_stored
 from perdure.errors import NotFound
 
 if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
     from perdure.history.checkpoint import Reading
 
-__all__ = ["book_of", "is_number", "open_as_stored", "place_of", "read_at", "root_of"]
+__all__ = ["is_number", "open_as_stored", "place_of", "read_at", "root_of"]
 
 SHORTEST_ID = 6
 
