@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
     from perdure.agent.replay.recording import RecordedModel as RecordedModel
     from perdure.agent.run_events import Event as Event
+    from perdure.agent.run_events import follow as follow
     from perdure.agent.run_result import RunResult as RunResult
-    from perdure.agent.session_stream import follow as follow
     from perdure.agent.tool_schema import wake_me as wake_me
     from perdure.agent.upgrades import tool_migration as tool_migration
     from perdure.aio import AsyncDatabase as AsyncDatabase
@@ -100,7 +100,6 @@ _HOMES = {
     "agent.agent": ("Agent",),
     "agent.children": ("handoff",),
     "agent.context.compactor": ("Compactor",),
-    "agent.session_stream": ("follow",),
     "agent.models": ("ChatModel",),
     "agent.models.openai": ("OpenAIModel",),
     "agent.models.parts": ("audio", "file", "image", "text"),
@@ -109,7 +108,7 @@ _HOMES = {
     "agent.models.scripted": ("ScriptedModel",),
     "agent.replay.recording": ("RecordedModel",),
     "agent.run_result": ("RunResult",),
-    "agent.run_events": ("Event",),
+    "agent.run_events": ("Event", "follow"),
     "agent.upgrades": ("tool_migration",),
     "agent.branching_off": ("branch_off", "run_on"),
     "agent.tool_schema": ("wake_me",),

@@ -108,46 +108,31 @@ def approval_interrupt(a: Approval, session: str, branch: str, tool_call_id: str
         if a.question
         else {"approved": {"type": "boolean"}, "editedArgs": {"type": "object"}}
     )
-    return {
-        "id": a.id,
-        "reason": "input_required" if a.question else "tool_call",
-        "message": a.question or f"May {a.tool} be called?{' ' + a.because if a.because else ''}",
-        "toolCallId": tool_call_id or a.effect,
-        "responseSchema": {"type": "object", "properties": wanted, "required": [next(iter(wanted))]},
-        "expiresAt": timestamp(a.expires),
-        "metadata": {
-            "session": session,
-            "branch": branch,
-            "effect": a.effect,
-            "tool": a.tool,
-            "args": a.args,
-            "facts": a.facts,
-            "because": a.because,
-            "asked_at": timestamp(a.asked),
-            "truncated": [],
-        },
-    }
+    reason = "input_required" if a.question else "tool_call"
+    message = a.question or f"May {a.tool} be called?{' ' + a.because if a.because else ''}"
+    about = {"facts": a.facts, "because": a.because, "asked_at": timestamp(a.asked)}
+    interrupt = _interrupt(a.id, reason, message, wanted, a, session, branch, about)
+    return {**interrupt, "toolCallId": tool_call_id or a.effect, "expiresAt": timestamp(a.expires)}
 
 
 def doubt_interrupt(d: Doubt, session: str, branch: str) -> dict[str, Any]:
     """A call in doubt: somebody has to say what became of it."""
     wanted = {"verdict": {"enum": ["done", "retry", "abort"]}, "result": {}}
+    about = {"facts": None, "because": "", "attempt": d.attempt}
+    return _interrupt(d.effect, "in_doubt", d.question, wanted, d, session, branch, about)
+
+
+def _interrupt(
+    id: str, reason: str, message: str, wanted: dict[str, Any], of: Approval | Doubt, session: str, branch: str,
+    about: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    call = {"session": session, "branch": branch, "effect": of.effect, "tool": of.tool, "args": of.args}
     return {
-        "id": d.effect,
-        "reason": "in_doubt",
-        "message": d.question,
-        "toolCallId": d.effect,
-        "responseSchema": {"type": "object", "properties": wanted, "required": ["verdict"]},
+        "id": id,
+        "reason": reason,
+        "message": message,
+        "toolCallId": of.effect,
+        "responseSchema": {"type": "object", "properties": wanted, "required": [next(iter(wanted))]},
         "expiresAt": None,
-        "metadata": {
-            "session": session,
-            "branch": branch,
-            "effect": d.effect,
-            "tool": d.tool,
-            "args": d.args,
-            "facts": None,
-            "because": "",
-            "attempt": d.attempt,
-            "truncated": [],
-        },
+        "metadata": {**call, **about, "truncated": []},
     }

@@ -95,7 +95,7 @@ def _print_change(change: Change) -> None:
 async def _session(
     session: str, store: str | None, blobs: str | None, after: int | str | None, *, once: bool, as_json: bool
 ) -> None:
-    from perdure.agent.session_stream import SessionReader, follow
+    from perdure.agent.run_events import SessionReader, follow
     from perdure.cli.chat import Screen
     from perdure.cli.output import print_line
     from perdure.shapes.events import run_event

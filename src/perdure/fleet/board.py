@@ -74,7 +74,10 @@ def _submission(
     db: DatabaseHandle, session: str, message: Any, agent: str, owner: str, key: str | None, priority: int,
     ttl: Any, most: int | None,
 ) -> Flow[bool]:  # fmt: skip
-    _check(session, agent, priority)
+    check_session(session)
+    check_name(agent, "agent")
+    if not -1000 <= priority <= 1000:
+        raise InvalidInput(f"a priority is between -1000 and 1000, not {priority}")
     board: Board = yield Do(board_of, (db,))
     fresh = yield from db.create_flow(session, agent=agent, owner=owner, ttl=ttl)
     if message is not None:
@@ -82,10 +85,3 @@ def _submission(
     # Last: whoever is killed before it leaves a session with something to do, which a worker finds by itself.
     yield Do(lambda: board.put([NewWork(session, agent, owner, priority)], most=most))
     return fresh
-
-
-def _check(session: str, agent: str, priority: int) -> None:
-    check_session(session)
-    check_name(agent, "agent")
-    if not -1000 <= priority <= 1000:
-        raise InvalidInput(f"a priority is between -1000 and 1000, not {priority}")
