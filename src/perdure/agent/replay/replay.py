@@ -327,8 +327,8 @@ def _recorded_agent(setup: dict[str, Any], tape: _Tape, turn: Turn | None) -> Ag
     kept = setup["compactor"]
     compactor = False
     if kept is not None:
-        compactor = Compactor(**{**kept, "model": None})
-        compactor.model = ScriptedModel(tape.next_summary, name=kept["model"] or tape.name)
+        more: dict[str, Any] = {**kept, "model": ScriptedModel(tape.next_summary, name=kept["model"] or tape.name)}
+        compactor = Compactor(**more)
     agent = _RecordedAgent(
         setup["agent"], model=tape, instructions=setup["instructions"], version=setup["version"],
         params=setup["params"], window=Window(window.pop("max_tokens"), **window), compactor=compactor,
