@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from perdure.agent.models.parts import file as file
     from perdure.agent.models.parts import image as image
     from perdure.agent.models.parts import text as text
-    from perdure.agent.models.prices import Price as Price
-    from perdure.agent.models.recorded import RecordedModel as RecordedModel
+    from perdure.agent.models.providers import Price as Price
     from perdure.agent.models.retry import Retry as Retry
     from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
+    from perdure.agent.replay.recording import RecordedModel as RecordedModel
     from perdure.agent.run_events import Event as Event
+    from perdure.agent.run_events import follow as follow
     from perdure.agent.run_result import RunResult as RunResult
-    from perdure.agent.session_stream import follow as follow
+    from perdure.agent.tool_schema import wake_me as wake_me
     from perdure.agent.upgrades import tool_migration as tool_migration
-    from perdure.agent.wake_tool import wake_me as wake_me
     from perdure.aio import AsyncDatabase as AsyncDatabase
     from perdure.aio import AsyncSession as AsyncSession
     from perdure.database import Database as Database
@@ -65,12 +65,12 @@ if TYPE_CHECKING:
     from perdure.errors import StoreFull as StoreFull
     from perdure.errors import TailLost as TailLost
     from perdure.errors import Unavailable as Unavailable
-    from perdure.fleet.start import start_worker as start_worker
-    from perdure.fleet.submit import submit as submit
-    from perdure.fleet.submit import submit_async as submit_async
-    from perdure.fleet.why import Why as Why
-    from perdure.fleet.why import why as why
-    from perdure.fleet.why import why_async as why_async
+    from perdure.fleet.board import submit as submit
+    from perdure.fleet.board import submit_async as submit_async
+    from perdure.fleet.status import Why as Why
+    from perdure.fleet.status import why as why
+    from perdure.fleet.status import why_async as why_async
+    from perdure.fleet.worker import start_worker as start_worker
     from perdure.history.checkpoint import Checkpoint as Checkpoint
     from perdure.history.checkpoint import Reading as Reading
     from perdure.history.expiry import Origin as Origin
@@ -100,19 +100,18 @@ _HOMES = {
     "agent.agent": ("Agent",),
     "agent.children": ("handoff",),
     "agent.context.compactor": ("Compactor",),
-    "agent.session_stream": ("follow",),
     "agent.models": ("ChatModel",),
     "agent.models.openai": ("OpenAIModel",),
     "agent.models.parts": ("audio", "file", "image", "text"),
-    "agent.models.prices": ("Price",),
-    "agent.models.recorded": ("RecordedModel",),
+    "agent.models.providers": ("Price",),
     "agent.models.retry": ("Retry",),
     "agent.models.scripted": ("ScriptedModel",),
+    "agent.replay.recording": ("RecordedModel",),
     "agent.run_result": ("RunResult",),
-    "agent.run_events": ("Event",),
+    "agent.run_events": ("Event", "follow"),
     "agent.upgrades": ("tool_migration",),
     "agent.branching_off": ("branch_off", "run_on"),
-    "agent.wake_tool": ("wake_me",),
+    "agent.tool_schema": ("wake_me",),
     "agent.context.window": ("Window",),
     "session.approvals": ("Approval",),
     "aio": ("AsyncDatabase", "AsyncSession"),
@@ -125,9 +124,9 @@ _HOMES = {
         "ModelError", "ModelUnavailable", "NotFound", "NotJson", "OutcomeUnknown", "PerdureError", "Poisoned",
         "ReadOnly", "RequestDiffers", "StoreError", "StoreFull", "TailLost", "Unavailable",
     ),
-    "fleet.start": ("start_worker",),
-    "fleet.submit": ("submit", "submit_async"),
-    "fleet.why": ("Why", "why", "why_async"),
+    "fleet.worker": ("start_worker",),
+    "fleet.board": ("submit", "submit_async"),
+    "fleet.status": ("Why", "why", "why_async"),
     "session.inbox": ("Message",),
     "record.keys": ("Keys",),
     "state.merge": ("Clash", "Difference"),

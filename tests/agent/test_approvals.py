@@ -10,7 +10,7 @@ import pytest
 
 import perdure
 from perdure import tool
-from perdure.agent import stopping
+from perdure.agent import loop as agent_loop
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import ApprovalError, InvalidInput
@@ -137,7 +137,7 @@ def test_a_cancelled_wait_is_over_until_there_is_a_new_message(tmp_path: Path):
 
 
 def test_a_model_that_is_being_asked_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stopping, "POLL", 0.02)
+    monkeypatch.setattr(agent_loop, "POLL", 0.02)
     asked = asyncio.Event()
 
     async def never(request: Request) -> str:
@@ -164,7 +164,7 @@ def test_a_model_that_is_being_asked_is_not_waited_for(tmp_path: Path, monkeypat
 def test_a_tool_that_was_started_stays_open_and_is_settled_as_it_declares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(stopping, "POLL", 0.02)
+    monkeypatch.setattr(agent_loop, "POLL", 0.02)
     started = asyncio.Event()
     entered: list[str] = []
 
@@ -204,7 +204,7 @@ def test_a_tool_that_was_started_stays_open_and_is_settled_as_it_declares(
 
 def test_half_a_turn_is_thrown_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The model has answered, and what its call rests on is being looked up: nothing of that was committed."""
-    monkeypatch.setattr(stopping, "POLL", 0.02)
+    monkeypatch.setattr(agent_loop, "POLL", 0.02)
     looking = asyncio.Event()
 
     async def never(amount: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import tool
-from perdure.agent import stopping
+from perdure.agent import loop as agent_loop
 from perdure.agent.agent import Agent
 from perdure.agent.children import child_id, handoff
 from perdure.agent.models.scripted import ScriptedModel, calls
@@ -251,7 +251,7 @@ def test_cancelling_reaches_children_that_wait(tmp_path: Path):
 
 
 def test_cancelling_reaches_children_that_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stopping, "POLL", 0.02)
+    monkeypatch.setattr(agent_loop, "POLL", 0.02)
     working = asyncio.Event()
 
     async def long(request: Request) -> str:

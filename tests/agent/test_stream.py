@@ -14,8 +14,7 @@ from perdure.agent import run_events
 from perdure.agent.agent import Agent
 from perdure.agent.models import Answer, Delta
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.run_events import Event, Feed, Piece, live_of, open_pieces, seal_pieces
-from perdure.agent.session_stream import SessionReader, follow
+from perdure.agent.run_events import Event, Feed, Piece, SessionReader, follow, live_of, open_pieces, seal_pieces
 from perdure.errors import ModelUnavailable
 from perdure.stores.live import FolderLive
 from tests.agent.worker import WORDS, start

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.wake_tool import wake_me
+from perdure.agent.tool_schema import wake_me
 from tests.agent.working import by_turn, opened, play
 from tests.clock import FakeClock
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from perdure import bench
-from perdure.bench.goals import COLD, KERNEL, MEASURES, STORES, Result, meets
-from perdure.bench.messages import make_messages, raw_bytes, zstd_ratio
+from perdure.bench.plan import make_messages, raw_bytes, zstd_ratio
+from perdure.bench.report import COLD, KERNEL, MEASURES, STORES, Result, meets
 from perdure.bench.timing import take_turns
 
 PROMISED = {

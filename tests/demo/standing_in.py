@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from perdure.agent.agent import Agent
     from perdure.aio import AsyncDatabase
-    from perdure.demo.script import Conversation, Night
+    from perdure.demo.crowd import Conversation, Night
 
 
 def open_shop(folder: Path, night: Night) -> Shop:

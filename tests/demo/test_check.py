@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure.demo.chaos import EVICT, FREEZE, KILL, Hit
-from perdure.demo.check import check_digests, check_sessions, check_shop
-from perdure.demo.crowd import Commit
-from perdure.demo.report import Measured, Setting, reckon
-from perdure.demo.script import night
+from perdure.demo.crowd import Commit, night
+from perdure.demo.report import Measured, Setting, check_digests, check_sessions, check_shop, reckon
 from tests.demo.standing_in import open_shop, opened, talk_through, told
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from perdure.agent.models import Request
 from perdure.demo.chaos import EVICT, FREEZE, KILL, LAST, plan
-from perdure.demo.script import AGREE_OVER, LONGEST, SHORTEST, night
-from perdure.demo.shop_model import LEAST, say
+from perdure.demo.crowd import AGREE_OVER, LONGEST, SHORTEST, night
+from perdure.demo.desk import LEAST, say
 from tests.demo.standing_in import open_shop, opened, talk_through
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from perdure import Agent, ScriptedModel, tool, tool_migration
 from perdure.agent.children import handoff
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
+from perdure.fleet.board import submit
 from perdure.fleet.status import steer
-from perdure.fleet.submit import submit
 from perdure.fleet.worker import Settings, Worker, version_of
 from perdure.session.tools import Done, Later
 from tests.fleet.boarding import work_of

@@ -9,7 +9,7 @@ import pytest
 
 import perdure
 from perdure.cli.session_at import open_matters
-from perdure.fleet.submit import submit
+from perdure.fleet.board import submit
 from perdure.protocols import Filter
 from tests.fleet.harness import LIMIT, answered, board, fleet, is_idle, until, working
 from tests.store_urls import url_of

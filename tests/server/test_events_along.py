@@ -8,8 +8,7 @@ import pytest
 
 import perdure
 from perdure import Agent, ScriptedModel
-from perdure.agent.run_events import Piece, live_of, seal_pieces
-from perdure.agent.session_stream import SessionReader
+from perdure.agent.run_events import Piece, SessionReader, live_of, seal_pieces
 from tests.store_urls import url_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import perdure
-from perdure.fleet.submit import submit
+from perdure.fleet.board import submit
 from tests.servers.process import free_port
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_nothing_is_listening_and_nothing_is_loaded_by_default():
     assert telemetry.sinks == ()
-    assert telemetry.invoke_agent("a", "b", "main", None) is telemetry.NOTHING
+    assert telemetry.tracing.invoke_agent("a", "b", "main", None) is telemetry.NOTHING
     found = python(LOADED, PERDURE_TELEMETRY="")
     assert found.stdout.strip() == "[]", found.stderr
 

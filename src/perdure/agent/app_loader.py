@@ -30,7 +30,7 @@ def load_agent(text: str) -> Agent:
     from perdure.agent.agent import Agent
 
     place, name = _parts(text)
-    found: Any = _named(_from_file(place) if place.endswith(".py") else load_module(place), name, Agent)
+    found = _named(_loaded(place), name, Agent)
     if not isinstance(found, Agent):
         what = f"has no {name or NAME!r}" if found is None else f"has a {type(found).__name__} there"
         raise InvalidInput(f"{place} {what}, where an agent was looked for: name it, such as {place}:support")
@@ -44,9 +44,8 @@ def load_agents(text: str) -> list[Agent]:
     place, name = _parts(text)
     if name:
         return [load_agent(text)]
-    module = _from_file(place) if place.endswith(".py") else load_module(place)
     found: dict[str, Agent] = {}
-    for value in vars(module).values():
+    for value in vars(_loaded(place)).values():
         for agent in (a for a in _several(value) if isinstance(a, Agent)):
             if found.setdefault(agent.name, agent) is not agent:
                 raise InvalidInput(f"{place} has two agents called {agent.name!r}: give one another name")
@@ -80,7 +79,10 @@ def _named(module: ModuleType, name: str, kind: type[Any]) -> Any:
     return every[0] if len(every) == 1 else None
 
 
-def _from_file(path: str) -> ModuleType:
+def _loaded(path: str) -> ModuleType:
+    """The program in a file, or the module of that name."""
+    if not path.endswith(".py"):
+        return load_module(path)
     if not os.path.isfile(path):
         raise InvalidInput(f"there is no file {path}: name a Python file or module with an agent in it")
     folder = os.path.dirname(os.path.abspath(path))
@@ -137,7 +139,7 @@ def load_app(text: str) -> Agent | Callable[..., Any]:
     from perdure.agent.agent import Agent
 
     place, name = _parts(text)
-    found: Any = _named(_from_file(place) if place.endswith(".py") else load_module(place), name, Agent)
+    found = _named(_loaded(place), name, Agent)
     if isinstance(found, Agent) or callable(found):
         return found
     raise InvalidInput(

@@ -1,25 +1,27 @@
-"""Another way a session could have gone: a branch before an answer, with other instructions or another state.
+"""Another way a session could have gone: a branch that parts from a step, or before an answer, and is run on.
 
 A branch remembers its instructions, so that whoever runs it on later runs it with those. What is run on a branch leaves
-the session's inbox alone, and by default changes nothing outside: see ``effects``.
+the session's inbox alone, and by default changes nothing outside: see ``effects``. Tools of people have none of the
+program's migrations or state types, and open sessions as they were stored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.agent.loop import Loop, as_message
-from perdure.agent.replay.rerun import start_at, undo_answer
-from perdure.agent.requests import AGENT
-from perdure.agent.stopping import Limits
-from perdure.agent.stored_sessions import check_state
-from perdure.errors import InvalidInput, Misuse
-from perdure.history.hydrate import load_at, load_head, look
+from perdure.agent.loop import Limits, Loop, as_message
+from perdure.agent.requests import AGENT, is_answer
+from perdure.errors import Gone, InvalidInput, Misuse
+from perdure.history.hydrate import load_at, look
+from perdure.history.lineage import change_of
+from perdure.kernel import Kernel
 from perdure.model import MAIN, Kind, Status
+from perdure.record.commit import Loaded
 from perdure.state.delta import diff
-from perdure.state.document import BOOK, edit, plain
+from perdure.state.document import BOOK, STATE, edit, genesis, plain
+from perdure.state.values import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +29,135 @@ if TYPE_CHECKING:
     from perdure.agent.agent import Agent
     from perdure.agent.run_events import Event
     from perdure.agent.run_result import RunResult
-    from perdure.aio import AsyncDatabase, AsyncSession
+    from perdure.aio import AsyncDatabase, AsyncSession, Opening
     from perdure.history.checkpoint import Checkpoint
+
+PARTS: dict[str, type] = {name: type(value) for name, value in genesis()[STATE].items()}
+"""What the library itself keeps in a state, and of which type it is."""
+_WORDS: dict[type, str] = {
+    list: "a list", dict: "an object", str: "text", int: "a whole number", float: "a number", bool: "true or false",
+    bytes: "bytes",
+}  # fmt: skip
+
+
+async def open_as_stored(db: AsyncDatabase, session: str, branch: str, **options: Any) -> Opening:
+    """Open a session for writing in the schema that it has, and leave it in that schema."""
+    reading = await db.read(session, branch=branch, migrate=False)
+    return db.in_schema(reading.checkpoint.schema).session(session, branch=branch, create=False, **options)
+
+
+def check_state(state: dict[str, Any], *, agent: bool = True) -> None:
+    """Whether a state that somebody has edited can be committed, and its agent can go on with it; or ``InvalidInput``.
+
+    Where no ``agent`` has worked, messages may be whatever the program keeps there.
+
+    >>> check_state({"messages": [{"role": "user", "content": "x"}], "mine": 7})
+    >>> check_state({"messages": 7})
+    Traceback (most recent call last):
+    perdure.errors.InvalidInput: state.messages must be a list, not a whole number
+    """
+    for name, kind in PARTS.items():
+        value: object = state.get(name, kind())
+        if not isinstance(value, kind):
+            raise InvalidInput(f"state.{name} must be {_WORDS[kind]}, not {_WORDS.get(type(value), 'null')}")
+    for number, message in enumerate(state.get("messages", ())):
+        if agent and not isinstance(message, dict):
+            raise InvalidInput(f"state.messages[{number}] must be an object with a role and a content")
+    # What cannot be stored is refused here rather than by the commit, when there is a branch already.
+    Wire(lambda form, data: "").value(state, ())
+
+
+class Rerun(NamedTuple):
+    """On which branch a session was run again, and what came of it."""
+
+    branch: str
+    result: RunResult
+
+
+class _Start(NamedTuple):
+    step: int
+    """The checkpoint to branch off."""
+    undo: bool
+    """Whether that checkpoint itself must be undone: there is none before it."""
+    said: list[Any]
+    """What the answer that is asked for anew had taken from the inbox."""
+    context: dict[str, Any] | None
+
+
+async def rerun(
+    db: AsyncDatabase, agent: Agent, session: str, *, at: int, branch: str = MAIN, name: str | None = None,
+    effects: str = "reuse", max_turns: int | None = None,
+) -> Rerun:  # fmt: skip
+    """Run a session again from a step, with the agent's own model, on a new branch.
+
+    A step that holds a model's answer is asked for anew; from any other the agent goes on. Calls that the session has
+    made already return what they returned (``effects="reuse"``), are not made (``"dry"``), or are made once somebody
+    has agreed (``"live"``). The inbox is left alone: what waits there is meant for the branch that was recorded.
+    """
+    start = await asyncio.to_thread(start_at, db.kernel, session, at, branch)
+    new = name or await _free_name(db, session, at)
+    async with db.session(session, branch=branch, effects=effects, create=False) as s:
+        await _part(s, new, start.step, start)
+        if start.undo or start.said:
+            await s.commit(f"replay of step {at} of branch {branch}")
+        most = agent.max_turns if max_turns is None else max_turns
+        loop = Loop(agent, s, Limits(db.kernel.clock, max_turns=most), context=start.context, db=db)
+        loop.ignores_inbox = True
+        return Rerun(new, await loop.go())
+
+
+def start_at(kernel: Kernel, session: str, at: int, branch: str) -> _Start:
+    loaded = load_at(kernel, look(kernel, session), at, branch)
+    assert loaded.point is not None
+    env = loaded.point.envelope
+    context = plain(plain(loaded.doc[BOOK].get(AGENT) or {}).get("context"))
+    if not is_answer(env.x):
+        return _Start(env.step, False, [], context)
+    said = [plain(body) for _, kind, body in _extra(kernel, loaded).get("took", ()) if kind == "message"]
+    return _Start(max(env.step - 1, 1), env.step == 1, said, context)
+
+
+def before_answer(kernel: Kernel, session: str, at: int, branch: str = MAIN) -> tuple[int, list[dict[str, Any]]]:
+    """The step that a branch before an answer starts from, and the messages that the answer had taken from the inbox.
+
+    Of a step that holds no answer it is that step itself. Blocks while it reads.
+    """
+    start = start_at(kernel, session, at, branch)
+    return start.step, [as_message(body) for body in start.said]
+
+
+def _extra(kernel: Kernel, loaded: Loaded) -> dict[str, Any]:
+    """What a checkpoint carries beside its change."""
+    assert loaded.point is not None
+    env = loaded.point.envelope
+    change = change_of(kernel, env)
+    if change is None:
+        msg = f"session {env.session!r}: what was before step {env.step} was dropped by retention: take a later answer"
+        raise Gone(msg, "retention")
+    return change[1]
+
+
+async def _part(s: AsyncSession, name: str, at: int | str, start: _Start | None) -> None:
+    """Start a branch and go there; before an answer, what it was given to is there again."""
+    await s.fork(name, at=at)
+    await s.switch(name)
+    if start is None:
+        return
+    if start.undo:
+        # Back to before the first checkpoint: the branch begins with an empty state.
+        empty = genesis()
+        edit(diff(s.state.plain(), empty[STATE]), s.state)
+        edit(diff(plain(s.book), empty[BOOK]), s.book)
+    for body in start.said:
+        s.messages.append(as_message(body))
+
+
+async def _free_name(db: AsyncDatabase, session: str, at: int) -> str:
+    taken = {h.branch for h in (await db.look(session)).heads}
+    n = 1
+    while (name := f"replay-{at}-{n}") in taken:
+        n += 1
+    return name
 
 
 async def branch_off(
@@ -51,20 +180,12 @@ async def branch_off(
     )
     # Looked for first: what cannot be changed must not leave a branch behind.
     notes = await asyncio.to_thread(_notes, db, session, at, branch) if instructions is not None else {}
-    view = await asyncio.to_thread(_as_stored, db, session, branch)
-    async with view.session(session, branch=branch, create=False) as s:
-        await s.fork(name, at=start.step if start is not None else at)
-        await s.switch(name)
-        if start is not None:
-            if start.undo:
-                undo_answer(s)
-            for body in start.said:
-                s.messages.append(as_message(body))
+    async with await open_as_stored(db, session, branch) as s:
+        await _part(s, name, start.step if start is not None else at, start)
         if instructions is not None:
             _instruct(s, instructions, notes)
         _change(s, said, state)
-        note = f"before step {at} of {branch}" if before else f"from step {at} of {branch}"
-        return await s.driver.drive(s.journal.write(Kind.COMMIT, x={"note": note}, status=_resting(s)))
+        return await _commit(s, f"{'before' if before else 'from'} step {at} of {branch}")
 
 
 async def say_on(db: AsyncDatabase, session: str, branch: str, message: Any) -> Checkpoint:
@@ -78,31 +199,19 @@ async def say_on(db: AsyncDatabase, session: str, branch: str, message: Any) -> 
     check_state({"messages": [said]})
     if not isinstance(said["role"], str):
         raise InvalidInput("the role of a message must be text, such as user")
-    view = await asyncio.to_thread(_as_stored, db, session, branch)
-    async with view.session(session, branch=branch, create=False) as s:
+    async with await open_as_stored(db, session, branch) as s:
         notes: dict[str, Any] = plain(s.book.get(AGENT)) or {}
         if notes.get("calls"):
             raise Misuse(f"a call on branch {branch!r:.80} of session {session!r:.80} is open: run it on, or settle it")
         s.messages.append(said)
-        return await s.driver.drive(
-            s.journal.write(Kind.COMMIT, x={"note": f"said on {branch}"[:500]}, status=_resting(s))
-        )
+        return await _commit(s, f"said on {branch}"[:500])
 
 
-def _resting(s: AsyncSession) -> str:
-    """Where a branch stands that nobody runs: not at running, whatever was going on where it parted."""
+async def _commit(s: AsyncSession, note: str) -> Checkpoint:
+    """Commit to a branch that nobody runs: it does not stand at running, whatever was going on where it parted."""
     standing = s.effect_records.session_status()
-    return Status.IDLE if standing == Status.RUNNING else standing
-
-
-def _as_stored(db: AsyncDatabase, session: str, branch: str) -> AsyncDatabase:
-    """The database as one that writes a session in the schema it has: a tool for people has no migrations."""
-    loaded = load_head(db.kernel, look(db.kernel, session), branch)
-    assert loaded.point is not None
-    view, kernel = copy.copy(db), copy.copy(db.kernel)
-    kernel.schema = loaded.point.envelope.schema
-    view.kernel = kernel
-    return view
+    status = Status.IDLE if standing == Status.RUNNING else standing
+    return await s.driver.drive(s.journal.write(Kind.COMMIT, x={"note": note}, status=status))
 
 
 def _notes(db: AsyncDatabase, session: str, at: int | str, branch: str) -> dict[str, Any]:
@@ -146,8 +255,7 @@ async def run_on(
     ``agents`` are others that may have the conversation. Once ``stop`` is set, the run is put down after its step.
     ``on_event`` is told what happens as it happens, and with ``live`` whoever reads along from another process is, too.
     """
-    view = await asyncio.to_thread(_as_stored, db, session, branch)
-    async with view.session(session, branch=branch, effects=effects, create=False) as s:
+    async with await open_as_stored(db, session, branch, effects=effects) as s:
         notes: dict[str, Any] = plain(s.book.get(AGENT)) or {}
         setup: dict[str, Any] = notes.get("setup") or {}
         own = with_instructions(agent, setup.get("instructions") if instructions is None else instructions)

@@ -2,32 +2,35 @@
 
 It keeps nothing in memory that matters: where it stands is read from the session each time around, so a process that
 is killed anywhere is followed by one that goes on from the last commit.
+
+What stops a run is here, too: its limits (turns, tokens, money, time, over all attempts), its deadline, and a
+cancellation.
 """
 
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # Messages are any JSON: their types are looked at, not declared.
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from perdure import telemetry
 from perdure.agent import notify
 from perdure.agent import run_result as ended
 from perdure.agent.answer_calls import Calls
-from perdure.agent.children import children_of, registry, tell_parent
+from perdure.agent.children import HERE, cancel_children, children_of, registry, tell_parent
 from perdure.agent.context.compactor import Cleaning
-from perdure.agent.context.large_results import READER, RESULTS, reader
 from perdure.agent.context.recall import NAME as RECALL
-from perdure.agent.context.recall import recall_spec
+from perdure.agent.context.recall import READER, RESULTS, reader, recall_spec
 from perdure.agent.models import Answer, Delta, ask, text_of
 from perdure.agent.models.parts import unpacked
 from perdure.agent.requests import AGENT, build, note
 from perdure.agent.run_events import Event, Publisher
 from perdure.agent.run_result import Doubt, RunResult, Spent
-from perdure.agent.stopping import Limits, cancelled, watched
 from perdure.agent.upgrades import upgrade
 from perdure.errors import ContextTooLong, ModelError
 from perdure.model import Kind, Status
+from perdure.session.inbox import open_entry
 from perdure.state.document import plain
 from perdure.state.values import refusal
 from perdure.system import faults
@@ -39,10 +42,11 @@ if TYPE_CHECKING:
 
     from perdure.agent.agent import Agent
     from perdure.agent.models import ChatModel, Request
+    from perdure.agent.run_result import RunResult
     from perdure.agent.tool_schema import ToolSpec
     from perdure.aio import AsyncDatabase, AsyncSession
+    from perdure.protocols import Clock
     from perdure.session.tools import Tool
-
 
 NOTIFIED = (ended.WAITING_APPROVAL, ended.IN_DOUBT, ended.FAILED)
 """Ends of a run that somebody is told of, when the agent has somebody to tell."""
@@ -137,7 +141,7 @@ class Loop:
         """Work until nothing is left to do, or something must be waited for."""
         s, name = self.s, self.agent.name
         head = s.journal.point.envelope.id if s.journal.point is not None else None
-        told = telemetry.invoke_agent(name, s.id, s.branch, head)
+        told = telemetry.tracing.invoke_agent(name, s.id, s.branch, head)
         with logs.about(session=s.id, agent=name, step=lambda: s.step), told as span:
             try:
                 result = await self._go()
@@ -298,7 +302,7 @@ class Loop:
 
         self._attempt += 1
         try:
-            with telemetry.chat(self.agent.name, self.s.id, request) as span:
+            with telemetry.tracing.chat(self.agent.name, self.s.id, request) as span:
                 answer = await ask(self.agent.model, request, piece if self._tell or self._speaker else None)
                 span.answered(answer)
             return answer
@@ -412,3 +416,137 @@ def as_message(body: Any) -> dict[str, Any]:
     if isinstance(body, dict) and "role" in body:
         return dict(body)
     return {"role": "user", "content": body if isinstance(body, str | list) else str(body)}
+
+
+class Limits:
+    """What one run may use."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        max_turns: int = 50,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        self._clock = clock
+        self.max_turns = max_turns
+        self.max_tokens = max_tokens
+        self.max_cost = max_cost
+        self._until = None if deadline is None else clock.monotonic() + int(deadline * 1000)
+        self.turns = 0
+        self.spent = Spent()
+        """What the run had used when it was last looked at: a run that has ended keeps no books."""
+
+    def reached(self, run: Any) -> tuple[str, str] | None:
+        """Which limit the run has reached, and what to do; None while it may go on."""
+        self.note(run)
+        spent = self.spent
+        if self.turns >= self.max_turns:
+            return ended.MAX_TURNS, f"{self.turns} turns were taken: raise max_turns, or give a new message"
+        if self.max_tokens is not None and spent.input + spent.output >= self.max_tokens:
+            return ended.BUDGET, f"{spent.input + spent.output} tokens were used, {self.max_tokens} are allowed"
+        if self.max_cost is not None and spent.cost >= self.max_cost:
+            return ended.BUDGET, f"{spent.cost:.4f} was spent, {self.max_cost} is allowed"
+        if self.late():
+            return ended.DEADLINE, "the deadline has passed: run again to go on"
+        return None
+
+    def late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._until is not None and self._clock.monotonic() >= self._until
+
+    def wait_at_most(self, seconds: float) -> float:
+        """So many seconds, or fewer when the deadline comes first."""
+        if self._until is None:
+            return seconds
+        return max(0.0, min(seconds, (self._until - self._clock.monotonic()) / 1000))
+
+    def note(self, run: Any) -> None:
+        """Remember what a run has used."""
+        if run is not None:
+            self.turns, self.spent = run["turns"], Spent(*run["spent"])
+
+
+POLL = 1.0
+"""Seconds between looks into the inbox while a model or a tool is being waited for."""
+
+
+async def watched(loop: Loop) -> RunResult:
+    """Go round until the loop ends by itself, is cancelled, or reaches its deadline."""
+    if (early := await _stopped_before(loop)) is not None:
+        return early
+    work = asyncio.ensure_future(_rounds(loop))
+    try:
+        over: tuple[str, str] | None = None
+        while not work.done() and over is None:
+            await asyncio.wait({work}, timeout=loop.limits.wait_at_most(POLL))
+            over = None if work.done() else await _noticed(loop)
+    finally:
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+    if not work.cancelled():
+        return work.result()
+    if over is None:
+        raise asyncio.CancelledError
+    return await (cancelled(loop) if over[0] == ended.CANCELLED else loop.stop(*over))
+
+
+async def _rounds(loop: Loop) -> RunResult:
+    HERE.set(loop)
+    while (result := await loop.round()) is None:
+        pass
+    return result
+
+
+async def _stopped_before(loop: Loop) -> RunResult | None:
+    """A cancelled session stays so until there is something new to answer."""
+    if loop.ignores_inbox:
+        return None
+    s = loop.s
+    waiting = await s.driver.drive(s.inbox.look())
+    if s.inbox.cancellation is not None:
+        stopped = await cancelled(loop)
+        # What was said after that is answered.
+        return None if (await s.driver.drive(s.inbox.look())).ready else stopped
+    if s.status == Status.CANCELLED and not waiting.ready:
+        return loop.result(ended.CANCELLED, "it was cancelled: give it a new message to go on")
+    return None
+
+
+async def _noticed(loop: Loop) -> tuple[str, str] | None:
+    """Why what is under way must stop, if it must."""
+    if loop.limits.late():
+        return ended.DEADLINE, "the deadline has passed: run again to go on"
+    if not loop.ignores_inbox:
+        await loop.s.driver.drive(loop.s.inbox.look())
+    return (ended.CANCELLED, "") if loop.s.inbox.cancellation is not None else None
+
+
+async def cancelled(loop: Loop) -> RunResult:
+    """Write down that the run was stopped; what waited for a person is withdrawn, what was started stays open."""
+    s = loop.s
+    await loop.afresh()
+    waiting = await s.driver.drive(s.inbox.look(1_000_000))
+    s.inbox.cancellation = None
+    body: dict[str, Any] = {}
+    for entry in waiting.cancels:
+        message = open_entry(s.kernel, entry)
+        body = body or message.body
+        s.journal.takes.append(message)
+    last = max((e.seq for e in waiting.cancels), default=0)
+    said = [open_entry(s.kernel, e) for e in waiting.ready if e.kind == "message" and e.seq < last]
+    if said:
+        # What it was asked before stays known, and is not answered by itself.
+        s.journal.takes.extend(said)
+        loop.book["unanswered"] = [*plain(loop.book.get("unanswered", [])), *(m.body for m in said)]
+    reason = f"cancelled{' by ' + body['by'] if body.get('by') else ''}{': ' * bool(body.get('reason'))}"
+    reason += body.get("reason", "")
+    open_children = loop.calls.abandon(reason)
+    loop.book["run"] = None
+    await s.driver.drive(s.journal.write(Kind.COMMIT, x={"note": reason[:500]}, status=Status.CANCELLED))
+    await cancel_children(loop, open_children, body)
+    loop.tell("ended", status=ended.CANCELLED, reason=reason)
+    return loop.result(ended.CANCELLED, reason)

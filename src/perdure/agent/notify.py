@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from perdure.agent.interrupts import approval_interrupt, doubt_interrupt
+from perdure.agent.run_result import approval_interrupt, doubt_interrupt
 from perdure.errors import InvalidInput
 from perdure.model import MAIN
 from perdure.system.urls import shown

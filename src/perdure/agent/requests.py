@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent.context.summary_request import Plain, summary_request
-from perdure.agent.context.window import sendable, system_text
+from perdure.agent.context.window import Plain, sendable, summary_request, system_text
 from perdure.agent.models import Request
 from perdure.errors import InvalidInput
 from perdure.history.hydrate import load, load_at, look

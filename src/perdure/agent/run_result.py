@@ -1,8 +1,14 @@
-"""What a run of an agent ended with. Kept apart from where the session stands."""
+"""What a run of an agent ended with, kept apart from where the session stands; and what it waits for.
+
+What waits for a person is written as AG-UI 1.0 writes an interrupt, for webhooks, HTTP and the command line alike. The
+names of the object's own fields are the protocol's; what we add is in ``metadata``.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.system.wording import timestamp
 
 if TYPE_CHECKING:
     from perdure.history.expiry import Origin
@@ -93,3 +99,40 @@ class RunResult(NamedTuple):
     def ok(self) -> bool:
         """Whether the agent finished what it was asked."""
         return self.status == DONE
+
+
+def approval_interrupt(a: Approval, session: str, branch: str, tool_call_id: str = "") -> dict[str, Any]:
+    """A request for agreement or an answer; the call is known by its effect where the model gave it no id."""
+    wanted: dict[str, Any] = (
+        {"answer": a.schema or {}}
+        if a.question
+        else {"approved": {"type": "boolean"}, "editedArgs": {"type": "object"}}
+    )
+    reason = "input_required" if a.question else "tool_call"
+    message = a.question or f"May {a.tool} be called?{' ' + a.because if a.because else ''}"
+    about = {"facts": a.facts, "because": a.because, "asked_at": timestamp(a.asked)}
+    interrupt = _interrupt(a.id, reason, message, wanted, a, session, branch, about)
+    return {**interrupt, "toolCallId": tool_call_id or a.effect, "expiresAt": timestamp(a.expires)}
+
+
+def doubt_interrupt(d: Doubt, session: str, branch: str) -> dict[str, Any]:
+    """A call in doubt: somebody has to say what became of it."""
+    wanted = {"verdict": {"enum": ["done", "retry", "abort"]}, "result": {}}
+    about = {"facts": None, "because": "", "attempt": d.attempt}
+    return _interrupt(d.effect, "in_doubt", d.question, wanted, d, session, branch, about)
+
+
+def _interrupt(
+    id: str, reason: str, message: str, wanted: dict[str, Any], of: Approval | Doubt, session: str, branch: str,
+    about: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    call = {"session": session, "branch": branch, "effect": of.effect, "tool": of.tool, "args": of.args}
+    return {
+        "id": id,
+        "reason": reason,
+        "message": message,
+        "toolCallId": of.effect,
+        "responseSchema": {"type": "object", "properties": wanted, "required": [next(iter(wanted))]},
+        "expiresAt": None,
+        "metadata": {**call, **about, "truncated": []},
+    }

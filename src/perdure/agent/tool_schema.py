@@ -1,4 +1,7 @@
-"""The JSON schema of a tool's arguments from its signature and docstring, and arguments checked against it."""
+"""What a model is told of a tool: the JSON schema of its arguments, from its signature and docstring; and ``wake_me``.
+
+Arguments that a model writes are checked against the schema. ``wake_me`` is a tool by which an agent has itself woken.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ import inspect
 import json
 import re
 import typing
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from perdure.errors import InvalidInput
+from perdure.session.cron import words_of
+from perdure.session.tools import Context, NotDone, tool
 
 if TYPE_CHECKING:
     from perdure.session.tools import Tool
@@ -109,3 +115,26 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     own = {k: v for k, v in definitions.pop(top).items() if k != "title"}
     own["additionalProperties"] = False
     return {**own, "$defs": definitions} if definitions else own
+
+
+@tool(if_unsure="retry")
+async def wake_me(
+    message: str, ctx: Context, at: str = "", delay: str = "", cron: str = "", time_zone: str = "UTC"
+) -> str:
+    """Be woken later: the message is then given to you. Say when in exactly one way.
+
+    Args:
+        message: what you want to be told then
+        at: a time such as 2026-11-30T09:00:00+01:00
+        delay: how long from now, such as 90s, 45m, 2h, 7d
+        cron: again and again, such as 0 9 * * 1-5
+        time_zone: whose clocks cron means, such as Europe/Berlin
+    """
+    try:
+        moment = datetime.fromisoformat(at) if at else None
+        when = {"delay": delay or None, "cron": cron or None, "zone": time_zone}
+        await ctx.wake(moment, message=message, **when)
+    except (InvalidInput, ValueError) as e:
+        # Nothing was posted, and the model can say it better.
+        raise NotDone(str(e)) from None
+    return "you will be woken" if moment is None else f"you will be woken at {words_of(int(moment.timestamp() * 1000))}"

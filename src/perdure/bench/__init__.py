@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from perdure.bench.goals import Result
     from perdure.bench.plan import Plan
-    from perdure.bench.servers import Servers
+    from perdure.bench.report import Result
+    from perdure.bench.stores import Servers
 
     Part = Callable[[Path, Plan], list[Result]]
 
@@ -76,7 +76,7 @@ def run(
 @contextmanager
 def _parts(suite: str, peers: bool) -> Generator[dict[str, Part]]:
     if suite == "stores":
-        from perdure.bench.servers import servers
+        from perdure.bench.stores import servers
 
         with servers() as found:
             yield _on_servers(found)
@@ -108,14 +108,14 @@ def _embedded(suite: str, peers: bool) -> dict[str, Part]:
 
     if suite == "cold":
         return {"resume": resume, "imports": cold_start.imports}
-    from perdure.bench import many_sessions, reads, saves
+    from perdure.bench import saves
 
     parts: dict[str, Part] = {
         "sync": saves.sync_saves,
         "async": saves.async_saves,
         "late": saves.late_saves,
-        "reads": reads.reads,
-        "fleet": many_sessions.fleet,
+        "reads": saves.reads,
+        "fleet": saves.fleet,
         "file": saves.file_saves,
     }
     if peers and cold_start.PEERS.exists():

@@ -2,32 +2,133 @@
 
 from __future__ import annotations
 
-import asyncio
+import importlib
+import os
 import statistics
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+import sys
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import perdure
-from perdure.bench.floor import touch
-from perdure.bench.goals import Result
-from perdure.bench.many_sessions import rate
-from perdure.bench.messages import raw_bytes
-from perdure.bench.saves import SESSION, compare_late, saver
-from perdure.bench.servers import PostgresFloor, RedisFloor, Servers
-from perdure.bench.timing import micros, take_turns, timed
+from perdure.bench.plan import raw_bytes
+from perdure.bench.report import Result
+from perdure.bench.saves import SESSION, beside_floor, compare_batching, compare_late, compared, saver, write_session
+from perdure.bench.timing import Floor, micros, take_turns, timed, touch
+from perdure.errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from perdure.bench.plan import Plan
-    from perdure.bench.timing import Turns
+    from perdure.bench.timing import Floor, micros, take_turns, timed, touch
+
+POSTGRES, REDIS = "PERDURE_BENCH_POSTGRES", "PERDURE_BENCH_REDIS"
+"""Variables that name servers; what is written there is dropped afterwards."""
+
+
+class Servers(NamedTuple):
+    """Where to measure: URLs without a schema or prefix."""
+
+    postgres: str
+    redis: str
+
+    def url(self, kind: str, name: str) -> str:
+        """A store of its own on the servers."""
+        sep = "&" if "?" in self.postgres else "?"
+        postgres = f"{self.postgres}{sep}schema=bench_{name}"
+        redis = f"{self.redis}{'&' if '?' in self.redis else '?'}prefix=bench_{name}"
+        return {"postgres": postgres, "redis": redis, "tiered": f"tiered:{redis},{postgres}"}[kind]
+
+
+@contextmanager
+def servers() -> Generator[Servers]:
+    """The servers that the environment names, or those a source checkout can start for its tests."""
+    if POSTGRES in os.environ and REDIS in os.environ:
+        yield Servers(os.environ[POSTGRES], os.environ[REDIS])
+        return
+    root = Path(perdure.__file__).resolve().parents[2]
+    if not (root / "tests" / "servers").is_dir():
+        raise InvalidInput(f"no servers to measure on: set {POSTGRES} and {REDIS} to the URLs of empty ones")
+    sys.path.insert(0, str(root))
+    start: Any = importlib.import_module("tests.servers.postgres")
+    keep: Any = importlib.import_module("tests.servers.valkey")
+    process: Any = importlib.import_module("tests.servers.process")
+    postgres = start.start_postgres()
+    try:
+        redis = keep.start_valkey()
+        try:
+            yield Servers(start.postgres_url(postgres), keep.redis_url(redis))
+        finally:
+            process.stop(redis)
+    finally:
+        process.stop(postgres)
+
+
+class PostgresFloor(Floor):
+    """One row per message, each in a transaction of its own; statements are prepared by the driver."""
+
+    def __init__(self, url: str, messages: list[dict[str, Any]], name: str = "floor") -> None:
+        try:
+            import psycopg
+        except ImportError:
+            raise MissingExtra("psycopg", "postgres") from None
+        super().__init__(messages)
+        self._connection: Any = psycopg.connect(url, autocommit=True)
+        self._connection.execute(f"drop table if exists bench_{name}")
+        self._connection.execute(f"create table bench_{name} (id bigserial primary key, body text not null)")
+        self._insert = f"insert into bench_{name} (body) values (%s)"
+
+    def keep(self, body: str) -> None:
+        self._connection.execute(self._insert, (body,))
+
+    def size(self, schema: str) -> dict[str, int]:
+        """Bytes of every table of a schema with its indexes, after what autovacuum would do by and by."""
+        self._connection.execute("checkpoint")
+        tables = self._connection.execute(
+            "select c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+            " where n.nspname = %s and c.relkind = 'r' order by 1",
+            (schema,),
+        ).fetchall()
+        sizes: dict[str, int] = {}
+        for (table,) in tables:
+            self._connection.execute(f'vacuum "{schema}"."{table}"')
+            row = self._connection.execute("select pg_total_relation_size(%s)", (f'"{schema}"."{table}"',)).fetchone()
+            sizes[table] = row[0]
+        return sizes
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class RedisFloor(Floor):
+    """One key per message; the server syncs as it is told to, for both sides alike."""
+
+    def __init__(self, url: str, messages: list[dict[str, Any]]) -> None:
+        try:
+            driver: Any = importlib.import_module("redis")
+        except ImportError:
+            raise MissingExtra("redis", "redis") from None
+        super().__init__(messages)
+        self._client: Any = driver.Redis.from_url(url)
+        self._at = 0
+
+    def keep(self, body: str) -> None:
+        self._at += 1
+        self._client.set(f"floor:{self._at}", body)
+
+    def appendfsync(self) -> str:
+        """When the server syncs."""
+        return self._client.config_get("appendfsync").get("appendfsync", "?")
+
+    def close(self) -> None:
+        self._client.close()
+
 
 SEED_FIGURES = {"redis": {"save": 12, "load": 8}, "postgres": {"save": 45, "load": 38}}
 """Milliseconds that a plain checkpoint store was reported to take, to be shown beside ours."""
 STORED = 10
 """Sessions whose weight is taken: space that packing frees is used by those that come after."""
-
-
-def _result(name: str, turns: Turns, warm: int, **more: Any) -> Result:
-    return Result(name, turns.ratio(warm), {**turns.detail(warm), **more}, turns.steady(warm))
 
 
 def _beside(store: str, what: str, micros: float) -> dict[str, Any]:
@@ -38,11 +139,9 @@ def postgres_saves(servers: Servers, plan: Plan) -> list[Result]:
     """Blocking commits of one session against single INSERTs."""
     messages = plan.messages(plan.saves)
     floor = PostgresFloor(servers.postgres, messages)
-    url = servers.url("postgres", "saves")
-    with closing(floor), perdure.open(url) as db, db.session(SESSION, owner="ana") as s:
-        turns = take_turns(floor.save, saver(s, messages), plan.saves, plan.block)
+    turns = beside_floor(servers.url("postgres", "saves"), floor, messages, plan)
     ours = micros(turns.ours[plan.warm :])
-    return [_result("postgres.save_vs_floor", turns, plan.warm, **_beside("postgres", "save", ours))]
+    return [compared("postgres.save_vs_floor", turns, plan.warm, **_beside("postgres", "save", ours))]
 
 
 def redis_saves(servers: Servers, plan: Plan) -> list[Result]:
@@ -58,7 +157,7 @@ def redis_saves(servers: Servers, plan: Plan) -> list[Result]:
     ours = micros(turns.ours[plan.warm :])
     more = {"appendfsync": sync, **_beside("redis", "save", ours), "messages_loaded": plan.saves}
     more |= {"load_p50_ms": round(micros(loads) / 1000, 3), "load_reported_elsewhere_ms": 8}
-    return [_result("redis.save_vs_floor", turns, plan.warm, **more)]
+    return [compared("redis.save_vs_floor", turns, plan.warm, **more)]
 
 
 def tiered(servers: Servers, plan: Plan) -> list[Result]:
@@ -71,7 +170,7 @@ def tiered(servers: Servers, plan: Plan) -> list[Result]:
     ):
         with cold.session(SESSION, owner="ana") as one, warm.session(SESSION, owner="ana") as two:
             turns = take_turns(saver(one, messages), saver(two, messages), count, plan.block)
-        saved = _result("tiered.save_vs_postgres", turns, min(plan.warm, count // 2))
+        saved = compared("tiered.save_vs_postgres", turns, min(plan.warm, count // 2))
         loaded = _tiered_loads(cold, warm, plan)
     return [saved, loaded]
 
@@ -79,10 +178,7 @@ def tiered(servers: Servers, plan: Plan) -> list[Result]:
 def _tiered_loads(cold: perdure.Database, warm: perdure.Database, plan: Plan) -> Result:
     messages = plan.messages(plan.session)
     for db in (cold, warm):
-        with db.session("thousand", owner="ana") as s:
-            save = saver(s, messages)
-            for _ in messages:
-                save()
+        write_session(db, "thousand", messages)
         # What a reader meets hours later: packed, and read once before.
         db.compact("thousand")
         touch(db.read("thousand").messages)
@@ -101,9 +197,7 @@ def postgres_late(servers: Servers, plan: Plan) -> list[Result]:
     """One long session: does a commit take longer when there is more behind it?"""
     messages = plan.messages(plan.steps)
     floor = PostgresFloor(servers.postgres, messages, "floor_late")
-    url = servers.url("postgres", "late")
-    with closing(floor), perdure.open(url) as db, db.session(SESSION, owner="ana") as s:
-        turns = take_turns(floor.save, saver(s, messages), plan.steps, plan.block)
+    turns = beside_floor(servers.url("postgres", "late"), floor, messages, plan)
     return compare_late("postgres", turns, plan)[:1]
 
 
@@ -112,10 +206,7 @@ def postgres_stored(servers: Servers, plan: Plan) -> list[Result]:
     messages = plan.messages(plan.session)
     with perdure.open(servers.url("postgres", "stored")) as db:
         for n in range(STORED):
-            with db.session(f"session-{n}", owner="ana") as s:
-                save = saver(s, messages)
-                for _ in messages:
-                    save()
+            write_session(db, f"session-{n}", messages)
             db.compact(f"session-{n}")
     with closing(PostgresFloor(servers.postgres, [], "floor_stored")) as floor:
         sizes = floor.size("bench_stored")
@@ -125,20 +216,5 @@ def postgres_stored(servers: Servers, plan: Plan) -> list[Result]:
 
 
 def postgres_fleet(servers: Servers, plan: Plan) -> list[Result]:
-    """Saves per second of all sessions together, batched as usual and one by one, in turns."""
-    messages = plan.messages(plan.session)
-    batched: list[float] = []
-    single: list[float] = []
-    for i in range(plan.fleets):
-        for rates, name, options in ((single, "single", {"max_batch": 1, "pool": 1}), (batched, "batched", {})):
-            url = servers.url("postgres", f"{name}{i}")
-            rates.append(asyncio.run(rate(url, plan, messages, options)))
-    ratio = statistics.median(b / s for b, s in zip(batched, single, strict=True))
-    detail = {
-        "sessions": plan.sessions,
-        "saves_each": plan.each,
-        "batched_per_s": round(statistics.median(batched)),
-        "unbatched_per_s": round(statistics.median(single)),
-        "rounds": plan.fleets,
-    }
-    return [Result("postgres.fleet_vs_unbatched", ratio, detail)]
+    """Saves per second of all sessions together, batched as usual and one by one on one connection, in turns."""
+    return compare_batching("postgres", lambda name: servers.url("postgres", name), {"max_batch": 1, "pool": 1}, plan)

@@ -1,14 +1,22 @@
-"""Taking times: stopwatches, percentiles, and two things measured in turns so that both meet the same disk."""
+"""Taking times against the physical limit: two things measured in turns, so that both meet the same disk.
+
+The limit is what a plain program does to keep one JSON message at the same durability.
+"""
 
 from __future__ import annotations
 
 import gc
+import json
+import os
 import statistics
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+import apsw
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 Round = list[int]
 """Nanoseconds of one operation after the other."""
@@ -95,3 +103,72 @@ def take_turns(floor: Callable[[], int], ours: Callable[[], int], count: int, bl
             turns.floor.append(floor())
             turns.ours.append(ours())
     return turns
+
+
+class Floor:
+    """What a plain program does to keep one JSON message after the other."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        self._messages = iter(messages)
+
+    def save(self) -> int:
+        """Keep the next message; nanoseconds until it was durable."""
+        message = next(self._messages)
+        start = perf_counter_ns()
+        self.keep(json.dumps(message))
+        return perf_counter_ns() - start
+
+    def keep(self, body: str) -> None:
+        """Make a message durable."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close what it is kept in."""
+        raise NotImplementedError
+
+
+class SqliteFloor(Floor):
+    """One row per message; WAL, synchronous=FULL, everything else as SQLite has it by default."""
+
+    def __init__(self, path: Path, messages: list[dict[str, Any]]) -> None:
+        super().__init__(messages)
+        self.path = path
+        self._connection: Any = apsw.Connection(str(path))
+        self._connection.execute("pragma journal_mode = wal")
+        self._connection.execute("pragma synchronous = full")
+        self._connection.execute("create table messages (id integer primary key, body text)")
+
+    def keep(self, body: str) -> None:
+        self._connection.execute("insert into messages (body) values (?)", (body,))
+
+    def load(self) -> list[Any]:
+        """Open the database and read every message, as a program that starts would."""
+        connection: Any = apsw.Connection(str(self.path))
+        rows = connection.execute("select body from messages order by id")
+        found = [json.loads(body) for (body,) in rows]
+        touch(found)
+        return [connection, found]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class FileFloor(Floor):
+    """One line per message, appended and synced."""
+
+    def __init__(self, path: Path, messages: list[dict[str, Any]]) -> None:
+        super().__init__(messages)
+        self._sync = getattr(os, "fdatasync", os.fsync)
+        self._fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+
+    def keep(self, body: str) -> None:
+        os.write(self._fd, body.encode() + b"\n")
+        self._sync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def touch(messages: Any) -> int:
+    """Look at every message; returns how many characters they say."""
+    return sum(len(message["content"]) for message in messages)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.agent.agent import Agent
+    from perdure.agent.branching_off import Rerun
     from perdure.agent.replay.replay import Replayed
-    from perdure.agent.replay.rerun import Rerun
     from perdure.agent.run_events import Event
     from perdure.agent.run_result import RunResult
     from perdure.aio import AsyncDatabase
@@ -240,7 +240,7 @@ def replay(
             return await again(db, session, agent=runs, branch=branch)
 
     async def asked_anew(runs: Agent, start: int) -> Rerun:
-        from perdure.agent.replay.rerun import rerun
+        from perdure.agent.branching_off import rerun
 
         async with open_existing_async(store, blobs) as db:
             try:

@@ -19,7 +19,7 @@ from perdure.cli.state_edits import parse_json
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput
-from perdure.fleet.in_doubt import settle, settle_all
+from perdure.fleet.status import settle, settle_all
 from perdure.model import MAIN
 from perdure.shapes.approvals import Decided, waiting
 from perdure.shapes.approvals import effect as effect_shape

@@ -12,7 +12,7 @@ from perdure.agent.models import text_of
 from perdure.cli.output import STOPPED, Out
 from perdure.cli.terminal_text import cut, safe
 from perdure.errors import NotFound, PerdureError
-from perdure.fleet.in_doubt import settle
+from perdure.fleet.status import settle
 from perdure.model import MAIN
 from perdure.session.inbox import open_entry
 from perdure.system.wording import as_json, json_or_text

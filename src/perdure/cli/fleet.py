@@ -19,8 +19,9 @@ from perdure.cli.terminal_text import cut
 from perdure.cli.which_database import open_existing
 from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.fleet.board import board_of
+from perdure.fleet.board import submit as submit_to
 from perdure.fleet.status import change, drain_workers, fleet_of
-from perdure.fleet.submit import submit as submit_to
+from perdure.protocols import NewWork
 from perdure.shapes.work import Drained, Submitted, fleet
 from perdure.system.wording import ago
 
@@ -140,7 +141,13 @@ def _steering(do: Literal["pause", "unpause", "retry"], about: str) -> Callable[
             status = "failed"
         chosen = Selection(sessions, agent, owner, status, state)
         with open_existing(store, blobs) as db:
-            act(pick(db, chosen), do, lambda batch: change(db, batch, do), dry_run=dry_run, as_json=as_json)
+            act(
+                pick(db, chosen),
+                do,
+                lambda batch: change(db, [NewWork(s.session, s.agent, s.owner) for s in batch], do),
+                dry_run=dry_run,
+                as_json=as_json,
+            )
             if do != "retry" and not dry_run and chosen.agent is not None and chosen.only_agent:
                 board_of(db).hold(chosen.agent, do == "pause")
 
@@ -233,7 +240,7 @@ async def _work(
     agents: list[Agent], store: str | None, blobs: str | None, lease: float, settings: Settings, schema: str,
     direct: str | None,
 ) -> None:  # fmt: skip
-    from perdure.fleet.start import start_worker
+    from perdure.fleet.worker import start_worker
 
     begun: list[Worker] = []
 

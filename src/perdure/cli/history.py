@@ -289,7 +289,7 @@ def _draft(
 
 def _start_state(db: Database, opened: Opened, branch: str) -> dict[str, Any]:
     """The state that an answer was given to, with what it had been asked."""
-    from perdure.agent.replay.rerun import before_answer
+    from perdure.agent.branching_off import before_answer
     from perdure.agent.requests import is_answer
 
     c = opened.reading.checkpoint

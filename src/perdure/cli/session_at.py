@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.agent.stored_sessions import book_of
 from perdure.errors import NotFound
 from perdure.history.checkpoint import Reading
 from perdure.history.hydrate import load, load_head, locate, look
 from perdure.model import MAIN
+from perdure.state.document import plain
 
 if TYPE_CHECKING:
     from perdure.database import Database
@@ -66,7 +66,7 @@ def _locate(db: Database, row: SessionRow, place: str, branch: str) -> tuple[int
 
 def open_matters(reading: Reading) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What waits for somebody at a checkpoint: effects without an outcome, and approvals without a decision."""
-    book = book_of(reading)
+    book = plain(reading.book)
     effects = [e for e in book.get("effects", {}).values() if e["status"] in ("started", "in_doubt", "unknown")]
     approvals = [a for a in book.get("approvals", {}).values() if a["status"] == "pending"]
     return effects, approvals
@@ -74,5 +74,5 @@ def open_matters(reading: Reading) -> tuple[list[dict[str, Any]], list[dict[str,
 
 def known_matters(reading: Reading) -> set[str]:
     """The ids of all effects and approvals that are known at a checkpoint, whatever became of them."""
-    book = book_of(reading)
+    book = plain(reading.book)
     return {one["id"] for part in ("effects", "approvals") for one in book.get(part, {}).values()}

@@ -1,23 +1,157 @@
-"""What goes wrong in the night: workers are killed, evicted and frozen, always while they have steps in flight."""
+"""The workers of the night, and what goes wrong with them.
+
+Workers are processes that are started, watched, and replaced like a cluster replaces pods. They are killed, evicted and
+frozen, always while they have steps in flight; how soon others went on with those steps is counted here, too.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import statistics
 import subprocess
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.demo.books import tokens_of
-from perdure.demo.workers import DEAD, FROZEN, LEAVING, UP, pid_of
+from perdure.agent.requests import AGENT
 from perdure.model import MAIN, Status
+from perdure.protocols import Filter
+from perdure.state.document import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from perdure.database import Database
-    from perdure.demo.workers import Member, Workforce
+    from perdure.demo.crowd import Talk
+    from perdure.history.checkpoint import Reading
+    from perdure.protocols import Board, Work
+
+STARTING, UP, FROZEN, LEAVING, DEAD = "starting", "up", "frozen", "leaving", "dead"
+WORKING = Filter(state="working")
+PAGE = 500
+
+
+def pid_of(holder: str) -> int:
+    """The process behind the name of a worker or of a lease's holder; 0 when it has none."""
+    parts = holder.split("/")
+    return int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else 0
+
+
+class Member:
+    """One worker process."""
+
+    def __init__(self, number: int, process: subprocess.Popen[bytes]) -> None:
+        self.number = number
+        self.process = process
+        self.state = STARTING
+        self.busy = 0
+        self.began = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
+
+    def send(self, what: signal.Signals) -> None:
+        """Send a signal; one that has ended hears nothing."""
+        if self.process.poll() is None:
+            os.kill(self.pid, what)
+
+
+class Workforce:
+    """As many workers as wanted: whatever happens to one, another one takes its place."""
+
+    def __init__(self, board: Board, command: list[str], env: dict[str, str], count: int, log: Path) -> None:
+        self._board = board
+        self._command = command
+        self._env = env
+        self._count = count
+        self._log = log
+        self._lock = threading.Lock()
+        self.members: list[Member] = []
+        self.started = 0
+        self.unexpected: list[str] = []
+        """Ends that nobody brought about."""
+
+    def begin(self) -> None:
+        """Start all of them."""
+        for _ in range(self._count):
+            self.add()
+
+    def add(self) -> Member:
+        """Start one more."""
+        with self._lock, self._log.open("ab") as log:
+            self.started += 1
+            process = subprocess.Popen(
+                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+            member = Member(self.started, process)
+            self.members.append(member)
+            return member
+
+    def replace(self, member: Member) -> None:
+        """Start another one in its place."""
+        with self._lock:
+            self.members.remove(member)
+        self.add()
+
+    def works(self) -> list[Work]:
+        """What is being worked on, by anybody."""
+        found: list[Work] = []
+        while True:
+            page = self._board.works(WORKING, after=found[-1].session if found else None, limit=PAGE)
+            found += page
+            if len(page) < PAGE:
+                return found
+
+    def look(self) -> None:
+        """See who is up and how busy, and replace whoever has ended by itself."""
+        rows = {row.pid: row for row in self._board.workers()}
+        for member in list(self.members):
+            row = rows.get(member.pid)
+            if row is not None and member.state in (STARTING, UP):
+                member.state, member.busy = UP, row.busy
+            code = member.process.poll()
+            if code is not None and member.state in (STARTING, UP):
+                self.unexpected.append(f"worker {member.number} ended by itself with {code}")
+                member.state = DEAD
+                self.replace(member)
+
+    def wait_until_up(self, patience: float, stop: Callable[[], bool]) -> bool:
+        """Wait until all serve; False when they do not in time."""
+        until = time.monotonic() + patience
+        while time.monotonic() < until and not stop():
+            self.look()
+            if all(m.state == UP for m in self.members):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def end(self, grace: float) -> None:
+        """Tell all to go, and see to it that they do."""
+        with self._lock:
+            members = list(self.members)
+        for member in members:
+            member.send(signal.SIGCONT)
+            member.send(signal.SIGTERM)
+        until = time.monotonic() + grace
+        for member in members:
+            try:
+                member.process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                member.process.kill()
+                member.process.wait()
+
+
+def command(concurrency: int, lease: float, grace: float) -> list[str]:
+    """How a worker is started; the store is named in its environment, for a password has no place in a command."""
+    start = [sys.executable, "-m", "perdure.cli", "worker", "perdure.demo.desk"]
+    return [*start, "--concurrency", str(concurrency), "--lease", str(lease), "--grace", str(grace)]
+
 
 KILL, EVICT, FREEZE = "SIGKILL", "SIGTERM", "SIGSTOP"
 KINDS = (KILL, EVICT, FREEZE)
@@ -220,3 +354,61 @@ class Chaos:
 
     def _now(self) -> int:
         return self._db.kernel.clock.wall()
+
+
+def tokens_of(reading: Reading) -> int:
+    """Tokens of all answers that were committed by then, as the model counted them."""
+    book: Any = reading.book.get(AGENT) or {}
+    spent: list[Any] = plain(book.get("total", []))
+    return int(spent[0] + spent[1]) if spent else 0
+
+
+class Recoveries:
+    """Follows the hits of the night until each session has moved on; cheap enough to be asked all the time."""
+
+    def __init__(self, talks: Mapping[str, Talk]) -> None:
+        self._talks = talks
+        self._seen = 0
+        self._open: list[Hit] = []
+        self.times: list[float] = []
+        """Seconds from SIGKILL to the next commit of the session, which is another worker's."""
+        self.taken_over = 0
+        """Sessions that somebody else went on with while their worker was frozen."""
+
+    def update(self, hits: Sequence[Hit]) -> None:
+        """Take note of new hits, and of commits that were seen meanwhile."""
+        fresh = hits[self._seen :]
+        self._seen += len(fresh)
+        self.taken_over += sum(h.kind == FREEZE and self._went_on(h) for h in fresh)
+        still: list[Hit] = []
+        for hit in (*self._open, *(h for h in fresh if h.kind == KILL)):
+            # The dead could not write any more by then, whatever was on its way.
+            at = next((c.at for c in self._talks[hit.session].commits if c.at > hit.over), None)
+            if at is None:
+                still.append(hit)
+            else:
+                self.times.append((at - hit.at) / 1000)
+        self._open = still
+
+    def _went_on(self, hit: Hit) -> bool:
+        return any(hit.at < c.at < hit.over for c in self._talks[hit.session].commits)
+
+    @property
+    def missing(self) -> int:
+        """Sessions that were cut and have not moved since."""
+        return len(self._open)
+
+    @property
+    def resumes(self) -> int:
+        """Runs that were cut, or whose worker was frozen, and that another worker took up."""
+        return len(self.times) + self.taken_over
+
+    @property
+    def median(self) -> float | None:
+        """In seconds."""
+        return statistics.median(self.times) if self.times else None
+
+    @property
+    def slowest(self) -> float | None:
+        """In seconds."""
+        return max(self.times, default=None)

@@ -12,14 +12,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.demo.chaos import Chaos, plan
-from perdure.demo.check import check_digests, check_sessions, check_shop
+from perdure.demo.chaos import Chaos, Workforce, command, plan
 from perdure.demo.crowd import Crowd
+from perdure.demo.crowd import night as planned
 from perdure.demo.desk import FACTOR, NAME, SHOP
-from perdure.demo.report import Measured, Setting, reckon
-from perdure.demo.script import night as planned
+from perdure.demo.report import Measured, Setting, check_digests, check_sessions, check_shop, reckon
 from perdure.demo.shop import Shop
-from perdure.demo.workers import Workforce, command
 from perdure.errors import InvalidInput, Unavailable
 from perdure.fleet.board import board_of
 from perdure.opening import open as open_database
@@ -110,7 +108,8 @@ class Night:
             self.chaos.end()
             self.phase = "sending workers home"
             self.force.end(GRACE + 5)
-        self.crowd.listen()
+        while self.crowd.listen():
+            pass
         return self._reckoning()
 
     def _reckoning(self) -> dict[str, Any]:
@@ -152,7 +151,7 @@ def opened(wish: Wish) -> Generator[Night]:
 
 def play(wish: Wish, *, live: bool) -> dict[str, Any]:
     """The whole demo; the report says in ``ok`` whether everything is as it should be."""
-    from perdure.demo.watch import watched
+    from perdure.demo.view import watched
 
     with opened(wish) as night, _ended_by_signals(), watched(night, live=live):
         return night.play()

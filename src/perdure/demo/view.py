@@ -1,23 +1,27 @@
-"""What somebody sees while the night is played: a live picture in a terminal, or a plain line now and then."""
+"""What somebody sees while the night is played: a live picture in a terminal, or plain lines on stderr."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from rich.console import Group
+from rich.console import Console, Group
+from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from perdure.demo.chaos import EVICT, FREEZE, KILL
-from perdure.demo.recoveries import Recoveries
-from perdure.demo.workers import FROZEN, LEAVING, STARTING, UP
+from perdure.demo.chaos import EVICT, FREEZE, FROZEN, KILL, LEAVING, STARTING, UP, Recoveries
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Generator
+
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
 
     from perdure.demo.chaos import Event
     from perdure.demo.run import Night
@@ -93,6 +97,9 @@ class View:
         )
 
     # -- the picture ----------------------------------------------------------------------------------------------
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.render(options.max_width, console.height)
 
     def render(self, width: int, height: int) -> RenderableType:
         """The whole picture, for a terminal of that size."""
@@ -194,3 +201,41 @@ def _told(event: Event) -> Text:
         f"worker {event.worker} with {event.sessions} conversations in mid-step: {event.more}",
         no_wrap=True, overflow="ellipsis",
     )  # fmt: skip
+
+
+LINES_EVERY = 5.0
+PICTURES = 4
+"""A second."""
+
+
+@contextlib.contextmanager
+def watched(night: Night, *, live: bool) -> Generator[None]:
+    """Show how the night goes until the block is left."""
+    view = View(night)
+    with _picture(view) if live and sys.stderr.isatty() else _lines(view):
+        yield
+
+
+@contextlib.contextmanager
+def _picture(view: View) -> Generator[None]:
+    # What the program prints goes to stdout, and may be piped.
+    with Live(view, console=Console(stderr=True), refresh_per_second=PICTURES, transient=True):
+        yield
+
+
+@contextlib.contextmanager
+def _lines(view: View) -> Generator[None]:
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(LINES_EVERY):
+            sys.stderr.write(view.plain() + "\n")
+            sys.stderr.flush()
+
+    thread = threading.Thread(target=tell, name="perdure-lines", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -164,8 +164,8 @@ def _is_program(app: str) -> bool:
 
 
 def _about(agent: Agent) -> dict[str, Any]:
-    from perdure.agent.models.recorded import RecordedModel
     from perdure.agent.models.scripted import ScriptedModel
+    from perdure.agent.replay.recording import RecordedModel
 
     return {
         "kind": AGENT,

@@ -1,14 +1,19 @@
-"""The board of a database, and what may not be one."""
+"""The board of a database, and giving work to a fleet by it: a session, a message in its inbox, and its place there."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
+from perdure.agent.models.parts import packed
 from perdure.errors import InvalidInput
-from perdure.protocols import Boarded
+from perdure.protocols import Boarded, NewWork
+from perdure.system.flow import Do, Flow, drive
+from perdure.system.names import check_name, check_session
 
 if TYPE_CHECKING:
-    from perdure.database import DatabaseHandle
+    from perdure.aio import AsyncDatabase
+    from perdure.database import Database, DatabaseHandle
     from perdure.protocols import Board
 
 
@@ -22,3 +27,61 @@ def board_of(db: DatabaseHandle) -> Board:
             "(a cache may stand before it: tiered:redis://…,postgresql://…)"
         )
     return store.board()
+
+
+MOST = 1_000_000
+"""So many sessions may be queued unless told otherwise."""
+
+
+def submit(
+    db: Database,
+    session: str,
+    message: Any = None,
+    *,
+    agent: str,
+    owner: str = "",
+    key: str | None = None,
+    priority: int = 0,
+    ttl: Any = "default",
+    most: int | None = MOST,
+) -> bool:
+    """Have a fleet work on a session: it is made if need be, and the message is put into its inbox; durably.
+
+    ``agent`` is the name of the agent that has it; ``key`` makes this safe to repeat; larger ``priority`` goes first;
+    with ``most`` queued already it is refused with ``LimitExceeded``: slow down. False when the key was there already.
+    """
+    return drive(db.kernel.store, _submission(db, session, message, agent, owner, key, priority, ttl, most))
+
+
+async def submit_async(
+    db: AsyncDatabase,
+    session: str,
+    message: Any = None,
+    *,
+    agent: str,
+    owner: str = "",
+    key: str | None = None,
+    priority: int = 0,
+    ttl: Any = "default",
+    most: int | None = MOST,
+) -> bool:
+    """The same as :func:`submit`, awaited."""
+    work = _submission(db, session, message, agent, owner, key, priority, ttl, most)
+    return await db.driver.drive(work)
+
+
+def _submission(
+    db: DatabaseHandle, session: str, message: Any, agent: str, owner: str, key: str | None, priority: int,
+    ttl: Any, most: int | None,
+) -> Flow[bool]:  # fmt: skip
+    check_session(session)
+    check_name(agent, "agent")
+    if not -1000 <= priority <= 1000:
+        raise InvalidInput(f"a priority is between -1000 and 1000, not {priority}")
+    board: Board = yield Do(board_of, (db,))
+    fresh = yield from db.create_flow(session, agent=agent, owner=owner, ttl=ttl)
+    if message is not None:
+        fresh = yield from db.posting.post(session, packed(message), key=key or os.urandom(12).hex())
+    # Last: whoever is killed before it leaves a session with something to do, which a worker finds by itself.
+    yield Do(lambda: board.put([NewWork(session, agent, owner, priority)], most=most))
+    return fresh

@@ -33,6 +33,7 @@ try:
     from procrastinate.exceptions import ConnectorException, ProcrastinateException
     from procrastinate.jobs import DeleteJobCondition, Status
     from procrastinate.manager import JobManager
+    from procrastinate.schema import SchemaManager, migrations_path
     from psycopg import Error
     from psycopg_pool import AsyncConnectionPool, PoolTimeout
 except ImportError:
@@ -258,12 +259,6 @@ def _line(error: BaseException) -> str:
     cause = error.__cause__
     text = str(error) if cause is None else f"{error} ({cause})"
     return " ".join(text.split())[:300] or type(error).__name__
-
-
-try:
-    from procrastinate.schema import SchemaManager, migrations_path
-except ImportError:
-    raise MissingExtra("procrastinate", "fleet") from None
 
 
 VERSION = 1

@@ -39,6 +39,7 @@ from perdure.fleet.keeper import Keeper
 from perdure.fleet.supervisor import Supervisor
 from perdure.history.hydrate import load_head
 from perdure.model import MAIN, Kind, Status
+from perdure.opening import open_async
 from perdure.protocols import NewWork, Rest, WorkerRow
 from perdure.session.parallel_calls import OPEN
 from perdure.state.document import BOOK
@@ -48,13 +49,15 @@ from perdure.telemetry.sampling import Sampler
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from perdure.agent.agent import Agent
     from perdure.agent.run_result import RunResult
+    from perdure.aio import AsyncDatabase
     from perdure.database import DatabaseHandle
+    from perdure.kernel import Kernel
     from perdure.model import SessionRow
-    from perdure.protocols import Work
+    from perdure.protocols import Board, Work
 
 
 class Engine(Protocol):
@@ -146,14 +149,6 @@ def after_error(work: Work, error: Exception, now: int, *, most: int, span: int,
         return rest._replace(failed=True, park=f"failed {work.tries} times: {type(error).__name__}: {error}"[:500])
     return rest._replace(failed=True, due=now + wait_before(work.tries))
 
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from perdure.agent.agent import Agent
-    from perdure.aio import AsyncDatabase
-    from perdure.kernel import Kernel
-    from perdure.protocols import Board, Work
 
 log = logging.getLogger("perdure.fleet")
 
@@ -521,3 +516,51 @@ def version_of(agents: Sequence[Agent], kernel: Kernel) -> str:
     parts = sorted([a.name, a.version, a.fingerprint(), a.instructions, a.model.name] for a in agents)
     states = kernel.migrations.steps() if kernel.migrations is not None else []
     return hashlib.sha256(repr((parts, kernel.schema, states, declared())).encode()).hexdigest()[:12]
+
+
+async def start_worker(
+    agents: Sequence[Agent],
+    store: str | None = None,
+    settings: Settings | None = None,
+    *,
+    blobs: str | None = None,
+    lease: float = 10.0,
+    schema: str = "1.0.0",
+    direct: str | None = None,
+    ready: Callable[[Worker], None] | None = None,
+) -> None:
+    """Run a worker in this process until it is told to stop; ``ready`` is given it once it is about to begin.
+
+    ``schema`` is the version of the state that the program writes, as for :func:`perdure.open`.
+    """
+    url = store or default_store()
+    async with open_async(url, lease_ttl=lease, blobs=blobs, schema=schema) as db:
+        # Before anybody is told that it serves: where there is no board it cannot.
+        await db.driver.call(board_of, db)
+        worker = Worker(db, agents, settings, url=url)
+        engine = worker.engine = engine_for(url, worker, direct)
+        if ready is not None:
+            ready(worker)
+        try:
+            await worker.run()
+        finally:
+            if engine is not None:
+                await engine.close()
+
+
+def default_store() -> str:
+    """Where a program without a word about it keeps its sessions; absolute, for other processes open it too."""
+    os.makedirs(".perdure", exist_ok=True)
+    return f"sqlite:///{os.path.abspath(os.path.join('.perdure', 'agents.db'))}"
+
+
+def engine_for(url: str, worker: Worker, direct: str | None = None) -> Engine | None:
+    """Notifications where there is a server that sends them; a file is looked at instead."""
+    from perdure.system.urls import TIERED, tiers
+
+    truth = tiers(url)[1] if url.startswith(TIERED) else url
+    if not truth.startswith(("postgresql://", "postgres://")):
+        return None
+    from perdure.fleet.procrastinate import ProcrastinateEngine
+
+    return ProcrastinateEngine(truth, agents=tuple(worker.agents), direct_url=direct, room=worker.has_room)

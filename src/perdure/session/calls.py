@@ -97,7 +97,7 @@ class Calls:
         if (hit := (yield from self._cache.find(tool, digest))) is not None:
             telemetry.replayed(tool.name, "cache")
             return hit[1]
-        with telemetry.execute_tool(tool.name, self._journal.id, bound, {}) as span:
+        with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, {}) as span:
             result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, None))
             span.returned(result)
         if tool.cache is not None and self._journal.catching_up is None:
@@ -246,7 +246,7 @@ class Calls:
     def _make(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
         """Make a call that is written down as started, and write its outcome down."""
         try:
-            with telemetry.execute_tool(tool.name, self._journal.id, bound, record, (Asking,)) as span:
+            with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, record, (Asking,)) as span:
                 result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, record))
                 span.returned(result)
         except Asking as e:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from perdure.agent.interrupts import approval_interrupt
-from perdure.agent.stored_sessions import book_of
+from perdure.agent.run_result import approval_interrupt
 from perdure.session.approvals import Approval
 from perdure.shapes.basics import Shape, Time
 from perdure.shapes.truncation import Truncation, bounded
+from perdure.state.document import plain
 from perdure.system.wording import timestamp
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Waiting(Shape):
 
 def waiting(reading: Reading, session: str, branch: str) -> Waiting:
     """What waits for somebody at a checkpoint, with nothing left out."""
-    book = book_of(reading)
+    book = plain(reading.book)
     effects = [effect(e, session, branch) for e in book.get("effects", {}).values() if e["status"] in OPEN]
     return Waiting(session=session, branch=branch, approvals=interrupts(book, session, branch), effects=effects)
 

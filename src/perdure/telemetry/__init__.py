@@ -56,32 +56,31 @@ class Span:
         """A run has ended, or waits."""
 
 
-class Tracing(Protocol):
-    """Whoever makes spans."""
+class Tracing:
+    """Whoever makes spans; this one makes none."""
 
     def invoke_agent(self, agent: str, session: str, branch: str, resumed_from: bytes | None) -> Span:
         """One run of an agent."""
-        ...
+        return NOTHING
 
     def chat(self, agent: str, session: str, request: Any) -> Span:
         """One request to a model."""
-        ...
+        return NOTHING
 
     def execute_tool(
-        self, tool: str, session: str, args: Any, call: Mapping[str, Any], quiet: tuple[type[BaseException], ...]
+        self, tool: str, session: str, args: Any, call: Mapping[str, Any], quiet: tuple[type[BaseException], ...] = ()
     ) -> Span:
-        """One call of a tool; ``quiet`` are exceptions that are no failure."""
-        ...
+        """One call of a tool; ``call`` is its record in the journal, ``quiet`` are exceptions that are no failure."""
+        return NOTHING
 
     def checkpoint(self, id: bytes, step: int) -> None:
         """A commit has landed."""
-        ...
 
 
 NOTHING = Span()
 sinks: tuple[Sink, ...] = ()
 """Whoever listens. Empty: places that would have to measure time do not."""
-tracing: Tracing | None = None
+tracing = Tracing()
 health = Health()
 """What the probes of a worker are answered from."""
 _named: dict[str, Sink] = {}
@@ -122,7 +121,7 @@ def disable() -> None:
     with _lock:
         _named.clear()
         _recovering.clear()
-        sinks, tracing = (), None
+        sinks, tracing = (), Tracing()
 
 
 def enable_from_environment() -> None:
@@ -167,8 +166,7 @@ def committed(session: str, item: Any, seconds: float, url: str) -> None:
     record(i.CHECKPOINT_SIZE, len(item.envelope) + len(item.payload), about)
     if _recovering and (died := _recovering.pop(session, None)) is not None:
         record(i.RECOVERY, max(0.0, monotonic() - died))
-    if tracing is not None:
-        tracing.checkpoint(item.id, item.step)
+    tracing.checkpoint(item.id, item.step)
 
 
 def resumed(status: str) -> None:
@@ -215,23 +213,6 @@ def ended(agent: str, outcome: str) -> None:
     """A run of an agent has ended, or waits for something."""
     if sinks:
         record(i.OUTCOMES, 1, {i.AGENT: agent, i.OUTCOME: outcome})
-
-
-def invoke_agent(agent: str, session: str, branch: str, resumed_from: bytes | None) -> Span:
-    """The span of one run of an agent."""
-    return NOTHING if tracing is None else tracing.invoke_agent(agent, session, branch, resumed_from)
-
-
-def chat(agent: str, session: str, request: Any) -> Span:
-    """The span of one request to a model."""
-    return NOTHING if tracing is None else tracing.chat(agent, session, request)
-
-
-def execute_tool(
-    tool: str, session: str, args: Any, call: Mapping[str, Any], quiet: tuple[type[BaseException], ...] = ()
-) -> Span:
-    """The span of one call of a tool; ``call`` is its record in the journal."""
-    return NOTHING if tracing is None else tracing.execute_tool(tool, session, args, call, quiet)
 
 
 # -- what a fleet does --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure._version import __version__
 from perdure.errors import MissingExtra
-from perdure.telemetry import Span
+from perdure.telemetry import Span, Tracing
 from perdure.telemetry import instruments as i
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ FAILURES = ("failed", "incompatible")
 """Ends of a run that a trace shows as errors; a run that waits, or has reached a limit, is none."""
 
 
-class Otel:
+class Otel(Tracing):
     """Measurements to a meter, spans to a tracer."""
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None, *, content: bool = False) -> None:
@@ -108,23 +108,20 @@ class Otel:
     # -- spans ----------------------------------------------------------------------------------------------------
 
     def invoke_agent(self, agent: str, session: str, branch: str, resumed_from: bytes | None) -> Span:
-        """One run of an agent."""
         about = {OPERATION: "invoke_agent", i.AGENT: agent, CONVERSATION: session, BRANCH: branch}
         if resumed_from is not None:
             about[RESUMED_FROM] = resumed_from.hex()
         return self._span(f"invoke_agent {agent}", SpanKind.INTERNAL, about)
 
     def chat(self, agent: str, session: str, request: Any) -> Span:
-        """One request to a model."""
         about = {OPERATION: "chat", i.AGENT: agent, CONVERSATION: session, REQUEST_MODEL: request.model}
         if self._content:
             about[INPUT_MESSAGES] = messages_as_text(request.messages)
         return self._span(f"chat {request.model}", SpanKind.CLIENT, about)
 
     def execute_tool(
-        self, tool: str, session: str, args: Any, call: Mapping[str, Any], quiet: tuple[type[BaseException], ...]
+        self, tool: str, session: str, args: Any, call: Mapping[str, Any], quiet: tuple[type[BaseException], ...] = ()
     ) -> Span:
-        """One call of a tool."""
         about: dict[str, Any] = {OPERATION: "execute_tool", i.TOOL: tool, CONVERSATION: session}
         told = {CALL_ID: "call", EFFECT_ID: "id", APPROVAL_ID: "approval", ATTEMPT: "attempt"}
         about |= {name: call[key] for name, key in told.items() if call.get(key)}

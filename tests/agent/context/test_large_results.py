@@ -10,7 +10,7 @@ import pytest
 import perdure
 from perdure import tool
 from perdure.agent.agent import Agent
-from perdure.agent.context.large_results import LARGE_OVER, PIECE
+from perdure.agent.context.recall import LARGE_OVER, PIECE
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.agent.requests import rebuild
 from tests.agent.working import opened, play

@@ -10,8 +10,8 @@ import pytest
 import perdure
 from perdure.agent.agent import Agent
 from perdure.agent.models import Delta, Request
-from perdure.agent.models.recorded import RecordedModel
 from perdure.agent.models.scripted import ScriptedModel, calls
+from perdure.agent.replay.recording import RecordedModel
 from perdure.errors import Diverged, NotFound, RequestDiffers
 from tests.agent.models.canned import canned, completion, http
 from tests.agent.models.clients import client

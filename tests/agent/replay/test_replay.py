@@ -9,12 +9,12 @@ import pytest
 
 from perdure import tool
 from perdure.agent.agent import Agent
+from perdure.agent.branching_off import rerun
 from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.models import Request
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.agent.replay.replay import replay
-from perdure.agent.replay.rerun import rerun
 from perdure.agent.requests import rebuild
 from perdure.errors import InvalidInput
 from tests.agent.context.checker import CheckingModel

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure.errors import StoreError
-from perdure.fleet.submit import submit
+from perdure.fleet.board import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

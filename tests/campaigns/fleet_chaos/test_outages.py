@@ -16,9 +16,8 @@ import perdure
 from perdure import Agent, tool
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import EffectFailed, OutcomeUnknown, Poisoned, StoreError, StoreFull, Unavailable
-from perdure.fleet.board import board_of
+from perdure.fleet.board import board_of, submit_async
 from perdure.fleet.keeper import Keeper
-from perdure.fleet.submit import submit_async
 from perdure.fleet.supervisor import Supervisor
 from perdure.fleet.worker import Worker, after_error
 from perdure.protocols import Boarded, Work

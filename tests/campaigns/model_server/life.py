@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from perdure.agent import run_result as ended
-from perdure.agent.session_stream import follow
+from perdure.agent.run_events import follow
 from perdure.opening import open_async
 from perdure.stores.postgres import store
 from perdure.stores.redis import store as redis_store

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import perdure
 from perdure.cli.session_at import open_matters
 from perdure.errors import ApprovalError
-from perdure.fleet.submit import submit
+from perdure.fleet.board import submit
 from perdure.protocols import Filter
 from tests.fleet.harness import Fleet, answered, board, fleet, is_idle, until
 from tests.servers import shared

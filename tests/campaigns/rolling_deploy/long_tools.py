@@ -19,7 +19,7 @@ import perdure
 from perdure import Agent, tool, wake_me
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.fleet.submit import submit
+from perdure.fleet.board import submit
 from perdure.session.tools import Context
 from tests.fleet.app import note
 from tests.fleet.harness import Fleet, answered, board, fleet, is_idle, until, working

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 import perdure
-from perdure.fleet.submit import submit
+from perdure.fleet.board import submit
 from tests.server.browser import app, world
 from tests.server.browser.chromium import launch
 from tests.server.browser.house import TOKEN, House

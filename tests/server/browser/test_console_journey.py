@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from playwright.sync_api import expect
 
 import perdure
-from perdure.fleet.submit import submit
+from perdure.fleet.board import submit
 from tests.server.browser.app import BETTER
 from tests.server.browser.conftest import Visitor
 from tests.server.browser.house import House, until

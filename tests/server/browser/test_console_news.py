@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 import perdure
 from perdure import tool
-from perdure.fleet.submit import submit
+from perdure.fleet.board import submit
 from tests.server.browser.house import TOKEN, House, until
 
 if TYPE_CHECKING:

@@ -11,8 +11,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure import telemetry
-from perdure.agent.context.summary_request import Plain, piece_of, shortened, summary_request
-from perdure.agent.context.window import MARGIN, Cut, Room, corrected, count_request, cut, sendable
+from perdure.agent.context.window import (
+    MARGIN,
+    Cut,
+    Plain,
+    Room,
+    corrected,
+    count_request,
+    cut,
+    piece_of,
+    sendable,
+    shortened,
+    summary_request,
+)
 from perdure.agent.models import Request, ask, text_of
 from perdure.agent.requests import note_setup
 from perdure.errors import ContextTooLong, InvalidInput, ModelError
@@ -214,7 +225,7 @@ class Cleaning:
             upto = piece_of(messages, told, wanted.start, piece)
             request = summary_request(compactor.as_json(), model.name, loop.s.summary, messages, (told, upto, piece))
             try:
-                with telemetry.chat(loop.agent.name, loop.s.id, request) as span:
+                with telemetry.tracing.chat(loop.agent.name, loop.s.id, request) as span:
                     answer = await ask(model, request)
                     span.answered(answer)
                 text = text_of(answer.message).strip()

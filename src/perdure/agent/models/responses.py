@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent.models import OWN_FIELDS, Answer, Delta, Request, Usage
+from perdure.agent.models import OWN_FIELDS, Answer, Delta, Request
+from perdure.agent.models.chat_completions import Unfit, short, sound_calls, tidied, usage_of
 from perdure.agent.models.parts import for_chat, for_responses
-from perdure.agent.models.sanitising import Unfit, count, short, sound_calls, tidied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,10 +138,9 @@ def answer_of(response: Any) -> Answer:
     if not calls and not message["content"] and not refusal and finish == "stop":
         raise Unfit("nothing")
     message[KEPT] = {"items": items}
-    return Answer(
-        message, calls, finish, _usage_of(response.get("usage")), short(response.get("model")),
-        short(response.get("id")), short(response.get("system_fingerprint")),
-    )  # fmt: skip
+    usage = usage_of(response.get("usage"), "input_tokens", "output_tokens")
+    named = [short(response.get(name)) for name in ("model", "id", "system_fingerprint")]
+    return Answer(message, calls, finish, usage, *named)
 
 
 def _joined(items: list[dict[str, Any]], kind: str, key: str) -> str:
@@ -160,18 +159,6 @@ def _finish(response: dict[str, Any], calls: bool) -> str:
         reason = short(why.get("reason"))
         return "length" if reason == "max_output_tokens" else reason or "length"
     return "tool_calls" if calls else "stop"
-
-
-def _usage_of(usage: Any) -> Usage:
-    if not isinstance(usage, dict):
-        return Usage()
-    sent, written = usage.get("input_tokens_details"), usage.get("output_tokens_details")
-    return Usage(
-        count(usage.get("input_tokens")),
-        count(usage.get("output_tokens")),
-        count(sent.get("cached_tokens")) if isinstance(sent, dict) else 0,
-        count(written.get("reasoning_tokens")) if isinstance(written, dict) else 0,
-    )
 
 
 class Assembly:

@@ -19,10 +19,10 @@ from perdure.agent.answer_calls import Calls
 from perdure.agent.children import registry
 from perdure.agent.context.compactor import REFUSED, Compactor
 from perdure.agent.context.window import Window
-from perdure.agent.loop import Loop
+from perdure.agent.loop import Limits, Loop
 from perdure.agent.models import Answer, Request
+from perdure.agent.models.scripted import ScriptedModel
 from perdure.agent.replay.recording import Cleaned, Edited, Event, Recording, Turn, read_recording
-from perdure.agent.stopping import Limits
 from perdure.agent.tool_schema import ToolSpec
 from perdure.errors import ContextTooLong, InvalidInput, ModelError, PerdureError
 from perdure.model import MAIN
@@ -106,22 +106,6 @@ class _Tape:
         self.summaries.append((cleaned, request))
         assert cleaned.answer is not None
         return cleaned.answer
-
-    async def close(self) -> None:
-        """Nothing to release."""
-
-
-class _Compactors:
-    """The tape, as the compactor asks it."""
-
-    def __init__(self, tape: _Tape, name: str) -> None:
-        self.name = name
-        self._tape = tape
-
-    async def answer(self, request: Request, on_delta: Any = None) -> Answer:
-        """The recorded summary."""
-        del on_delta
-        return self._tape.next_summary(request)
 
     async def close(self) -> None:
         """Nothing to release."""
@@ -320,7 +304,7 @@ class _Replay:
         if double.compactor is not None:
             name = double.compactor.model.name if double.compactor.model is not None else tape.name
             double.compactor = copy.copy(double.compactor)
-            double.compactor.model = _Compactors(tape, name)
+            double.compactor.model = ScriptedModel(tape.next_summary, name=name)
         return double
 
 
@@ -343,10 +327,8 @@ def _recorded_agent(setup: dict[str, Any], tape: _Tape, turn: Turn | None) -> Ag
     kept = setup["compactor"]
     compactor = False
     if kept is not None:
-        compactor = Compactor(
-            model=_Compactors(tape, kept["model"] or tape.name), every=kept["every"], max_tokens=kept["max_tokens"],
-            instructions=kept["instructions"],
-        )  # fmt: skip
+        more: dict[str, Any] = {**kept, "model": ScriptedModel(tape.next_summary, name=kept["model"] or tape.name)}
+        compactor = Compactor(**more)
     agent = _RecordedAgent(
         setup["agent"], model=tape, instructions=setup["instructions"], version=setup["version"],
         params=setup["params"], window=Window(window.pop("max_tokens"), **window), compactor=compactor,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from perdure.agent.stored_sessions import book_of
 from perdure.errors import ApprovalError, NotFound, PerdureError
-from perdure.fleet.in_doubt import doubts_in, settle
+from perdure.fleet.status import doubts_in, settle
 from perdure.model import Status
 from perdure.server.api.inputs import Decision, EffectsQuery, Resolution, Resume, WaitingQuery
 from perdure.server.api.routing import Call, Endpoint, Nothing
@@ -15,6 +14,7 @@ from perdure.server.api.sessions import read_at
 from perdure.server.problems import Refusal
 from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, effect, interrupts
 from perdure.shapes.basics import Page
+from perdure.state.document import plain
 from perdure.system.wording import parse_timestamp
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ async def _interrupts(ctx: Ctx, row: SessionRow) -> list[Interrupt]:
     found: dict[str, Interrupt] = {}
     seen: set[str] = set()
     for branch in row.branches:
-        book = await ctx.blocking(book_of, await ctx.db.read(row.id, branch=branch, migrate=False))
+        reading = await ctx.db.read(row.id, branch=branch, migrate=False)
+        book = await ctx.blocking(plain, reading.book)
         found |= {i.id: i for i in interrupts(book, row.id, branch, IN_LIST) if i.id not in seen}
         # A branch has the requests of the line it parted from: main has the word on those that are its own.
         seen |= {a["id"] for a in book.get("approvals", {}).values()}
@@ -117,7 +118,7 @@ async def list_effects(call: Call[EffectsQuery, None]) -> Page[Effect]:
     """The calls in a session's journal at a place, oldest first; ``status`` keeps those with that status."""
     q = call.query
     reading = await read_at(call.ctx.db, call.session, q.at, q.branch)
-    book = await call.ctx.blocking(book_of, reading)
+    book = await call.ctx.blocking(plain, reading.book)
     start = int(q.after) if q.after is not None and q.after.isascii() and q.after.isdigit() else 0
     every = [e for e in book.get("effects", {}).values() if q.status is None or e["status"] == q.status]
     page = every[start : start + q.limit]

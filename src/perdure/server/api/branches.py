@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.agent.stored_sessions import check_state, open_as_stored
+from perdure.agent.branching_off import check_state, open_as_stored
 from perdure.errors import InvalidInput
 from perdure.server.api.inputs import Edit, NewBranch, NewTag, Rewind
 from perdure.server.api.routing import Call, Endpoint, Nothing

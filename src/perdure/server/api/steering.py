@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from perdure.agent.branching_off import say_on, with_instructions
 from perdure.agent.models.parts import packed
 from perdure.errors import Busy, InvalidInput, PerdureError
-from perdure.fleet.board import board_of
-from perdure.fleet.in_doubt import settle_all
-from perdure.fleet.status import Named, change, drain_workers, steer
-from perdure.fleet.submit import submit_async
+from perdure.fleet.board import board_of, submit_async
+from perdure.fleet.status import change, drain_workers, settle_all, steer
 from perdure.model import MAIN
-from perdure.protocols import Boarded, Filter
+from perdure.protocols import Boarded, Filter, NewWork
 from perdure.server.api.inputs import (
     BulkAction,
     Cancellation,
@@ -163,7 +161,7 @@ async def bulk(call: Call[Nothing, BulkAction]) -> Bulk:
         return Bulk(action=b.action, dry_run=True, sessions=names, changed=0, failed=[], next=following)
     changed, failed = 0, list[Failure]()
     if b.action in ("retry", "pause", "unpause"):
-        chosen = [Named(row.id, row.agent, row.owner) for row in rows]
+        chosen = [NewWork(row.id, row.agent, row.owner) for row in rows]
         changed = await ctx.blocking(change, ctx.db, chosen, b.action) if chosen else 0
     else:
         for row in rows:

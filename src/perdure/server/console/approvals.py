@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.errors import InvalidInput
-from perdure.fleet.in_doubt import settle
-from perdure.fleet.status import served_by
+from perdure.fleet.status import served_by, settle
 from perdure.model import MAIN
 from perdure.protocols import Boarded, NewWork
 from perdure.server.api.approvals import doubts_of, list_approvals, list_in_doubt, session_approvals

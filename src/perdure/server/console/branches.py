@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.agent.branching_off import branch_off
-from perdure.agent.replay.rerun import before_answer
+from perdure.agent.branching_off import before_answer, branch_off
 from perdure.errors import InvalidInput
 from perdure.history.hydrate import ancestry
 from perdure.server.console import session_past

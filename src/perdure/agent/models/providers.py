@@ -1,13 +1,91 @@
-"""What tokens cost: a dated table, and what an answer cost by it. Prices change; pass your own where they matter."""
+"""Providers by name: where they are, which variable holds the key, which model is asked by default, what tokens cost.
+
+The table of prices is dated. Prices change; pass your own where they matter.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from perdure.errors import InvalidInput
+from perdure.system.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perdure.agent.models import Usage
+
+NO_KEY = "none"
+"""What is sent to servers that ask for no key."""
+
+
+class Preset(NamedTuple):
+    """A provider whose API is that of OpenAI."""
+
+    name: str
+    base_url: str
+    key: str | None = None
+    """The environment variable that holds its key; None: it asks for none."""
+    model: str | None = None
+    """The model that is asked when none is named."""
+
+
+PRESETS: dict[str, Preset] = {
+    p.name: p
+    for p in (
+        Preset("holysheep", "https://api.holysheep.ai/v1", "HOLYSHEEP_API_KEY", "deepseek-v3.2"),
+        Preset("openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "gpt-4.1-mini"),
+        Preset("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", "deepseek-flash"),
+        Preset("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "deepseek/deepseek-v3.2"),
+        Preset("ollama", "http://127.0.0.1:11434/v1"),
+        Preset("vllm", "http://127.0.0.1:8000/v1"),
+    )
+}
+
+
+def preset(provider: str | None, base_url: str | None) -> Preset:
+    """The provider of that name, at another address when one is given; an address alone is a provider of its own.
+
+    >>> preset("ollama", None).base_url
+    'http://127.0.0.1:11434/v1'
+    >>> preset(None, "http://127.0.0.1:9/v1").key is None
+    True
+    """
+    if provider is None:
+        # A key is meant for one provider: no variable is read for an address that names none.
+        return Preset("custom", _checked(base_url)) if base_url is not None else PRESETS["openai"]
+    found = PRESETS.get(provider)
+    if found is None:
+        known = ", ".join(PRESETS)
+        raise InvalidInput(f"there is no provider {provider!r:.40}: there are {known}; or pass base_url= of another")
+    return found if base_url is None else found._replace(base_url=_checked(base_url))
+
+
+def key_of(preset: Preset, given: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """The key: the given one, or the one in the provider's variable. It is never shown."""
+    where = f"the variable {preset.key}" if given is None else "api_key="
+    key = (given if given is not None else environ.get(preset.key or "", "")).strip()
+    if not key:
+        if preset.key is None:
+            return NO_KEY
+        raise InvalidInput(f"there is no key for {preset.name}: set the variable {preset.key}, or pass api_key=")
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise InvalidInput(f"the key for {preset.name} in {where} has characters that no key has: copy it again")
+    return key
+
+
+def _checked(base_url: str) -> str:
+    try:
+        parts = urlsplit(base_url)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        fine = False
+    if not fine:
+        raise InvalidInput(f"base_url must be an address such as https://host/v1, not {shown(base_url)!r:.80}")
+    return base_url
+
 
 AS_OF = {"holysheep": "2026-04", "openai": "2025-08", "deepseek": "2026-10", "openrouter": "2025-12"}
 """When the prices were looked up. Look at your provider's page, and pass ``prices=`` where the difference matters."""
