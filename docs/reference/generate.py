@@ -145,7 +145,7 @@ def cli() -> str:
 
 def _printed(command: str) -> str:
     """What a command prints for programs, and when it ends with 1."""
-    from perdure.cli.outputs import FOR_PEOPLE, OUTPUTS, schema_of
+    from perdure.cli.json_outputs import FOR_PEOPLE, OUTPUTS, schema_of
 
     if command in FOR_PEOPLE:
         return f"No JSON: {FOR_PEOPLE[command]}.\n"
@@ -161,7 +161,7 @@ def _printed(command: str) -> str:
 
 def shapes() -> str:
     """The shapes of what commands print, and HTTP answers."""
-    from perdure.cli.outputs import components
+    from perdure.cli.json_outputs import components
     from perdure.server.api.openapi import document
     from perdure.server.api.routes import TABLE
 

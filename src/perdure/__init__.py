@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from perdure.agent.models.retry import Retry as Retry
     from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
     from perdure.agent.replay.recording import RecordedModel as RecordedModel
-    from perdure.agent.run_events import Event as Event
-    from perdure.agent.run_events import follow as follow
     from perdure.agent.run_result import RunResult as RunResult
+    from perdure.agent.session_stream import Event as Event
+    from perdure.agent.session_stream import follow as follow
     from perdure.agent.tool_schema import wake_me as wake_me
     from perdure.agent.upgrades import tool_migration as tool_migration
     from perdure.aio import AsyncDatabase as AsyncDatabase
@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from perdure.errors import Unavailable as Unavailable
     from perdure.fleet.board import submit as submit
     from perdure.fleet.board import submit_async as submit_async
-    from perdure.fleet.status import Why as Why
-    from perdure.fleet.status import why as why
-    from perdure.fleet.status import why_async as why_async
+    from perdure.fleet.why import Why as Why
+    from perdure.fleet.why import why as why
+    from perdure.fleet.why import why_async as why_async
     from perdure.fleet.worker import start_worker as start_worker
     from perdure.history.checkpoint import Checkpoint as Checkpoint
     from perdure.history.checkpoint import Reading as Reading
@@ -108,7 +108,7 @@ _HOMES = {
     "agent.models.scripted": ("ScriptedModel",),
     "agent.replay.recording": ("RecordedModel",),
     "agent.run_result": ("RunResult",),
-    "agent.run_events": ("Event", "follow"),
+    "agent.session_stream": ("Event", "follow"),
     "agent.upgrades": ("tool_migration",),
     "agent.branching_off": ("branch_off", "run_on"),
     "agent.tool_schema": ("wake_me",),
@@ -126,7 +126,7 @@ _HOMES = {
     ),
     "fleet.worker": ("start_worker",),
     "fleet.board": ("submit", "submit_async"),
-    "fleet.status": ("Why", "why", "why_async"),
+    "fleet.why": ("Why", "why", "why_async"),
     "session.inbox": ("Message",),
     "record.keys": ("Keys",),
     "state.merge": ("Clash", "Difference"),

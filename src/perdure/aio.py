@@ -10,8 +10,7 @@ from perdure.database import DatabaseHandle
 from perdure.history.blob_streams import AsyncBlobReader, BlobStreams
 from perdure.history.reader import Reader
 from perdure.session.branches import Branches
-from perdure.session.calls import Calls
-from perdure.session.effects import Effects
+from perdure.session.effects import Calls, Effects
 from perdure.session.handle import SessionHandle
 from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal

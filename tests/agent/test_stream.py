@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure.agent import run_events
+from perdure.agent import session_stream
 from perdure.agent.agent import Agent
 from perdure.agent.models import Answer, Delta
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.run_events import Event, Feed, Piece, SessionReader, follow, live_of, open_pieces, seal_pieces
+from perdure.agent.session_stream import Event, Feed, Piece, SessionReader, follow, live_of, open_pieces, seal_pieces
 from perdure.errors import ModelUnavailable
 from perdure.stores.live import FolderLive
 from tests.agent.worker import WORDS, start
@@ -215,8 +215,8 @@ def test_a_way_that_hangs_slows_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
         clear = poll = publish
 
-    monkeypatch.setattr(run_events, "live_of", lambda _: Hanging())
-    monkeypatch.setattr(run_events, "BATCH", 0.0)
+    monkeypatch.setattr(session_stream, "live_of", lambda _: Hanging())
+    monkeypatch.setattr(session_stream, "BATCH", 0.0)
     agent = Agent("a", model=ScriptedModel(lambda _: "word " * 1000, delay=0.01))
 
     async def work() -> None:

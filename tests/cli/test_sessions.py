@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
-from perdure.system.wording import parse_timestamp
+from perdure.system.times import parse_timestamp
 
 if TYPE_CHECKING:
     from pathlib import Path

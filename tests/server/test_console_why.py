@@ -12,7 +12,7 @@ from perdure import Agent, tool
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import ModelError, NotFound
 from perdure.fleet.board import board_of
-from perdure.fleet.status import Why, why
+from perdure.fleet.why import Why, why
 from perdure.model import Kind, Status
 from perdure.protocols import Filter, NewWork, Rest, WorkerRow
 from perdure.session.tools import Context, Later

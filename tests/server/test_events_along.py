@@ -8,14 +8,14 @@ import pytest
 
 import perdure
 from perdure import Agent, ScriptedModel
-from perdure.agent.run_events import Piece, SessionReader, live_of, seal_pieces
+from perdure.agent.session_stream import Piece, SessionReader, live_of, seal_pieces
 from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from perdure.agent.run_events import Event
+    from perdure.agent.session_stream import Event
 
 
 @pytest.fixture

@@ -187,3 +187,28 @@ def test_a_fork_in_the_middle_of_a_run_goes_on_from_there(db: perdure.Database, 
         s.switch("again")
         assert s.run("r", script) == "3 turns"
         assert s.messages == expected(3)["messages"]
+
+
+def test_a_run_whose_call_was_agreed_to_with_other_arguments_is_resumed(db: perdure.Database) -> None:
+    paid: list[int] = []
+    deaths = ["once"]
+
+    @tool(approve=True)
+    def pay(amount: int) -> dict[str, int]:
+        paid.append(amount)
+        return {"paid": amount}
+
+    def trip(s: perdure.Session) -> Any:
+        result = s.call(pay, amount=5)
+        if deaths:
+            raise Killed(deaths.pop())
+        return result
+
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded) as asked:
+        s.run("r", trip)
+    db.approve("s", asked.value.approval.id, by="ana", args={"amount": 3})
+    with db.session("s") as s, pytest.raises(Killed):
+        s.run("r", trip)
+    with db.session("s") as s:
+        assert s.run("r", trip) == {"paid": 3}
+    assert paid == [3]

@@ -21,8 +21,8 @@ from perdure.agent.models.parts import packed
 from perdure.agent.models.providers import Price, price_of
 from perdure.agent.notify import check_notify
 from perdure.agent.requests import FORM
-from perdure.agent.run_events import Event, Feed
 from perdure.agent.run_result import RunResult, Spent
+from perdure.agent.session_stream import Event, Feed
 from perdure.agent.tool_schema import ToolSpec
 from perdure.aio import AsyncDatabase
 from perdure.errors import InvalidInput

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from perdure.agent.agent import Agent
-    from perdure.agent.run_events import Event
     from perdure.agent.run_result import RunResult
+    from perdure.agent.session_stream import Event
     from perdure.aio import AsyncDatabase, AsyncSession, Opening
     from perdure.history.checkpoint import Checkpoint
 

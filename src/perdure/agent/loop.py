@@ -25,8 +25,8 @@ from perdure.agent.context.recall import READER, RESULTS, reader, recall_spec
 from perdure.agent.models import Answer, Delta, ask, text_of
 from perdure.agent.models.parts import unpacked
 from perdure.agent.requests import AGENT, build, note
-from perdure.agent.run_events import Event, Publisher
 from perdure.agent.run_result import Doubt, RunResult, Spent
+from perdure.agent.session_stream import Event, Publisher
 from perdure.agent.upgrades import upgrade
 from perdure.errors import ContextTooLong, ModelError
 from perdure.model import Kind, Status

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.system.wording import timestamp
+from perdure.system.times import timestamp
 
 if TYPE_CHECKING:
     from perdure.history.expiry import Origin

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from perdure.agent.agent import Agent
     from perdure.agent.branching_off import Rerun
     from perdure.agent.replay.replay import Replayed
-    from perdure.agent.run_events import Event
     from perdure.agent.run_result import RunResult
+    from perdure.agent.session_stream import Event
     from perdure.aio import AsyncDatabase
 
 FILES = {"app.py": "app.py", "README.md": "README.md", "gitignore": ".gitignore"}

@@ -24,7 +24,8 @@ from perdure.model import MAIN
 from perdure.shapes.approvals import Decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted
-from perdure.system.wording import ago, json_or_text
+from perdure.system.times import ago
+from perdure.system.wording import json_or_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from perdure.agent.agent import Agent
-    from perdure.agent.run_events import Event
     from perdure.agent.run_result import Doubt, RunResult
+    from perdure.agent.session_stream import Event
     from perdure.aio import AsyncDatabase
     from perdure.session.approvals import Approval
 

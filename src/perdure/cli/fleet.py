@@ -23,7 +23,7 @@ from perdure.fleet.board import submit as submit_to
 from perdure.fleet.status import change, drain_workers, fleet_of
 from perdure.protocols import NewWork
 from perdure.shapes.work import Drained, Submitted, fleet
-from perdure.system.wording import ago
+from perdure.system.times import ago
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

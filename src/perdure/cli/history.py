@@ -22,7 +22,7 @@ from perdure.shapes.history import Merge, checkpoint
 from perdure.shapes.history import diff as diff_shape
 from perdure.state.document import STATE, genesis, plain
 from perdure.state.merge import differences
-from perdure.system.wording import ago
+from perdure.system.times import ago
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -181,7 +181,7 @@ def schema(
 
     Where a command prints one object a line, it is the schema of a line.
     """
-    from perdure.cli.outputs import FOR_PEOPLE, OUTPUTS, schema_of
+    from perdure.cli.json_outputs import FOR_PEOPLE, OUTPUTS, schema_of
 
     del as_json  # It is JSON in any case; every command takes the option.
     if command is None:

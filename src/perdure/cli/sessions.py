@@ -18,7 +18,7 @@ from perdure.cli.session_selection import check_one_of
 from perdure.cli.terminal_text import Shown, brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, NotFound
-from perdure.fleet.status import why as look_into
+from perdure.fleet.why import why as look_into
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
 from perdure.shapes import store as store_shapes
@@ -27,12 +27,13 @@ from perdure.shapes.events import changes, run_event
 from perdure.shapes.sessions import session_row, session_state, step_of
 from perdure.shapes.sessions import why as why_shape
 from perdure.system.lease_holders import describe
-from perdure.system.wording import ago, count, size, when
+from perdure.system.times import ago, when
+from perdure.system.wording import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.agent.run_events import Event
+    from perdure.agent.session_stream import Event
     from perdure.cli.chat import Screen
     from perdure.cli.session_at import Opened
     from perdure.database import Database
@@ -399,7 +400,7 @@ def _print_change(change: Change) -> None:
 async def _tail_session(
     session: str, store: str | None, blobs: str | None, after: int | str | None, *, once: bool, as_json: bool
 ) -> None:
-    from perdure.agent.run_events import SessionReader, follow
+    from perdure.agent.session_stream import SessionReader, follow
     from perdure.cli.chat import Screen
 
     screen = None if as_json else Screen()

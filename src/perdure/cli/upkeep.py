@@ -17,8 +17,9 @@ from perdure.cli.which_database import find_url, open_existing
 from perdure.errors import Busy, InvalidInput
 from perdure.shapes import store as shapes
 from perdure.stores.listing import each_session
+from perdure.system.times import timestamp
 from perdure.system.urls import TIERED, shown, tiers
-from perdure.system.wording import count, timestamp
+from perdure.system.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

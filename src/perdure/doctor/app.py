@@ -1,7 +1,7 @@
 """Checks of somebody's own app: whether it would survive a kill, by killing it; and what to fix.
 
 The app runs in child processes (:mod:`perdure.doctor.app_process`), each in a scratch folder with a scratch database.
-Its tools really run. What its runs mean is judged in :mod:`perdure.doctor.diagnosis`.
+Its tools really run. What its runs mean is judged in :mod:`perdure.doctor.app_checks`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
 
-from perdure.doctor import diagnosis
+from perdure.doctor import app_checks
 from perdure.doctor.app_process import AGENT, PROGRAM, Task
 from perdure.doctor.findings import FAIL, NOTE, AppRun, Finding
 from perdure.errors import InvalidInput
@@ -45,18 +45,18 @@ def check_app(app: str, say: list[str], *, really: bool, timeout: float) -> Iter
 def _findings(runner: AppRunner, said: bool, *, really: bool) -> Iterator[Finding]:
     about = runner.about
     if about["kind"] == AGENT and not about["offline"] and not really:
-        yield diagnosis.judge_window(about)
+        yield app_checks.judge_window(about)
         words = f"{about['model']} is a real model: nothing was run; say --really to run it, and its tools, for real"
         yield Finding("run", NOTE, words)
         return
     with tempfile.TemporaryDirectory(prefix="perdure-doctor-") as place:
         first = runner.run(place, "first")
-        left = diagnosis.ending(first.url)
-        yield diagnosis.judge_run(first, about, said)
-        yield diagnosis.judge_values(first, left)
-        writers = diagnosis.judge_writers(first, left, lambda: runner.run(place, "contended", contend=True))
+        left = app_checks.ending(first.url)
+        yield app_checks.judge_run(first, about, said)
+        yield app_checks.judge_values(first, left)
+        writers = app_checks.judge_writers(first, left, lambda: runner.run(place, "contended", contend=True))
         yield writers
-        yield diagnosis.judge_saves(first, left)
+        yield app_checks.judge_saves(first, left)
         if first.error is not None or first.late:
             yield Finding("resume", NOTE, "not tried: it does not run to its end undisturbed")
             return
@@ -145,10 +145,10 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 def _resumes(runner: AppRunner, place: str, first: AppRun, left: dict[str, Any]) -> Finding:
     """Kill it after some of its saves and inside some of its calls and answers, start it again, and compare its end."""
-    points = diagnosis.kill_points(first, agent=runner.about["kind"] == AGENT)
+    points = app_checks.kill_points(first, agent=runner.about["kind"] == AGENT)
     if not points:
         return Finding("resume", NOTE, "there is no moment between two saves at which it could be killed")
-    steady = diagnosis.steadily_alike(left, diagnosis.ending(runner.run(place, "second").url))
+    steady = app_checks.steadily_alike(left, app_checks.ending(runner.run(place, "second").url))
     if steady is None:
         return Finding("resume", NOTE, "two undisturbed runs end differently, so that a resumed one cannot be compared")
     killed: list[tuple[str, int]] = []
@@ -161,19 +161,19 @@ def _resumes(runner: AppRunner, place: str, first: AppRun, left: dict[str, Any])
             continue
         killed.append((what, number))
         seen = runner.run(place, name)
-        now = diagnosis.ending(seen.url)
-        if steady and diagnosis.steadily_alike(left, now) is not True:
+        now = app_checks.ending(seen.url)
+        if steady and app_checks.steadily_alike(left, now) is not True:
             # What differs from run to run by itself, such as who of two is first, may have been alike by chance.
             steady = (
-                diagnosis.steadily_alike(left, diagnosis.ending(runner.run(place, f"control-{what}-{number}").url))
+                app_checks.steadily_alike(left, app_checks.ending(runner.run(place, f"control-{what}-{number}").url))
                 is True
             )
-        found = diagnosis.judge_resumed((what, number), seen, now, left, first, steady=steady)
+        found = app_checks.judge_resumed((what, number), seen, now, left, first, steady=steady)
         if found is None:
             parked.append(_cut_call(what, cut_off, first))
         elif found.verdict == FAIL:
             return found
-    return diagnosis.judge_ending(killed, parked, first)
+    return app_checks.judge_ending(killed, parked, first)
 
 
 def _cut_call(what: str, cut_off: AppRun, first: AppRun) -> dict[str, Any]:
@@ -187,8 +187,8 @@ def _history(runner: AppRunner, place: str, first: AppRun) -> Finding:
     """See whether what an agent sends, or what an app keeps, only grows."""
     about = runner.about
     if about["kind"] != AGENT:
-        return diagnosis.judge_growth(runner.run(place, "many", repeat=ROUNDS))
-    found = diagnosis.judge_window(about)
+        return app_checks.judge_growth(runner.run(place, "many", repeat=ROUNDS))
+    found = app_checks.judge_window(about)
     if found.verdict == FAIL or not about["offline"] or (about["window"] or 0) > LARGEST:
         return found
     # Long messages to a model that takes less than they come to; or, with a window, to one that takes everything.
@@ -196,7 +196,7 @@ def _history(runner: AppRunner, place: str, first: AppRun) -> Finding:
     limit = about["window"] or max(SMALL, 4 * plain)
     played = 0 if about["window"] else limit
     talk = runner.run(place, "long", say=("Hello.",) * MESSAGES, padding=limit // 8, limit=played)
-    return diagnosis.judge_long_talk(talk, about, limit) or found
+    return app_checks.judge_long_talk(talk, about, limit) or found
 
 
 def _from_here(where: str) -> str:

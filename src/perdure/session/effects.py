@@ -1,6 +1,8 @@
-"""The effects of a session: planned, started, done, failed or in doubt. Records in its book, and where it stands.
+"""The effect journal: a call is written down before it is made, and its outcome before anybody is told.
 
-What makes a call is in ``calls``; here a call is only put down, found again and settled.
+An effect is planned, started, done, failed or in doubt: :class:`Effects` keeps the records, :class:`Calls` makes the
+calls. Identity of a call: inside a run its place in the run; with ``options(key=...)`` that key; otherwise tool,
+version and arguments. A recorded outcome is returned, never made again.
 """
 
 from __future__ import annotations
@@ -9,11 +11,14 @@ import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure import telemetry
-from perdure.errors import CallError, NotFound
+from perdure.errors import CallError, Diverged, DoneElsewhere, EffectFailed, InDoubt, NotFound, NotJson, ResultPending
 from perdure.model import Kind, Status
+from perdure.session.effects_on_other_branches import OtherBranches
+from perdure.session.tools import Asking, Context, Done, Later, NotDone, Tool, Unknown, as_tool, call_digest, runnable
 from perdure.state.document import plain
 from perdure.state.values import refusal
 from perdure.system import faults
+from perdure.system.flow import Do, Flow, Invoke
 
 if TYPE_CHECKING:
     from perdure.session.inbox import Inbox
@@ -173,3 +178,324 @@ class Effects:
 def new_effect_id() -> str:
     """A name for an effect, sent to providers as an idempotency key."""
     return "ef_" + os.urandom(12).hex()
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.session.approvals import Approvals
+
+    # MOVED
+    from perdure.session.inbox import Inbox
+    from perdure.session.journal import Journal
+    from perdure.session.read_cache import ReadCache
+    from perdure.state.document import TrackedDict
+
+    Carrier = Callable[[], Callable[[Flow[Any]], Any]]
+
+MAX_ERROR = 2000
+"""Characters of an error's text that are kept."""
+MAX_ATTEMPTS = 3
+"""How often one call of ``s.call`` tries a tool that keeps raising before it asks a human."""
+
+
+class Calls:
+    """The calls of a handle, one at a time."""
+
+    def __init__(
+        self, journal: Journal, inbox: Inbox, effects: Effects, approvals: Approvals, cache: ReadCache, carrier: Carrier
+    ) -> None:
+        self._journal = journal
+        self._inbox = inbox
+        self.effects = effects
+        self._approvals = approvals
+        self._cache = cache
+        self._carrier = carrier
+        """Carries a flow out for a tool that is running; each kind of handle has its own way."""
+        self.number = 0
+        """How many calls the run under way has made."""
+        self._others: tuple[int, OtherBranches] | None = None
+        self._unmade: set[str] = set()
+        """Effects written as started, to the best of our knowledge, and never made: the write's answer was lost."""
+
+    def call(self, fn: Callable[..., Any] | Tool, /, *args: Any, **kwargs: Any) -> Flow[Any]:
+        """Call a tool, journalled: a crash at any moment neither repeats nor forgets it.
+
+        Raises ``InDoubt`` when it was started and nobody knows whether it happened, ``EffectFailed`` when the tool
+        said that it did not, ``ApprovalNeeded`` when a person must agree first.
+        """
+        self._journal.guard.check()
+        # What is known here may not be durable yet: the answer to its commit was lost.
+        yield from self._journal.resend()
+        tool = as_tool(fn)
+        bound = tool.bind(args, kwargs)
+        digest = call_digest(tool.name, tool.version, bound)
+        if tool.read:
+            return (yield from self._read(tool, bound, digest))
+        slot = self._slot(tool, digest)
+        if self._journal.catching_up is not None:
+            yield from self._journal.catching_up.call(slot, tool.name, digest)
+        record: TrackedDict | None = self._journal.book.get("effects", {}).get(slot)
+        if record is not None and record.get("asked", record["digest"]) != digest:
+            msg = f"{slot}: recorded as a call of {record['tool']} with other arguments than this call of {tool.name}"
+            raise Diverged(msg)
+        if record is None:
+            record = yield from self._begin(tool, bound, digest, slot)
+        elif record["status"] in ("planned", "started", "in_doubt"):
+            yield from self.reconsider(tool, record)
+        elif record["status"] != "waiting":
+            telemetry.replayed(tool.name, "journal")
+        return (yield from self.go_on(tool, bound, record))
+
+    def _slot(self, tool: Tool, digest: str) -> str:
+        if tool.key is not None:
+            return f"k:{tool.name}:{tool.key}"
+        if self._journal.run is not None:
+            self.number += 1
+            return f"r:{self._journal.run}:{self.number}"
+        return f"c:{digest}"
+
+    def _read(self, tool: Tool, bound: dict[str, Any], digest: str) -> Flow[Any]:
+        """A read runs whenever asked, unless a recorded answer is still fresh."""
+        if (hit := (yield from self._cache.find(tool, digest))) is not None:
+            telemetry.replayed(tool.name, "cache")
+            return hit[1]
+        with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, {}) as span:
+            result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, None))
+            span.returned(result)
+        if tool.cache is not None and self._journal.catching_up is None:
+            self._cache.keep(digest, result, tool.cache)
+            # A cached read is one somebody pays for: it is durable before anyone sees it.
+            yield from self._journal.write(Kind.DONE, x={"tool": tool.name})
+            if tool.cache_scope == "shared":
+                yield from self._cache.keep_shared(tool, digest, result)
+        return result
+
+    def _arguments(self, tool: Tool, bound: dict[str, Any], record: TrackedDict | None) -> dict[str, Any]:
+        if not tool.wants_context:
+            return bound
+        if record is None:
+            return {**bound, "ctx": Context("", self._journal.fence, self._journal.id, 1)}
+        carry = self._carrier()
+
+        def write(data: Any) -> Any:
+            return carry(self._progress(record, data))
+
+        def wake(at: Any, *, key: str = "", **options: Any) -> Any:
+            return carry(self._inbox.wake_later(f"{record['id']}:{key}" if key else record["id"], at=at, **options))
+
+        more: dict[str, Any] = {"write": write, "wake": wake, "last_progress": plain(record.get("progress"))}
+        more["answers"] = tuple(plain(record.get("answers", ())))
+        return {**bound, "ctx": Context(record["id"], self._journal.fence, self._journal.id, record["attempt"], **more)}
+
+    def _progress(self, record: TrackedDict, data: Any) -> Flow[None]:
+        record["progress"] = data
+        yield from self._journal.write(Kind.PROGRESS, x={"effect": record["id"], "tool": record["tool"]})
+
+    def _begin(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict]:
+        """Plan a call that was never made on this line, unless another line has made it."""
+        reused: Any = None
+        if self._journal.settings.effects != "live":
+            reused = yield from self._reuse(tool, digest)
+            if reused is None and self._journal.settings.effects == "dry":
+                msg = f"dry run: {tool.name} is not called"
+                raise CallError(msg)
+        record = self.effects.new(tool, bound, digest, slot)
+        if reused is not None:
+            record["reused"] = reused[0]
+            yield from self.effects.finish(record, "done", reused[1], None)
+        return record
+
+    def other_branches(self) -> Flow[OtherBranches]:
+        journal = self._journal
+        if self._others is None or self._others[0] != journal.loads:
+            found = yield Do(OtherBranches, (journal.kernel, journal.id, journal.point, journal.book))
+            self._others = (journal.loads, found)
+        return self._others[1]
+
+    def _reuse(self, tool: Tool, digest: str) -> Flow[tuple[str, Any] | None]:
+        """What the same call returned on the line we came from; refuses when any other line has made it."""
+        elsewhere = yield from self.other_branches()
+        reused = yield Do(elsewhere.reuse, (digest,))
+        if reused is None and (other := elsewhere.report(digest)):
+            raise _done_elsewhere(tool, other)
+        return reused
+
+    def reconsider(self, tool: Tool, record: TrackedDict) -> Flow[None]:
+        """An effect that is open here may have gone further on another line, which knew it when the lines parted."""
+        planned = record["status"] == "planned"
+        reused: Any = None
+        if self._journal.settings.effects != "live":
+            elsewhere = yield from self.other_branches()
+            further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
+            if planned and reused is None:
+                if further:
+                    raise _done_elsewhere(tool, record["id"])
+                reused = yield from self._reuse(tool, record["digest"])
+        if reused is not None:
+            record["reused"] = reused[0]
+            yield from self.effects.finish(record, "done", reused[1], None)
+        elif planned and record["line"] != self._journal.line:
+            # Not made anywhere yet, and both lines may: each does it under an id, and with an approval, of its own.
+            request = self._journal.book.get("approvals", {}).get(record.pop("approval", ""))
+            if request is not None and request["status"] in ("pending", "approved"):
+                request["status"] = "stale"
+            record["was"] = [*record.get("was", ()), record["id"]]
+            record.update(id=new_effect_id(), line=self._journal.line, attempt=0, at=self._journal.kernel.clock.wall())
+
+    def go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, *, fresh: bool = False) -> Flow[Any]:
+        """Take a recorded call from where it stands to its outcome; a ``fresh`` one was written as started just now."""
+        tries = 0
+        if record["status"] == "started" and (fresh or record["id"] in self._unmade):
+            self._unmade.discard(record["id"])
+            tries += 1
+            yield from self._make(tool, bound, record)
+        while True:
+            status = record["status"]
+            if status == "done":
+                if "problem" in record:
+                    raise NotJson(("result",), record["problem"])
+                return plain(record["result"])
+            if status == "failed":
+                msg = f"{tool.name} did not happen: {record['error']}"
+                raise EffectFailed(msg, record["id"])
+            if status == "unknown":
+                return Unknown(record["id"])
+            if status == "waiting":
+                yield from self._late(tool, record)
+                continue
+            if tries == MAX_ATTEMPTS:
+                yield from self._park(record)
+            if status in ("started", "in_doubt") and not (yield from self._unsure(tool, bound, record)):
+                continue
+            if (yield from self._approvals.gate(tool, bound, record)):
+                tries += 1
+                # A decision may have come with other arguments.
+                bound = plain(record["args"]) if "edited" in record else bound
+                yield from self._attempt(tool, bound, record)
+
+    def _attempt(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
+        """Write down that the call starts, make it, write its outcome down."""
+        tried = record["attempt"]
+        x = {"effect": record["id"], "tool": tool.name}
+        faults.point("call.before_started")
+        try:
+            # Marked inside the commit: one of a sibling that is written first must not call it started.
+            yield from self._journal.write(
+                Kind.STARTED, x=x, status=Status.RUNNING, edit=lambda: self._mark_started(record)
+            )
+        except BaseException:
+            # It was not made, and this process knows, while another one that finds it started is rightly in doubt.
+            if not self._journal.guard.closed and self._journal.stale is None and record["attempt"] > tried:
+                if self._journal.pending is not None and "approval" not in record:
+                    self._unmade.add(record["id"])
+                else:
+                    # Not on its way to the store; or what somebody agreed to must be looked at again first.
+                    self._unmark_started(record)
+            raise
+        faults.point("call.after_started")
+        yield from self._make(tool, bound, record)
+
+    def _mark_started(self, record: TrackedDict) -> None:
+        record["status"] = "started"
+        record["attempt"] += 1
+        self._approvals.use(record)
+
+    def _unmark_started(self, record: TrackedDict) -> None:
+        record["status"] = "planned"
+        record["attempt"] -= 1
+        self._approvals.unuse(record)
+
+    def _make(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
+        """Make a call that is written down as started, and write its outcome down."""
+        try:
+            with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, record, (Asking,)) as span:
+                result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, record))
+                span.returned(result)
+        except Asking as e:
+            yield from self._approvals.ask_person(tool, bound, record, e)
+        except NotDone as e:
+            yield from self.effects.finish(record, "failed", None, str(e) or "the tool said so")
+        except Exception as e:
+            if tool.read:
+                # Nothing can have happened: its error is its answer.
+                yield from self.effects.finish(record, "failed", None, f"{type(e).__name__}: {e}"[:MAX_ERROR])
+                return
+            record["status"] = "in_doubt"
+            record["error"] = type(e).__name__
+            telemetry.doubted(tool.name)
+            x = {"effect": record["id"], "tool": tool.name, "error": type(e).__name__}
+            yield from self._journal.write(Kind.IN_DOUBT, x=x)
+        else:
+            if isinstance(result, Later):
+                record["status"] = "waiting"
+                record["handle"] = result.handle
+                yield from self._journal.write(
+                    Kind.WAITING, x={"effect": record["id"], "tool": tool.name}, status=self.effects.session_status()
+                )
+            else:
+                yield from self.effects.finish(record, "done", result, None)
+
+    def _late(self, tool: Tool, record: TrackedDict) -> Flow[None]:
+        """Look whether the result of a call that said "later" has come; ``ResultPending`` while it has not."""
+        if not (yield from self.effects.take_posted(record)) and tool.poll is not None:
+            verdict = yield Invoke(tool.poll, (plain(record["handle"]),))
+            if isinstance(verdict, Done):
+                yield from self.effects.finish(record, "done", verdict.result, None)
+            elif verdict is NotDone or isinstance(verdict, NotDone):
+                yield from self.effects.finish(
+                    record, "failed", None, str(verdict) if verdict is not NotDone else "not done"
+                )
+        if record["status"] == "waiting":
+            msg = (
+                f"{tool.name} (effect {record['id']}) was made and its result comes later: call again once it is there"
+            )
+            raise ResultPending(msg, record["id"])
+
+    def _unsure(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
+        """An effect was started and its outcome is unknown: True when it may be made (again)."""
+        if tool.read:
+            return True
+        if record["status"] == "started":
+            telemetry.doubted(tool.name)
+        if (yield from self.effects.take_posted(record)):
+            return False
+        policy = tool.if_unsure
+        if callable(policy):
+            verdict = yield Invoke(policy, (), bound)
+            if isinstance(verdict, Done):
+                yield from self.effects.finish(record, "done", verdict.result, None)
+                return False
+            if verdict is NotDone or isinstance(verdict, NotDone):
+                return True
+        elif policy == "retry":
+            valid = tool.key_valid_for
+            if valid is None or self._journal.kernel.clock.wall() - record["at"] < valid * 1000:
+                return True
+        elif policy == "report":
+            self.effects.settle(record, "unknown", None, record.get("error"))
+            x = {"effect": record["id"], "tool": tool.name}
+            yield from self._journal.write(Kind.IN_DOUBT, x=x, status=self.effects.session_status)
+            return False
+        yield from self._park(record)
+        return False
+
+    def _park(self, record: TrackedDict) -> Flow[None]:
+        """Leave an effect in doubt to a human."""
+        if record["status"] != "in_doubt" or self._journal.status != Status.IN_DOUBT:
+            record["status"] = "in_doubt"
+            x = {"effect": record["id"], "tool": record["tool"], "error": record.get("error", "")}
+            yield from self._journal.write(Kind.IN_DOUBT, x=x, status=Status.IN_DOUBT)
+        msg = (
+            f"{record['tool']} (effect {record['id']}) was started and nobody knows whether it happened: "
+            "find out, then session.resolve(effect, done=result | retry=True | abort=True)"
+        )
+        raise InDoubt(msg, record["id"])
+
+
+def _done_elsewhere(tool: Tool, effect: str) -> DoneElsewhere:
+    msg = (
+        f"{tool.name} was already called with these arguments on another branch (effect {effect}): "
+        'open the session with effects="live" to do it again'
+    )
+    return DoneElsewhere(msg, effect)

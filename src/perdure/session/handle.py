@@ -17,8 +17,7 @@ from perdure.history.expiry import Origin
 from perdure.model import Kind, Status
 from perdure.session.approvals import Approval, Approvals
 from perdure.session.branches import Branches
-from perdure.session.calls import Calls
-from perdure.session.effects import Effects
+from perdure.session.effects import Calls, Effects
 from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
 from perdure.session.parallel_calls import ParallelCalls

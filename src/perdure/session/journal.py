@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.kernel import Kernel
-    from perdure.session.catch_up import CatchUp
     from perdure.session.inbox import Message
+    from perdure.session.resumed_run import CatchUp
 
 MAX_COMMIT = codec.MAX_ROW
 """The most bytes one commit may carry, blobs apart."""

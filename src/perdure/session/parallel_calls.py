@@ -15,7 +15,7 @@ from perdure.system.flow import Do, Flow, Invoke
 
 if TYPE_CHECKING:
     from perdure.session.approvals import Approvals
-    from perdure.session.calls import Calls
+    from perdure.session.effects import Calls
     from perdure.session.journal import Journal
     from perdure.session.read_cache import ReadCache
     from perdure.state.document import TrackedDict

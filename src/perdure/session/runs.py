@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import Misuse
 from perdure.history.hydrate import load
 from perdure.model import Kind, Status
-from perdure.session.catch_up import CatchUp, read_record
+from perdure.session.resumed_run import CatchUp, read_record
 from perdure.state.document import plain
 from perdure.system import faults
 from perdure.system.flow import Do, Flow, Invoke
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.record.commit import Loaded
-    from perdure.session.calls import Calls
+    from perdure.session.effects import Calls
     from perdure.session.journal import Journal
 
 

@@ -12,7 +12,7 @@ from perdure.session.approvals import Approval
 from perdure.shapes.basics import Shape, Time
 from perdure.shapes.truncation import Truncation, bounded
 from perdure.state.document import plain
-from perdure.system.wording import timestamp
+from perdure.system.times import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

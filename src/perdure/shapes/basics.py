@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from perdure import errors
-from perdure.system.wording import timestamp
+from perdure.system.times import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ S = TypeVar("S", bound="Shape")
 ERROR_TYPE = "urn:perdure:error:"
 
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-"""As :func:`perdure.system.wording.timestamp` writes it."""
+"""As :func:`perdure.system.times.timestamp` writes it."""
 Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 """Of a checkpoint."""
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]

@@ -11,7 +11,7 @@ from perdure.model import MAIN, Kind, Status
 from perdure.shapes.basics import Id, Shape, Time, shaped
 
 if TYPE_CHECKING:
-    from perdure.agent.run_events import Event as RunEvent
+    from perdure.agent.session_stream import Event as RunEvent
 
 
 class Change(Shape):

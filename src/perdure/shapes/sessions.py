@@ -12,7 +12,7 @@ from perdure.shapes.history import Value, whole_state
 from perdure.system.lease_holders import describe
 
 if TYPE_CHECKING:
-    from perdure.fleet import status as library
+    from perdure.fleet import why as library
     from perdure.history.checkpoint import Reading
     from perdure.model import SessionRow
 

@@ -15,12 +15,9 @@ from perdure.state.delta import APPEND, DEL, SET, SPLICE, Op
 from perdure.state.values import MAX_DEPTH, TREE, UNREAD, BlobRef, copied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from perdure.state.values import BlobRef
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 
 STATE, BOOK = "s", "k"

@@ -15,8 +15,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput
+from perdure.system.times import timestamp
 from perdure.system.urls import shown
-from perdure.system.wording import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from perdure.doctor.app import run_child
+from perdure.doctor.app_checks import PARKING
 from perdure.doctor.app_process import Task
-from perdure.doctor.diagnosis import PARKING
 from perdure.doctor.instrumentation import ANSWER, BEFORE, CALLING, SAVE, TOOL
 from perdure.errors import InvalidInput
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent import run_result as ended
 from perdure.opening import open_async
-from perdure.session.calls import Calls
+from perdure.session.effects import Calls
 from perdure.session.journal import Journal
 from perdure.stores.postgres import store
 from perdure.stores.sqlite import store as sqlite_store

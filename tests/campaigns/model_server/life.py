@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from perdure.agent import run_result as ended
-from perdure.agent.run_events import follow
+from perdure.agent.session_stream import follow
 from perdure.opening import open_async
 from perdure.stores.postgres import store
 from perdure.stores.redis import store as redis_store
@@ -24,7 +24,7 @@ from tests.campaigns.crash.zygote import BROKE, PATIENCE, serve
 from tests.campaigns.model_server.scene import MESSAGES, guide
 
 if TYPE_CHECKING:
-    from perdure.agent.run_events import Event
+    from perdure.agent.session_stream import Event
 
 PRELOADED = (openai, store, redis_store, sqlite_store)
 DELTA = "delta"

@@ -15,7 +15,7 @@ from perdure.server.problems import Refusal
 from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, effect, interrupts
 from perdure.shapes.basics import Page
 from perdure.state.document import plain
-from perdure.system.wording import parse_timestamp
+from perdure.system.times import parse_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from perdure.agent.run_events import QUIET, RESCAN, SessionReader, read_along
+from perdure.agent.session_stream import QUIET, RESCAN, SessionReader, read_along
 from perdure.errors import CursorExpired, Gone, NotFound, Unavailable
 from perdure.history.reader import NOW
 from perdure.model import MAIN
@@ -19,7 +19,7 @@ from perdure.shapes.events import Event as SessionEvent
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from perdure.agent.run_events import Event
+    from perdure.agent.session_stream import Event
     from perdure.server.resources import Ctx
 
 FROM_START = "beginning"

@@ -11,7 +11,7 @@ from perdure.server.api.routing import Call, Endpoint, Nothing
 from perdure.shapes.basics import Page, page
 from perdure.shapes.history import Checkpoint, Diff, Value, checkpoint, diff, value_part
 from perdure.shapes.sessions import Session, session_row
-from perdure.system.wording import parse_timestamp
+from perdure.system.times import parse_timestamp
 
 if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase

@@ -15,7 +15,8 @@ from perdure.server.api.routing import Call, Nothing
 from perdure.server.console.page_text import editable
 from perdure.server.console.rendering import Pages, asked, decider, named, see, short_mark
 from perdure.server.problems import Refusal
-from perdure.system.wording import json_or_text, parse_timestamp
+from perdure.system.times import parse_timestamp
+from perdure.system.wording import json_or_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,8 @@ from perdure.server.api.steering import bulk
 from perdure.server.console.approvals import go_on
 from perdure.server.console.rendering import Pages, asked, decider, named, see
 from perdure.server.console.sessions import Wanted, wanted
-from perdure.system.wording import count, json_or_text, timestamp
+from perdure.system.times import timestamp
+from perdure.system.wording import count, json_or_text
 
 if TYPE_CHECKING:
     from starlette.datastructures import FormData

@@ -17,12 +17,7 @@ from perdure.errors import InvalidInput, MissingExtra, PerdureError
 from perdure.model import TAG_PREFIX
 from perdure.server.console import page_text
 from perdure.server.problems import Refusal, status_of
-from perdure.system import wording
-
-try:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-except ImportError:
-    raise MissingExtra("jinja2", "console") from None
+from perdure.system import times, wording
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -34,6 +29,12 @@ if TYPE_CHECKING:
     from perdure.server.resources import Ctx
 
     Endpoint = Callable[[Request], Awaitable[Response]]
+
+try:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+except ImportError:
+    raise MissingExtra("jinja2", "console") from None
+
 
 log = logging.getLogger("perdure.server")
 
@@ -73,14 +74,14 @@ def make_environment() -> Environment:
     )
     filters = cast("dict[str, Any]", env.filters)  # pyright: ignore[reportUnknownMemberType]
     filters.update(
-        cut=wording.one_line, size=wording.size, number=wording.number, money=wording.money, span=wording.span,
-        when=wording.when, moment=wording.parse_timestamp,
+        cut=wording.one_line, size=wording.size, number=wording.number, money=wording.money, span=times.span,
+        when=times.when, moment=times.parse_timestamp,
         json=page_text.as_json, brief=wording.brief, shown=page_text.shown, plural=wording.count,
     )  # fmt: skip
     shared = cast("dict[str, Any]", env.globals)  # pyright: ignore[reportUnknownMemberType]
     shared.update(
         url=url, enc=enc, status_words=STATUS_WORDS, tones=TONES, version=__version__, call_words=wording.call_words,
-        ago=wording.ago, static=static, once=lambda: secrets.token_hex(8),
+        ago=times.ago, static=static, once=lambda: secrets.token_hex(8),
     )  # fmt: skip
     return env
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from perdure.agent.models.parts import packed
 from perdure.agent.requests import AGENT
 from perdure.errors import Corrupted, Gone, InvalidInput
-from perdure.fleet.status import Why, gather, told
+from perdure.fleet.why import Why, gather, told
 from perdure.history.hydrate import origins
 from perdure.model import MAIN, TAG_PREFIX, Kind
 from perdure.protocols import Boarded, Filter

@@ -1,4 +1,4 @@
-"""The Redis store: one Redis or Valkey server, any number of machines. One object, so one room, although a long one.
+"""The Redis store: one Redis or Valkey server, any number of machines. Long because it is one object.
 
 Each question is answered at one instant by one script, and every value read is checked; each change is one script,
 all or nothing, and the same when it is sent twice. Putting a dump back, which takes several, is in ``restore``.

@@ -1,6 +1,6 @@
 """The SQLite store: one file, any number of processes on one machine.
 
-One object, so one room, although a long one: every question and every change stands in its transaction beside the
+Long because it is one object: every question and every change stands in its transaction beside the
 statements it runs. The file itself, with its connections, is in ``file``, its tables in ``tables``.
 """
 

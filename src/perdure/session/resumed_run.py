@@ -108,7 +108,7 @@ class CatchUp:
         if recorded is None:
             yield from self._finish()
             return
-        if recorded["digest"] != digest:
+        if recorded.get("asked", recorded["digest"]) != digest:
             msg = (
                 f"{self._what}: call {slot.rpartition(':')[2]} was {recorded['tool']} with other "
                 f"arguments than this call of {tool}. A resumed run must make the same calls in the same order"
