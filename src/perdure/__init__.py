@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from perdure.agent.children import handoff as handoff
     from perdure.agent.context.compactor import Compactor as Compactor
     from perdure.agent.context.window import Window as Window
+    from perdure.agent.live_answers import Event as Event
     from perdure.agent.models import ChatModel as ChatModel
     from perdure.agent.models.openai import OpenAIModel as OpenAIModel
     from perdure.agent.models.parts import audio as audio
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
     from perdure.agent.replay.recording import RecordedModel as RecordedModel
     from perdure.agent.run_result import RunResult as RunResult
-    from perdure.agent.session_stream import Event as Event
     from perdure.agent.session_stream import follow as follow
     from perdure.agent.tool_schema import wake_me as wake_me
     from perdure.agent.upgrades import tool_migration as tool_migration
@@ -108,7 +108,8 @@ _HOMES = {
     "agent.models.scripted": ("ScriptedModel",),
     "agent.replay.recording": ("RecordedModel",),
     "agent.run_result": ("RunResult",),
-    "agent.session_stream": ("Event", "follow"),
+    "agent.live_answers": ("Event",),
+    "agent.session_stream": ("follow",),
     "agent.upgrades": ("tool_migration",),
     "agent.branching_off": ("branch_off", "run_on"),
     "agent.tool_schema": ("wake_me",),

@@ -12,9 +12,10 @@ import pytest
 import perdure
 from perdure.agent import session_stream
 from perdure.agent.agent import Agent
+from perdure.agent.live_answers import Feed, seal_pieces
 from perdure.agent.models import Answer, Delta
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.session_stream import Event, Feed, Piece, SessionReader, follow, live_of, open_pieces, seal_pieces
+from perdure.agent.session_stream import Event, Piece, SessionReader, follow, live_of, open_pieces
 from perdure.errors import ModelUnavailable
 from perdure.stores.live import FolderLive
 from tests.agent.worker import WORDS, start

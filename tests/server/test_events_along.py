@@ -8,7 +8,8 @@ import pytest
 
 import perdure
 from perdure import Agent, ScriptedModel
-from perdure.agent.session_stream import Piece, SessionReader, live_of, seal_pieces
+from perdure.agent.live_answers import seal_pieces
+from perdure.agent.session_stream import Piece, SessionReader, live_of
 from tests.store_urls import url_of
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from perdure.agent.answer_calls import ANSWER, QUEUE, STEP, WITHDRAW
 from perdure.agent.children import release
 from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
+from perdure.agent.live_answers import Feed
 from perdure.agent.loop import Limits, Loop
 from perdure.agent.models import Answer, Request, message_digest, request_digest, text_of
 from perdure.agent.models.parts import packed
@@ -22,7 +23,7 @@ from perdure.agent.models.providers import Price, price_of
 from perdure.agent.notify import check_notify
 from perdure.agent.requests import FORM
 from perdure.agent.run_result import RunResult, Spent
-from perdure.agent.session_stream import Event, Feed
+from perdure.agent.session_stream import Event
 from perdure.agent.tool_schema import ToolSpec
 from perdure.aio import AsyncDatabase
 from perdure.errors import InvalidInput

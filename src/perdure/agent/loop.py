@@ -22,11 +22,12 @@ from perdure.agent.children import HERE, cancel_children, children_of, registry,
 from perdure.agent.context.compactor import Cleaning
 from perdure.agent.context.recall import NAME as RECALL
 from perdure.agent.context.recall import READER, RESULTS, reader, recall_spec
+from perdure.agent.live_answers import Publisher
 from perdure.agent.models import Answer, Delta, ask, text_of
 from perdure.agent.models.parts import unpacked
 from perdure.agent.requests import AGENT, build, note
 from perdure.agent.run_result import Doubt, RunResult, Spent
-from perdure.agent.session_stream import Event, Publisher
+from perdure.agent.session_stream import Event
 from perdure.agent.upgrades import upgrade
 from perdure.errors import ContextTooLong, ModelError
 from perdure.model import Kind, Status

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perdure.demo.desk import AGREE_OVER
 from perdure.demo.shop import Order
 from perdure.errors import ApprovalError, PerdureError
 from perdure.fleet.board import board_of
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from perdure.model import Change
 
 SHORTEST, LONGEST = 15, 30
-AGREE_OVER = 25_000
-"""A refund of more than so many cents is only given once a supervisor has agreed."""
 
 
 class Article(NamedTuple):

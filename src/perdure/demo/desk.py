@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent.agent import Agent
 from perdure.agent.models import Answer, Request, ToolCall, Usage, text_of
-from perdure.demo.crowd import AGREE_OVER
 from perdure.demo.shop import Shop, Unknown
 from perdure.session.tools import Context, NotDone, tool
 
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 SHOP, FACTOR, NAME = "PERDURE_DEMO_SHOP", "PERDURE_DEMO_FACTOR", "PERDURE_DEMO_AGENT"
 """Variables that tell a worker which shop it works for, how fast the model is, and what its agent is called."""
+AGREE_OVER = 25_000
+"""A refund of more than so many cents is only given once a supervisor has agreed."""
 INSTRUCTIONS = """You are the night desk of an online shop, and tonight is Black Friday.
 
 You help customers with the status of their orders, with what is in stock, with refunds and with exchanges. Be kind,
