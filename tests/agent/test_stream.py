@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure.agent import session_stream
+from perdure.agent import live_answers
 from perdure.agent.agent import Agent
 from perdure.agent.live_answers import Feed, seal_pieces
 from perdure.agent.models import Answer, Delta
@@ -216,8 +216,8 @@ def test_a_way_that_hangs_slows_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
         clear = poll = publish
 
-    monkeypatch.setattr(session_stream, "live_of", lambda _: Hanging())
-    monkeypatch.setattr(session_stream, "BATCH", 0.0)
+    monkeypatch.setattr(live_answers, "live_of", lambda _: Hanging())
+    monkeypatch.setattr(live_answers, "BATCH", 0.0)
     agent = Agent("a", model=ScriptedModel(lambda _: "word " * 1000, delay=0.01))
 
     async def work() -> None:

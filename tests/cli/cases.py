@@ -179,6 +179,9 @@ def carrying(stage: Stage) -> None:
         blob.unlink()
     assert stage.do("backup", "holes", "--store", stage.url).json["missing"]
     assert stage.do("export", "visit", "hole", "--store", stage.url).code == 1
+    # What the file lacks, those who take it in are told as well.
+    assert stage.do("restore", "holes", "--store", "holes.db").json["missing"]
+    assert stage.do("import", "hole", "--store", "hole.db").json["missing"]
     damage(stage.trip, "trip")
     assert {f["kind"] for f in stage.do("verify", "--all", "--store", stage.url).json["findings"]} == {
         "blob", "corrupted",

@@ -54,7 +54,6 @@ retry nobody
 resume app s --branch nowhere
 run app s --branch nowhere
 drain 99999
-restore nofile
 verify --all --witness nofile
 prune nobody --keep-last 1
 tail nobody
@@ -115,6 +114,7 @@ stats --store memory://
 stats --blobs nonsense://x
 backup agents.db
 import nofile
+restore nofile
 copy agents.db agents.db
 query 'select 1'
 run nothing s hi

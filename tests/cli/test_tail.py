@@ -79,7 +79,7 @@ def test_one_session_is_told_until_its_run_has_ended(command: Command, tmp_path:
     url = f"sqlite:///{tmp_path}/agents.db"
     desk.agent.run_sync(url, session="s", message="book 7")
     events = lines(command("tail", "s", "--after", "0", "--once", "--json").out)
-    assert all(list(event)[:4] == EVENT for event in events)
+    assert all(list(event)[:5] == EVENT for event in events)
     assert [e["step"] for e in events] == [1, 2, 3]
     assert events[-1]["text"] == "booked 7"
     shown = command("tail", "s", "--after", "0", "--once")
@@ -88,7 +88,7 @@ def test_one_session_is_told_until_its_run_has_ended(command: Command, tmp_path:
     # Who was cut off goes on right there; all of it was told before, up to the end of the run.
     rest = lines(command("tail", "s", "--after", events[0]["position"], "--json").out)
     assert rest[:-1] == events[1:]
-    assert rest[-1]["kind"] == "ended"
+    assert rest[-1]["event"] == "ended"
 
 
 def test_hostile_words_are_only_text(command: Command, tmp_path: Path):

@@ -27,10 +27,10 @@ def test_doctor_finds_a_healthy_machine_healthy(command: Command, tmp_path: Path
     result = command("doctor", "--store", url, "--json")
     report = result.json
     assert (result.code, report["ok"]) == (0, True), report
-    verdicts = {f["name"]: f["verdict"] for f in report["findings"]}
+    verdicts = {f["name"]: f["verdict"] for f in report["checks"]}
     assert verdicts["SIGKILL during a commit"] == verdicts["SIGKILL between commits"] == "ok"
     assert verdicts["key"] == "note"
-    assert "survives" in next(f["words"] for f in report["findings"] if f["name"] == "store")
+    assert "survives" in next(f["detail"] for f in report["checks"] if f["name"] == "store")
     assert sorted(os.listdir(tmp_path)) == before, "the scratch database is gone and nothing else was made"
 
 

@@ -210,7 +210,7 @@ def test_a_reader_of_the_stream_is_told_what_is_void(server: Running):
     plan(server, {"type": "stream_fault", "kind": "disconnect", "after_chunks": 3}, reply("a b c d"), reply("a b c d"))
     agent = Agent("guide", model=client(base_url(server))[0])
 
-    async def listen() -> list[perdure.agent.session_stream.Event]:
+    async def listen() -> list[perdure.Event]:
         try:
             return [e async for e in agent.stream("memory://", session="s", message="hi")]
         finally:
