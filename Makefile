@@ -139,6 +139,13 @@ chaos: $(STAMP) ## long run: a fleet whose workers, servers, disk and clocks fai
 fleet-proofs: $(STAMP) ## long run: a rolling deploy under load, a tool that computes for 90 s
 	$(BIN)/python -m tests.campaigns.rolling_deploy.campaign --report
 
+.PHONY: sabotage walks
+sabotage: $(STAMP) ## long run: plant faults one at a time, and see which tests notice
+	$(BIN)/python -m tests.campaigns.sabotage
+
+walks: $(STAMP) ## count the files behind a commit, an opening and a message
+	$(BIN)/python -m tests.campaigns.walks
+
 .PHONY: peers
 peers: $(PEERS)/.installed ## install the systems that benchmarks compare with
 
