@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.errors import InvalidInput
-from perdure.session.cron import words_of
 from perdure.session.tools import Context, NotDone, tool
+from perdure.session.wakes import words_of
 
 if TYPE_CHECKING:
     from perdure.session.tools import Tool

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from perdure.model import SNAPSHOT, Artifact, Row
-from perdure.stores.tiered.link import Broken, Link, Refused
+from perdure.stores.tiered.hot_connection import Broken, Link, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
