@@ -64,6 +64,8 @@ def run_command(command: str, folder: str, exported: dict[str, str]) -> str:
         exported[name] = value
         return ""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")} | exported
+    # Of pytest's plugins a reader has ours; those that are installed here beside it take seconds to load.
+    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "perdure.testing.pytest_plugin"}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
     done = subprocess.run(
         ["bash", "-c", command], cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

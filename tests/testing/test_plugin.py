@@ -65,10 +65,11 @@ def run(folder: Path) -> Run:
         command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "-W", "error", *options]
         paths = f"{ROOT / 'src'}{os.pathsep}{folder}"
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PERDURE_", "PYTEST_"))}
+        # Whatever else is installed here is none of a user's business, and slow to load.
+        alone = {"PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         return subprocess.run(
-            command, cwd=folder, env={**clean, "PYTHONPATH": paths, **env}, capture_output=True, text=True,
-            check=False, timeout=120,
-        )  # fmt: skip
+            command, cwd=folder, env={**clean, **alone, **env}, capture_output=True, text=True, check=False, timeout=120
+        )
 
     return go
 

@@ -38,7 +38,8 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]
         f"test_broken.py::Test{k.__name__}::{test}" for k, caught in CAUGHT_BY.items() for test in (caught, SOUND)
     ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=found.xml", *wanted]
-    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    paths = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    env = {**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     found: dict[str, dict[str, str]] = {kind.__name__: {} for kind in CAUGHT_BY}
