@@ -1,7 +1,8 @@
-"""Locks of our SQLite files that nothing else in the process can drop, and a look at whether they are still ours.
+"""Locks of our SQLite files that nothing else in the process can drop, and a look at whether the files are still ours.
 
-The work is done in C (``own_locks.c``, which says why); here it is found and told which files are ours. Where it was
-not built, or the system has no such locks, files are locked as SQLite does it by itself, and :data:`WEAKNESS` says so.
+The work is done in C (``own_locks.c``, which says why); here it is told which files are ours. Where it was not built, or
+the system has no such locks, SQLite locks files in its own way, and :data:`WEAKNESS` says why: then Python code that is
+about to open such a file beside us is refused, and what opens it by other means can lose commits.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 from typing import Any
 
 import apsw
 
-from perdure.errors import ForkedProcess, Unavailable
+from perdure.errors import ForkedProcess, Misuse, Unavailable
 
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "own_locks.so")
+FILES = ("", "-wal", "-shm")
+"""What the names of a database's files end with: the database, its log, the log's index."""
 
 
 def _load() -> tuple[Any, str]:
@@ -23,15 +27,14 @@ def _load() -> tuple[Any, str]:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError:
-        return None, "it was installed without its compiled part, own_locks"
+        return None, "perdure was installed without its compiled part: install a C compiler and perdure again"
     if number := library.perdure_prepare():
         return None, f"this system has no locks of open files ({os.strerror(number)})"
-    calls = (ctypes.c_void_p * 9).in_dll(library, "perdure_system_calls")
+    calls = (ctypes.c_void_p * 8).in_dll(library, "perdure_system_calls")
     # The table belongs to all of SQLite's own file systems; this one is only a way to reach it.
     table = apsw.VFS("perdure-own-locks", base="unix")
-    for name, function in zip(calls[::2], calls[1::2], strict=False):
-        if name and not table.xSetSystemCall(ctypes.string_at(name).decode(), function):
-            raise Unavailable("SQLite does not let its system calls be replaced: install apsw from its wheel")
+    for name, function in zip(calls[::2], calls[1::2], strict=True):
+        table.xSetSystemCall(ctypes.string_at(name or 0).decode(), function)
     table.unregister()
     library.perdure_own.argtypes = library.perdure_astray.argtypes = [ctypes.c_char_p]
     return library, ""
@@ -39,3 +42,82 @@ def _load() -> tuple[Any, str]:
 
 _library, WEAKNESS = _load()
 """Why locks are only SQLite's; empty when they are ours."""
+
+
+class OwnFile:
+    """One database that is about to be opened; its path is the one that SQLite will use."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.realpath(path)
+        self._name = os.fsencode(self.path)
+        if _library is not None:
+            number = _library.perdure_own(self._name)
+            if number and number != errno.EBUSY:
+                raise Unavailable(f"{path}: {os.strerror(number)}")
+            inherited = number == errno.EBUSY
+        else:
+            inherited = self.path in _inherited
+            _watch()
+        if inherited:
+            raise ForkedProcess(
+                f"{path} was open in the process that this one was forked from, so it cannot be opened here: start "
+                'processes with multiprocessing.get_context("spawn"), or close the database before forking'
+            )
+        self._known: list[tuple[int, int] | None] = []
+        _open[self.path] = _open.get(self.path, 0) + 1
+
+    def astray(self) -> str:
+        """Which of its files was removed or replaced since it was opened; empty when none was."""
+        if _library is not None:
+            number = _library.perdure_astray(self._name)
+            return self.path + FILES[number - 1] if number else ""
+        now = [_identity(self.path + suffix) for suffix in FILES]
+        known = self._known or now
+        self._known = [a or b for a, b in zip(known, now, strict=True)]
+        return next((self.path + s for s, a, b in zip(FILES, known, now, strict=True) if a and a != b), "")
+
+    def close(self) -> None:
+        """It is open no longer."""
+        _open[self.path] -= 1
+        if not _open[self.path]:
+            del _open[self.path]
+
+
+# -- where there are no such locks ----------------------------------------------------------------------------------
+
+_open: dict[str, int] = {}
+"""Paths of databases that are open in this process, and how often."""
+_inherited: set[str] = set()
+"""Those that were open when this process was forked."""
+_watching = False
+
+
+def _watch() -> None:
+    """From now on nothing written in Python opens a database beside us in this process."""
+    global _watching  # noqa: PLW0603 - an audit hook stays for good, so one is enough
+    if not _watching:
+        _watching = True
+        os.register_at_fork(after_in_child=lambda: (_inherited.update(_open), _open.clear()))
+        sys.addaudithook(_refuse)
+
+
+def _refuse(event: str, args: tuple[Any, ...]) -> None:
+    if event not in ("open", "sqlite3.connect") or not _open:
+        return
+    name = os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else ""
+    name = name.removeprefix("file:").partition("?")[0]
+    if name and any(os.path.basename(name) == os.path.basename(path) + suffix for path in _open for suffix in FILES):
+        real = os.path.realpath(name)
+        if any(real == path + suffix for path in _open for suffix in FILES):
+            raise Misuse(
+                f"{name} is open as a database of this process, and closing it again would drop its locks: use "
+                f"db.backup(...) for a copy, or read it in another process ({WEAKNESS})"
+            )
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,37 @@
+"""Compiles what is written in C where there is a compiler; without one, perdure works and says what it cannot promise."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = "src/perdure/stores/sqlite/own_locks.c"
+
+
+class CustomBuildHook(BuildHookInterface[Any]):
+    """Adds the compiled library to a wheel, or lays it beside its source for an editable installation."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Before a wheel is put together."""
+        built = SOURCE.removesuffix(".c") + ".so"
+        compiler = shutil.which(os.environ.get("CC", "cc"))
+        # Its locks are Linux's; elsewhere there is nothing to compile.
+        if compiler is None or not sys.platform.startswith("linux"):
+            self.app.display_warning("no C compiler: the locks of SQLite's files will be the weaker ones")
+            return
+        command = [compiler, "-O2", "-Wall", "-shared", "-fPIC", "-o", built + ".new", SOURCE]
+        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
+        if done.returncode:
+            self.app.display_warning(f"the locks of SQLite's files will be the weaker ones: {done.stderr.strip()}")
+            return
+        os.replace(os.path.join(self.root, built + ".new"), os.path.join(self.root, built))
+        build_data["artifacts"].append(built)
+        build_data["pure_python"] = False
+        # Plain C without Python's own interface: one build serves every Python.
+        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
