@@ -17,6 +17,7 @@ import apsw
 from perdure import errors
 from perdure.model import Span
 from perdure.stores.rules import StoredLease
+from perdure.stores.sqlite.own_locks import OwnFile
 from perdure.system import faults
 
 if TYPE_CHECKING:
@@ -67,9 +68,11 @@ class SqliteFile:
         """Whether the writing connection may be set to write without waiting for the disk."""
         self._watch_lock = threading.Lock()
         self._watcher: apsw.Connection | None = None
+        self._own = OwnFile(path)
         try:
             self._writer = self._connect()
-        except apsw.Error as error:
+        except BaseException as error:
+            self._own.close()
             raise translate(error, path) or error from error
         try:
             self._cursor = cursor_of(self._writer)
@@ -77,6 +80,7 @@ class SqliteFile:
             self._writer.wal_autocheckpoint(CHECKPOINT_PAGES)
         except BaseException as error:
             self._writer.close(True)
+            self._own.close()
             known = translate(error, path)
             if known is None:
                 raise
@@ -173,7 +177,30 @@ class SqliteFile:
                 raise known from error
             if watched:
                 faults.point(f"sqlite.{what}.after_commit")
+            if gone := self._own.astray():
+                self._rescue(gone, commits)
             return result
+
+    def _rescue(self, gone: str, commits: Sequence[Append]) -> None:
+        """Somebody removed or replaced one of our files: bring what only this handle still has to where it is found.
+
+        Returns when what was committed is safe; either way this handle is not used again.
+        """
+        try:
+            # Whoever has opened the database since has a log of its own: to write beside it would mix two histories.
+            alone = gone != self._own.path and not os.path.exists(gone)
+            if alone:
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                left = "all that was committed through it has been moved into the database"
+            else:
+                aside = f"{self.path}.rescued-{os.getpid()}"
+                self._cursor.execute("vacuum into ?", (aside,))
+                left = f"all that was committed through it was set aside in {aside}"
+        except apsw.Error as error:
+            alone, left = False, f"what was committed through it since could not be saved ({error})"
+        self._poisoned = f"{gone} was removed or replaced while it was open; {left}: close this handle, open a new one"
+        if not alone:
+            raise errors.Poisoned(self._poisoned + _in_doubt(commits))
 
     def _wait_for_disk(self, on: bool) -> None:
         """Set whether the end of a transaction waits for the disk. An interrupt leaves the cautious belief."""
@@ -195,10 +222,7 @@ class SqliteFile:
             f"{self.path}: writing to the disk failed, so nobody knows what is on it: close this handle, "
             "see to the disk, and open a new one"
         )
-        if not commits:
-            return errors.Poisoned(self._poisoned)
-        names = ", ".join(commit.id.hex() for commit in commits)
-        return errors.Poisoned(f"{self._poisoned}. It is unknown whether these commits landed: {names}")
+        return errors.Poisoned(self._poisoned + _in_doubt(commits))
 
     def _rollback(self) -> None:
         if self._writer.in_transaction:
@@ -277,6 +301,7 @@ class SqliteFile:
             watchers = [] if self._watcher is None else [self._watcher]
             for connection in (*idle, *watchers, self._writer):
                 connection.close()
+            self._own.close()
 
     # -- connections -------------------------------------------------------------------------------
 
@@ -303,6 +328,11 @@ class SqliteFile:
         connection = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
         wait_for_others(connection, self._busy_ms)
         return connection
+
+
+def _in_doubt(commits: Sequence[Append]) -> str:
+    names = ", ".join(commit.id.hex() for commit in commits)
+    return f". It is unknown whether these commits landed: {names}" if names else ""
 
 
 def _vacuum(cursor: Cursor, *, last: bool = False) -> bool:

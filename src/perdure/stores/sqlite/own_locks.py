@@ -17,7 +17,7 @@ import apsw
 
 from perdure.errors import ForkedProcess, Misuse, Unavailable
 
-LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "own_locks.so")
+LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libown_locks.so")
 FILES = ("", "-wal", "-shm")
 """What the names of a database's files end with: the database, its log, the log's index."""
 
