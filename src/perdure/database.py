@@ -151,8 +151,7 @@ class DatabaseHandle:
         if branch != MAIN:
             check_branch(branch)
         if effects not in EFFECTS:
-            msg = f"effects is one of {', '.join(EFFECTS)}, not {effects!r:.40}"
-            raise InvalidInput(msg)
+            raise InvalidInput(f"effects is one of {', '.join(EFFECTS)}, not {effects!r:.40}")
         wanted = DEFAULT_TTL if ttl == "default" else check_ttl(ttl)
         if not create:
             # A lease makes a row for a session that never was: look first.
@@ -195,8 +194,7 @@ class DatabaseHandle:
             s.origin = Origin("resumed")
             env = s.journal.point.envelope
             if owner and env.owner and owner != env.owner:
-                msg = f"session {session!r} belongs to another owner"
-                raise InvalidInput(msg)
+                raise InvalidInput(f"session {session!r} belongs to another owner")
             settings.owner = env.owner or owner
             if ttl == "default":
                 settings.ttl = env.ttl

@@ -103,8 +103,7 @@ def build_kernel(
     from perdure.system.names import check_name
 
     if codec not in FORMS:
-        msg = f"codec is one of {', '.join(FORMS)}, not {codec!r:.40}"
-        raise InvalidInput(msg)
+        raise InvalidInput(f"codec is one of {', '.join(FORMS)}, not {codec!r:.40}")
     check_name(schema, "schema version")
     telemetry.enable_from_environment()
     ring = find_keys(keys)

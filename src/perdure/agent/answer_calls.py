@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncSession
     from perdure.protocols import Board
     from perdure.session.handle import SessionHandle
-    from perdure.session.tools import Tool
     from perdure.state.document import TrackedDict
 
 WITHDRAW, QUEUE = "withdraw", "queue"

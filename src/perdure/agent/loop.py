@@ -38,12 +38,10 @@ from perdure.system import faults
 from perdure.telemetry import logs
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from perdure.agent.agent import Agent
     from perdure.agent.models import ChatModel, Request
-    from perdure.agent.run_result import RunResult
     from perdure.agent.tool_schema import ToolSpec
     from perdure.aio import AsyncDatabase, AsyncSession
     from perdure.protocols import Clock

@@ -109,10 +109,9 @@ def _pieces(source: Any) -> Iterator[bytes]:
             yield _checked(piece)
         return
     if isinstance(source, str) or not hasattr(source, "__iter__"):
-        msg = (
+        raise InvalidInput(
             f"a {type(source).__name__} cannot be streamed: pass a file opened in binary mode, or an iterable of bytes"
         )
-        raise InvalidInput(msg)
     for piece in source:
         yield _checked(piece)
 

@@ -51,8 +51,7 @@ class Approval(NamedTuple):
 def decision(approved: bool, by: str, reason: str, at: int, **more: Any) -> dict[str, Any]:
     """The body of a decision posted to a session's inbox; no two are alike, so that none is taken for another."""
     if not by:
-        msg = "a decision records who took it: pass by="
-        raise InvalidInput(msg)
+        raise InvalidInput("a decision records who took it: pass by=")
     return {"approved": approved, "by": by, "reason": reason, "at": at, "id": os.urandom(8).hex(), **more}
 
 

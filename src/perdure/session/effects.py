@@ -58,12 +58,10 @@ class Effects:
         """Settle an effect in doubt: it happened with this result, or may be tried again, or is given up."""
         self._journal.guard.check()
         if (done is not _UNSET) + retry + abort != 1:
-            msg = "resolve with exactly one of done=result, retry=True, abort=True"
-            raise CallError(msg)
+            raise CallError("resolve with exactly one of done=result, retry=True, abort=True")
         record = self.find(effect)
         if record["status"] not in ("started", "in_doubt", "unknown"):
-            msg = f"effect {effect} is {record['status']}, not in doubt"
-            raise CallError(msg)
+            raise CallError(f"effect {effect} is {record['status']}, not in doubt")
         record["resolved_by"] = by
         x = {"effect": effect, "tool": record["tool"]}
         if done is not _UNSET:
@@ -97,8 +95,7 @@ class Effects:
         for record in self._journal.book.get("effects", {}).values():
             if record["id"] == effect:
                 return record
-        msg = f"session {self._journal.id!r} has no effect {effect!r} on branch {self._journal.branch!r}"
-        raise NotFound(msg)
+        raise NotFound(f"session {self._journal.id!r} has no effect {effect!r} on branch {self._journal.branch!r}")
 
     def new(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict:
         effects = self._journal.book.setdefault("effects", {})
@@ -298,8 +295,7 @@ class Calls:
         if self._journal.settings.effects != "live":
             reused = yield from self._reuse(tool, digest)
             if reused is None and self._journal.settings.effects == "dry":
-                msg = f"dry run: {tool.name} is not called"
-                raise CallError(msg)
+                raise CallError(f"dry run: {tool.name} is not called")
         record = self.effects.new(tool, bound, digest, slot)
         if reused is not None:
             record["reused"] = reused[0]
@@ -357,8 +353,7 @@ class Calls:
                     raise NotJson(("result",), record["problem"])
                 return plain(record["result"])
             if status == "failed":
-                msg = f"{tool.name} did not happen: {record['error']}"
-                raise EffectFailed(msg, record["id"])
+                raise EffectFailed(f"{tool.name} did not happen: {record['error']}", record["id"])
             if status == "unknown":
                 return Unknown(record["id"])
             if status == "waiting":

@@ -161,8 +161,7 @@ class SessionHandle(StateView):
         """End the session: it can still be read, but no longer written. Uncommitted edits go into the last commit."""
         self.journal.guard.check()
         if self.journal.run is not None:
-            msg = "a session is not closed inside a run: return from it first"
-            raise Misuse(msg)
+            raise Misuse("a session is not closed inside a run: return from it first")
         if self.status == Status.CLOSED:
             return self.head
         return (yield from self.journal.write(Kind.CLOSED, x={"note": note} if note else {}, status=Status.CLOSED))

@@ -236,8 +236,7 @@ class Journal:
                     return Checkpoint(self.point)
             before = self.point
             if before is not None and before.envelope.status == _CLOSED and kind not in _REOPENING:
-                msg = f"session {self.id!r} is closed: open it with reopen=True to go on"
-                raise Misuse(msg)
+                raise Misuse(f"session {self.id!r} is closed: open it with reopen=True to go on")
             if stamp is not None:
                 # Known only here: other commits of this handle may have landed while we waited for the gate.
                 stamp[0][stamp[1]] = [self.line, self.step + 1]
@@ -340,11 +339,10 @@ class Journal:
         if blobs:
             x["blobs"] = sorted(blobs)
         if len(body.data) > MAX_COMMIT:
-            msg = (
+            raise LimitExceeded(
                 f"this commit has {len(body.data)} bytes, over the limit of {MAX_COMMIT}: "
                 "commit more often, or keep large values as single values so that they become blobs"
             )
-            raise LimitExceeded(msg)
         before = self.point
         item, point = seal_commit(
             self.kernel.keys, self.kernel.clock.wall(), self.id, self.branch, before, kind, body, x, self.settings,

@@ -109,11 +109,10 @@ class CatchUp:
             yield from self._finish()
             return
         if recorded.get("asked", recorded["digest"]) != digest:
-            msg = (
+            raise Diverged(
                 f"{self._what}: call {slot.rpartition(':')[2]} was {recorded['tool']} with other "
                 f"arguments than this call of {tool}. A resumed run must make the same calls in the same order"
             )
-            raise Diverged(msg)
         self._called.update(_ids(recorded))
         i = self._find(lambda e: e.kind in _CALLS and e.x.get("effect") == recorded["id"])
         if i is not None:
@@ -142,11 +141,10 @@ class CatchUp:
             if e.kind == Kind.COMMIT or (e.kind == Kind.STARTED and e.x.get("effect") not in self._called)
         ]
         if missed:
-            msg = (
+            raise Diverged(
                 f"{self._what}: the recorded run had done {len(missed)} more commits or calls "
                 f"(the next at step {missed[0].step}). A resumed run must make the same calls in the same order"
             )
-            raise Diverged(msg)
         for entry in self._record[self._at :]:
             apply([op for op in entry.ops if op[1][0] == BOOK], self._journal.document.root)
             self._journal.point = entry.point

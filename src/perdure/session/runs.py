@@ -69,8 +69,7 @@ class Runs:
     def _catch_up(self, key: str, base: tuple[int, int]) -> Flow[None]:
         assert self._journal.point is not None
         if self._journal.changed:
-            msg = f"run {key!r} is resumed from its beginning: commit() or reload() the edits made before it"
-            raise Misuse(msg)
+            raise Misuse(f"run {key!r} is resumed from its beginning: commit() or reload() the edits made before it")
         book = plain(self._journal.book)
         record = yield Do(read_record, (self._journal.kernel, self._journal.id, base, self._journal.point))
         loaded: Loaded = yield Do(load, (self._journal.kernel, self._journal.id, *base))

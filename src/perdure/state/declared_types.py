@@ -71,11 +71,10 @@ def _fields(declared: Any) -> dict[str, Any]:
     except TypeError:
         hints = {}
     if not hints:
-        msg = (
+        raise InvalidInput(
             "a state type is a msgspec Struct, a pydantic model, a dataclass or a TypedDict with annotated fields, "
             f"not {declared!r:.60}"
         )
-        raise InvalidInput(msg)
     return {k: v for k, v in hints.items() if not k.startswith("__") and typing.get_origin(v) is not typing.ClassVar}
 
 

@@ -17,9 +17,6 @@ from perdure.state.values import MAX_DEPTH, TREE, UNREAD, BlobRef, copied
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from perdure.state.values import BlobRef
-
-
 STATE, BOOK = "s", "k"
 """Where a document keeps the user's state, and where the kernel keeps its own books."""
 
@@ -101,8 +98,7 @@ class _Node:
         """Call before a change; False when the container is new, so that its parent carries it whole."""
         doc = self._doc
         if doc.readonly:
-            msg = "this state was opened for reading: open the session with db.session(...) to change it"
-            raise ReadOnly(msg)
+            raise ReadOnly("this state was opened for reading: open the session with db.session(...) to change it")
         if self._born == doc.age:
             return False
         if self._born < doc.since:
@@ -134,8 +130,7 @@ class _Node:
         return node
 
     def __reduce__(self) -> Never:
-        msg = "a tracked state is never pickled: use .plain()"
-        raise TypeError(msg)
+        raise TypeError("a tracked state is never pickled: use .plain()")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return plain(self)

@@ -61,8 +61,7 @@ def _perform(request: Do | Enter | Invoke) -> Any:
     if inspect.iscoroutine(answer):
         answer.close()
         name = getattr(request.fn, "__qualname__", repr(request.fn))
-        msg = f"{name} is asynchronous: use it through perdure.open_async(...)"
-        raise Misuse(msg)
+        raise Misuse(f"{name} is asynchronous: use it through perdure.open_async(...)")
     return answer
 
 
