@@ -17,7 +17,7 @@ from perdure.history.blob_streams import BlobStreams, as_file
 from perdure.history.expiry import Origin, origin_of
 from perdure.history.reader import Reader
 from perdure.model import DEFAULT_TTL, MAIN, Kind, Lease, SessionRow, Status
-from perdure.record.commit import Loaded, Settings
+from perdure.record.codec import Loaded, Settings
 from perdure.session.handle import Session, SessionHandle
 from perdure.session.journal import Journal
 from perdure.session.posting import Posting
@@ -25,8 +25,7 @@ from perdure.state.declared_types import validator
 from perdure.state.delta import diff
 from perdure.state.document import STATE, edit
 from perdure.system import faults
-from perdure.system.flow import Do, Flow, Invoke, sync
-from perdure.system.handle_guard import HandleGuard
+from perdure.system.flow import Do, Flow, HandleGuard, Invoke, sync
 from perdure.system.lease_holders import new_holder
 from perdure.system.names import check_branch, check_name, check_session, check_ttl
 from perdure.upkeep.background import Caretaker

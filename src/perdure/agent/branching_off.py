@@ -18,7 +18,7 @@ from perdure.history.hydrate import load_at, look
 from perdure.history.lineage import change_of
 from perdure.kernel import Kernel
 from perdure.model import MAIN, Kind, Status
-from perdure.record.commit import Loaded
+from perdure.record.codec import Loaded
 from perdure.state.delta import diff
 from perdure.state.document import BOOK, STATE, edit, genesis, plain
 from perdure.state.values import Wire

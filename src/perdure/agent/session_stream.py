@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
-    from perdure.record.codec import Body
-    from perdure.record.commit import Point
+    from perdure.record.codec import Body, Point
 
 
 # -- to other processes --------------------------------------------------------------------------------------------

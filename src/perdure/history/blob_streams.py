@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from perdure.kernel import Kernel
-    from perdure.system.flow import Request
-    from perdure.system.handle_guard import HandleGuard
+    from perdure.system.flow import HandleGuard, Request
 
     Source = bytes | IO[bytes] | Iterable[bytes] | AsyncIterable[bytes]
 

@@ -9,8 +9,7 @@ from perdure.errors import Corrupted, Gone, InvalidInput, NotFound
 from perdure.kernel import Kernel
 from perdure.model import MAIN, TAG_PREFIX, Envelope, Head, Row, SessionRow
 from perdure.record import codec
-from perdure.record.codec import ZERO, Body
-from perdure.record.commit import Loaded, Point
+from perdure.record.codec import ZERO, Body, Loaded, Point
 from perdure.record.packs import PackReader, flesh_out, open_base, state_to_cache
 from perdure.state.delta import apply
 from perdure.state.document import genesis

@@ -8,7 +8,7 @@ from perdure.errors import Corrupted
 from perdure.history.hydrate import ancestry, head_of, look, open_row, payload_of, steady, where_is
 from perdure.kernel import Kernel
 from perdure.record import codec
-from perdure.record.commit import Point
+from perdure.record.codec import Point
 from perdure.record.packs import PackReader
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from perdure.system.names import check_session
 
 if TYPE_CHECKING:
     from perdure.kernel import Kernel
-    from perdure.system.handle_guard import HandleGuard
+    from perdure.system.flow import HandleGuard
 
 At = int | str | None
 NOW = "now"

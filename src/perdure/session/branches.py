@@ -19,7 +19,7 @@ from perdure.history.checkpoint import Checkpoint
 from perdure.history.hydrate import ancestry, load, load_head, locate, look
 from perdure.model import TAG_PREFIX, Append, Kind, SessionRow
 from perdure.record import codec
-from perdure.record.commit import Loaded, Point, seal_commit
+from perdure.record.codec import Loaded, Point, seal_commit
 from perdure.session.journal import Pending
 from perdure.state.delta import diff
 from perdure.state.document import BOOK, STATE, edit, plain

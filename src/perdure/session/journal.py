@@ -16,12 +16,11 @@ from perdure.history.checkpoint import Checkpoint
 from perdure.history.hydrate import load_head, look
 from perdure.model import Append, Kind, Landed, Lease, Status
 from perdure.record import codec
-from perdure.record.commit import Loaded, Point, Settings, encode, seal_commit
+from perdure.record.codec import Loaded, Point, Settings, encode_commit, seal_commit
 from perdure.state.document import BOOK, STATE, Document, TrackedDict, genesis
 from perdure.state.values import BlobRef, Wire
 from perdure.system import faults
-from perdure.system.flow import Do, Enter, Flow, Write
-from perdure.system.handle_guard import HandleGuard
+from perdure.system.flow import Do, Enter, Flow, HandleGuard, Write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -331,7 +330,7 @@ class Journal:
         if self.takes:
             x["takes"] = [e.key for e in self.takes]
             extra["took"] = [[e.key, e.kind, e.body] for e in self.takes]
-        body, blobs = encode(ops, extra, self.kernel.form)
+        body, blobs = encode_commit(ops, extra, self.kernel.form)
         if self.run is not None:
             x.setdefault("run", self.run)
         if self.settings.agent != self._agent and self.settings.agent:

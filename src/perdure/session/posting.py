@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
-    from perdure.system.handle_guard import HandleGuard
+    from perdure.system.flow import HandleGuard
 
 
 class Posting:

@@ -12,7 +12,7 @@ from perdure.history.hydrate import ancestry, load, payload_of
 from perdure.history.lineage import read_rows
 from perdure.kernel import Kernel
 from perdure.model import Kind
-from perdure.record.commit import Loaded, Point
+from perdure.record.codec import Loaded, Point
 from perdure.session.inbox import Message
 from perdure.state.delta import SET, apply, diff
 from perdure.state.document import BOOK, STATE, plain

@@ -16,7 +16,7 @@ from perdure.system.names import check_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.record.commit import Loaded
+    from perdure.record.codec import Loaded
     from perdure.session.effects import Calls
     from perdure.session.journal import Journal
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.stores.listing import Progress
-    from perdure.system.handle_guard import HandleGuard
+    from perdure.system.flow import HandleGuard
     from perdure.upkeep.background import Caretaker
     from perdure.upkeep.blob_gc import Collected
     from perdure.upkeep.retention import Pruned, Swept

@@ -15,7 +15,7 @@ from perdure.history.hydrate import ancestry, head_of, look, payload_of
 from perdure.history.lineage import read_rows
 from perdure.kernel import Kernel
 from perdure.model import Kind
-from perdure.record.commit import Point
+from perdure.record.codec import Point
 from perdure.state.delta import APPEND, apply
 from perdure.state.document import BOOK, STATE, Document, genesis, plain
 

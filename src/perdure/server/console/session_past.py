@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.kernel import Kernel
     from perdure.model import Head, SessionRow
     from perdure.protocols import Work
-    from perdure.record.commit import Loaded
+    from perdure.record.codec import Loaded
 
 PAGE = 50
 """Steps that are listed together."""
