@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from perdure.session.approvals import Approval as Approval
     from perdure.session.handle import Session as Session
     from perdure.session.handle import UncommittedEdits as UncommittedEdits
-    from perdure.session.inbox_entries import Message as Message
+    from perdure.session.inbox import Message as Message
     from perdure.session.tools import Context as Context
     from perdure.session.tools import Done as Done
     from perdure.session.tools import Later as Later
@@ -128,7 +128,7 @@ _HOMES = {
     "fleet.worker": ("start_worker",),
     "fleet.board": ("submit", "submit_async"),
     "fleet.why": ("Why", "why", "why_async"),
-    "session.inbox_entries": ("Message",),
+    "session.inbox": ("Message",),
     "record.keys": ("Keys",),
     "state.merge": ("Clash", "Difference"),
     "state.migrations": ("Migrations", "migration"),

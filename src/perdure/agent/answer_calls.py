@@ -14,7 +14,7 @@ from perdure.agent.context.recall import shown
 from perdure.errors import InvalidInput, StoreError
 from perdure.model import Status
 from perdure.protocols import Boarded
-from perdure.session.parallel_calls import OPEN, Call
+from perdure.session.effects import OPEN, Call
 from perdure.session.tools import Tool
 from perdure.state.document import plain
 from perdure.system.flow_async import AsyncDriver
@@ -68,7 +68,7 @@ class Calls:
                 entry["error"] = str(e)
             listed.append(entry)
         loop.book["calls"] = listed
-        for record, call in zip(await s.driver.drive(s.parallel_calls.begin(calls)), calls, strict=True):
+        for record, call in zip(await s.driver.drive(s.calls.begin(calls)), calls, strict=True):
             if record["status"] == "started":
                 self._fresh.add(call.slot)
                 self.started.append(record["id"])
@@ -137,7 +137,7 @@ class Calls:
         tool: Tool = self._loop.tool(record["tool"])
         self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
         async with place_for(s, tool, record["id"]):
-            status = await s.driver.drive(s.parallel_calls.carry_on(tool, record, fresh=fresh))
+            status = await s.driver.drive(s.calls.carry_on(tool, record, fresh=fresh))
         shared = tool.read and tool.cache is not None and tool.cache_scope == "shared"
         if shared and status == "done" and "problem" not in record:
             await s.driver.drive(s.read_cache.keep_shared(tool, record["digest"], plain(record["result"])))

@@ -15,7 +15,7 @@ from perdure.agent.loop import Limits, Loop, as_message
 from perdure.agent.requests import AGENT, is_answer
 from perdure.errors import Gone, InvalidInput, Misuse
 from perdure.history.hydrate import load_at, look
-from perdure.history.lineage import change_of
+from perdure.history.reader import change_of
 from perdure.kernel import Kernel
 from perdure.model import MAIN, Kind, Status
 from perdure.record.codec import Loaded

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.agent import run_result as ended
 from perdure.errors import Busy, InvalidInput, Misuse, NotFound
 from perdure.model import Status
-from perdure.session.parallel_calls import OPEN
+from perdure.session.effects import OPEN
 from perdure.session.tools import Context, Done, Later, NotDone, Tool
 from perdure.state.document import plain
 from perdure.system.names import check_name

@@ -19,7 +19,7 @@ from perdure.agent.requests import AGENT, is_answer
 from perdure.errors import Gone, InvalidInput, NotFound, PerdureError
 from perdure.history.checkpoint import Checkpoint, Reading
 from perdure.history.hydrate import load, locate, payload_of, steady
-from perdure.history.lineage import read_rows
+from perdure.history.reader import read_rows
 from perdure.model import MAIN, Status
 from perdure.state.delta import APPEND
 from perdure.state.document import STATE, plain

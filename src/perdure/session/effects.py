@@ -1,17 +1,28 @@
 """The effect journal: a call is written down before it is made, and its outcome before anybody is told.
 
 An effect is planned, started, done, failed or in doubt: :class:`Effects` keeps the records, :class:`Calls` makes the
-calls. Identity of a call: inside a run its place in the run; with ``options(key=...)`` that key; otherwise tool,
-version and arguments. A recorded outcome is returned, never made again.
+calls, one at a time or those of a model's answer in parallel. Identity of a call: inside a run its place in the run;
+with ``options(key=...)`` that key; otherwise tool, version and arguments. A recorded outcome is returned, never made
+again.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from perdure import telemetry
-from perdure.errors import CallError, Diverged, DoneElsewhere, EffectFailed, InDoubt, NotFound, NotJson, ResultPending
+from perdure.errors import (
+    ApprovalNeeded,
+    CallError,
+    Diverged,
+    DoneElsewhere,
+    EffectFailed,
+    InDoubt,
+    NotFound,
+    NotJson,
+    ResultPending,
+)
 from perdure.model import Kind, Status
 from perdure.session.effects_on_other_branches import OtherBranches
 from perdure.session.tools import Asking, Context, Done, Later, NotDone, Tool, Unknown, as_tool, call_digest, runnable
@@ -21,14 +32,22 @@ from perdure.system import faults
 from perdure.system.flow import Do, Flow, Invoke
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.session.approvals import Approvals
     from perdure.session.inbox import Inbox
     from perdure.session.journal import Journal
-    from perdure.session.tools import Tool
+    from perdure.session.read_cache import ReadCache
     from perdure.state.document import TrackedDict
-    from perdure.system.flow import Flow
+
+    Carrier = Callable[[], Callable[[Flow[Any]], Any]]
 
 OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
+MAX_ERROR = 2000
+"""Characters of an error's text that are kept."""
+MAX_ATTEMPTS = 3
+"""How often one call of ``s.call`` tries a tool that keeps raising before it asks a human."""
 _UNSET: Any = object()
 
 
@@ -177,27 +196,17 @@ def new_effect_id() -> str:
     return "ef_" + os.urandom(12).hex()
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+class Call(NamedTuple):
+    """One call of an answer: its tool and arguments, its place in the journal, and how the model names it."""
 
-    from perdure.session.approvals import Approvals
-
-    # MOVED
-    from perdure.session.inbox import Inbox
-    from perdure.session.journal import Journal
-    from perdure.session.read_cache import ReadCache
-    from perdure.state.document import TrackedDict
-
-    Carrier = Callable[[], Callable[[Flow[Any]], Any]]
-
-MAX_ERROR = 2000
-"""Characters of an error's text that are kept."""
-MAX_ATTEMPTS = 3
-"""How often one call of ``s.call`` tries a tool that keeps raising before it asks a human."""
+    tool: Tool
+    args: dict[str, Any]
+    slot: str
+    id: str = ""
 
 
 class Calls:
-    """The calls of a handle, one at a time."""
+    """The calls of a handle: one at a time, or those of a model's answer side by side."""
 
     def __init__(
         self, journal: Journal, inbox: Inbox, effects: Effects, approvals: Approvals, cache: ReadCache, carrier: Carrier
@@ -486,6 +495,65 @@ class Calls:
             "find out, then session.resolve(effect, done=result | retry=True | abort=True)"
         )
         raise InDoubt(msg, record["id"])
+
+    # -- several at once, as an answer of a model makes them ----------------------------------------------------------
+
+    def begin(self, calls: list[Call]) -> Flow[list[TrackedDict]]:
+        """Put calls into the journal, unwritten: started, planned when somebody must agree, done when known already.
+
+        The commit of the answer writes them, so a call that starts at once costs no extra write.
+        """
+        records: list[TrackedDict] = []
+        for call in calls:
+            records.append((yield from self._begin_of_answer(call)))
+        return records
+
+    def _begin_of_answer(self, call: Call) -> Flow[TrackedDict]:
+        tool, bound = call.tool, call.args
+        digest = call_digest(tool.name, tool.version, bound)
+        again, asks = None, ""
+        if tool.read:
+            again = yield from self._cache.find(tool, digest)
+        else:
+            again, asks = yield from self._on_another_branch(digest)
+        record = self.effects.new(tool, bound, digest, call.slot)
+        record["call"] = call.id
+        if again is not None:
+            record["reused"] = again[0]
+            self.effects.settle(record, "done", again[1], None)
+        elif not tool.read and self._journal.settings.effects == "dry":
+            self.effects.settle(record, "failed", None, "dry run: nothing is called")
+        elif asks and self._journal.settings.effects != "live":
+            said = f'was done on another branch already (effect {asks}): run with effects="live" to do it again'
+            self.effects.settle(record, "failed", None, said)
+        elif asks or tool.needs_approval(bound):
+            facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
+            because = f"the same was done on another branch (effect {asks})" if asks else ""
+            self._approvals.request(tool, bound, record, facts, because)
+        elif tool.limit is None:
+            record["status"] = "started"
+            record["attempt"] = 1
+        # One that must wait for a place is only planned: whoever dies before it has one has not started it.
+        return record
+
+    def _on_another_branch(self, digest: str) -> Flow[tuple[tuple[str, Any] | None, str]]:
+        """The outcome to reuse, or the id of the same effect on another line."""
+        others = yield from self.other_branches()
+        if self._journal.settings.effects == "live":
+            return None, others.report(digest)
+        reused = yield Do(others.reuse, (digest,))
+        return reused, "" if reused is not None else others.report(digest)
+
+    def carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
+        """Take a call as far as it goes now; answers where it stands. What it waits for is no error here."""
+        try:
+            yield from self._journal.resend()
+            if not fresh and not tool.read and record["status"] in OPEN:
+                yield from self.reconsider(tool, record)
+            yield from self.go_on(tool, plain(record["args"]), record, fresh=fresh)
+        except (EffectFailed, NotJson, InDoubt, ApprovalNeeded, ResultPending):
+            pass
+        return record["status"]
 
 
 def _done_elsewhere(tool: Tool, effect: str) -> DoneElsewhere:

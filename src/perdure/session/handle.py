@@ -20,7 +20,6 @@ from perdure.session.branches import Branches
 from perdure.session.effects import Calls, Effects
 from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
-from perdure.session.parallel_calls import ParallelCalls
 from perdure.session.read_cache import ReadCache
 from perdure.session.runs import Runs
 from perdure.system.flow import Do, Flow, drive, sync
@@ -71,13 +70,8 @@ class SessionHandle(StateView):
 
     @cached_property
     def calls(self) -> Calls:
-        """Its calls, one at a time."""
+        """Its calls, one at a time or several at once."""
         return Calls(self.journal, self.inbox, self.effect_records, self.requests, self.read_cache, self._carrier)
-
-    @cached_property
-    def parallel_calls(self) -> ParallelCalls:
-        """Its calls, several at once."""
-        return ParallelCalls(self.journal, self.calls, self.requests, self.read_cache)
 
     @cached_property
     def branches(self) -> Branches:

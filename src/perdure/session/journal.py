@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.session.inbox import Message
-    from perdure.session.resumed_run import CatchUp
+    from perdure.session.runs import CatchUp
 
 MAX_COMMIT = codec.MAX_ROW
 """The most bytes one commit may carry, blobs apart."""

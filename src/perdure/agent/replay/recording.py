@@ -12,7 +12,7 @@ from perdure.agent.models import Answer, Delta, Request, ToolCall, Usage, messag
 from perdure.agent.requests import AGENT, build, compactors_request, is_answer
 from perdure.errors import InvalidInput, NotFound, RequestDiffers
 from perdure.history.hydrate import ancestry, head_of, look, payload_of
-from perdure.history.lineage import read_rows
+from perdure.history.reader import read_rows
 from perdure.kernel import Kernel
 from perdure.model import Kind
 from perdure.record.codec import Point

@@ -8,7 +8,7 @@ from perdure.agent.requests import AGENT, is_answer, request_of
 from perdure.errors import NotFound, PerdureError, format_path
 from perdure.history.checkpoint import Checkpoint, Reading
 from perdure.history.hydrate import load_at, look
-from perdure.history.lineage import change_of, history
+from perdure.history.reader import change_of, history
 from perdure.model import MAIN, Kind, Status
 from perdure.server.console.rendering import is_tag
 from perdure.state.delta import APPEND, DEL, SET
