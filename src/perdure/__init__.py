@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.agent.models.parts import file as file
     from perdure.agent.models.parts import image as image
     from perdure.agent.models.parts import text as text
-    from perdure.agent.models.providers import Price as Price
+    from perdure.agent.models.prices import Price as Price
     from perdure.agent.models.retry import Retry as Retry
     from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
     from perdure.agent.replay.recording import RecordedModel as RecordedModel
@@ -103,7 +103,7 @@ _HOMES = {
     "agent.models": ("ChatModel",),
     "agent.models.openai": ("OpenAIModel",),
     "agent.models.parts": ("audio", "file", "image", "text"),
-    "agent.models.providers": ("Price",),
+    "agent.models.prices": ("Price",),
     "agent.models.retry": ("Retry",),
     "agent.models.scripted": ("ScriptedModel",),
     "agent.replay.recording": ("RecordedModel",),

@@ -183,7 +183,8 @@ class DatabaseHandle:
         effects: str, reopen: bool, origin: Origin,
     ) -> Flow[SessionHandle]:  # fmt: skip
         settings = Settings(owner, wanted, self.kernel.schema, effects)
-        settings.validate = validator(self._state)
+        if self._state is not None:
+            settings.validate = validator(self._state)
         journal = Journal(self.kernel, session, branch, granted, settings, self._new_gate())
         journal.caretaker = self.caretaker
         s = self._new_handle(journal)

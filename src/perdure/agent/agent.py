@@ -19,7 +19,7 @@ from perdure.agent.live_answers import Feed
 from perdure.agent.loop import Limits, Loop
 from perdure.agent.models import Answer, Request, message_digest, request_digest, text_of
 from perdure.agent.models.parts import packed
-from perdure.agent.models.providers import Price, price_of
+from perdure.agent.models.prices import Price, price_of
 from perdure.agent.notify import check_notify
 from perdure.agent.requests import FORM
 from perdure.agent.run_result import RunResult, Spent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -215,7 +215,7 @@ async def place_for(s: AsyncSession, tool: Tool, effect: str) -> AsyncGenerator[
     if tool.limit is None:
         yield
         return
-    async with _here(s, tool):
+    async with _HERE.setdefault(s.driver, {}).setdefault(tool.name, asyncio.Semaphore(tool.limit)):
         # The calls of this process wait for each other here, so that few of them ask the board.
         store = s.kernel.store
         if not isinstance(store, Boarded):
@@ -230,12 +230,9 @@ async def place_for(s: AsyncSession, tool: Tool, effect: str) -> AsyncGenerator[
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-            await _give_back(driver, board, tool, effect)
-
-
-def _here(s: AsyncSession, tool: Tool) -> asyncio.Semaphore:
-    assert tool.limit is not None
-    return _HERE.setdefault(s.driver, {}).setdefault(tool.name, asyncio.Semaphore(tool.limit))
+            # Where the store cannot be reached, it is free by itself after a while.
+            with suppress(StoreError):
+                await driver.call(board.unslot, tool.name, effect)
 
 
 async def _wait(driver: AsyncDriver, board: Board, tool: Tool, effect: str) -> None:
@@ -248,16 +245,6 @@ async def _wait(driver: AsyncDriver, board: Board, tool: Tool, effect: str) -> N
 async def _keep(driver: AsyncDriver, board: Board, tool: Tool, effect: str) -> None:
     while True:
         await asyncio.sleep(TTL / 3000)
-        try:
+        # Where the store cannot be reached, the place may go, and the call under way goes on.
+        with suppress(StoreError):
             await driver.call(board.slot, tool.name, effect, tool.limit, TTL)
-        except StoreError:
-            # The store cannot be reached: the place may go, and the call under way goes on.
-            continue
-
-
-async def _give_back(driver: AsyncDriver, board: Board, tool: Tool, effect: str) -> None:
-    try:
-        await driver.call(board.unslot, tool.name, effect)
-    except StoreError:
-        # It is free by itself after a while.
-        return

@@ -70,7 +70,7 @@ class Runs:
             result = yield Invoke(fn, (self._handle, *args), kwargs)
             faults.point("run.after_function")
             if self._journal.catching_up is not None:
-                yield from self._journal.catching_up.end()
+                self._journal.catching_up.end()
             yield from self._end_run(key, result)
         finally:
             self._journal.run = None
@@ -151,11 +151,6 @@ class CatchUp:
         self._called: set[str] = set()
         self._at = 0
 
-    @property
-    def caught_up(self) -> bool:
-        """Whether everything recorded has been passed."""
-        return self._at >= len(self._record)
-
     def _find(self, wanted: Callable[[Envelope], bool]) -> int | None:
         for i in range(self._at, len(self._record)):
             if wanted(self._record[i].point.envelope):
@@ -173,7 +168,7 @@ class CatchUp:
         """Skip a recorded commit; False when there is none left and this one is new."""
         i = self._find(lambda e: e.kind == Kind.COMMIT)
         if i is None:
-            yield from self._finish()
+            self.end()
             return False
         yield from self._advance(i)
         return True
@@ -182,7 +177,7 @@ class CatchUp:
         """Check a call against the record; nothing happens here but catching up to it."""
         recorded = self._book.get("effects", {}).get(slot)
         if recorded is None:
-            yield from self._finish()
+            self.end()
             return
         if recorded.get("asked", recorded["digest"]) != digest:
             raise Diverged(
@@ -196,7 +191,7 @@ class CatchUp:
         if recorded["status"] not in ("done", "failed", "unknown"):
             # It must be settled before anything else, and settling it is written on top of all that is recorded.
             self._called.update(id for r in self._book["effects"].values() for id in _ids(r))
-            yield from self._finish()
+            self.end()
             return
         # The outcome may stand further on in the record; the caller needs it now.
         root = self._journal.document.root
@@ -204,12 +199,8 @@ class CatchUp:
             apply([[SET, [BOOK, "effects"], {}]], root)
         apply([[SET, [BOOK, "effects", slot], recorded]], root)
 
-    def end(self) -> Flow[None]:
-        """The function returned: everything recorded must have been repeated by then."""
-        yield from self._finish()
-
-    def _finish(self) -> Flow[None]:
-        """Leave the record behind: from here on things happen."""
+    def end(self) -> None:
+        """Leave the record behind: everything in it must have been repeated by now, and from here on things happen."""
         left = [r.point.envelope for r in self._record[self._at :]]
         missed = [
             e
@@ -226,7 +217,6 @@ class CatchUp:
             self._journal.point = entry.point
         self._at = len(self._record)
         self._journal.catching_up = None
-        yield from ()
 
     def _advance(self, i: int) -> Flow[None]:
         """Move to the recorded row ``i``; what the function edited gives way to what was recorded."""
