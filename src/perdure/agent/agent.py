@@ -27,6 +27,7 @@ from perdure.agent.session_stream import Event
 from perdure.agent.tool_schema import ToolSpec
 from perdure.aio import AsyncDatabase
 from perdure.errors import InvalidInput
+from perdure.opening import open_async
 from perdure.session.tools import Tool, as_tool
 from perdure.system.names import check_name
 
@@ -308,8 +309,6 @@ async def _opened(
     if isinstance(db, AsyncDatabase):
         yield db
         return
-    from perdure.opening import open_async
-
     async with open_async(db) as opened:
         try:
             yield opened

@@ -82,14 +82,13 @@ class Effects:
         if record["status"] not in ("started", "in_doubt", "unknown"):
             raise CallError(f"effect {effect} is {record['status']}, not in doubt")
         record["resolved_by"] = by
-        x = {"effect": effect, "tool": record["tool"]}
         if done is not _UNSET:
             yield from self.finish(record, "done", done, None)
         elif abort:
             yield from self.finish(record, "failed", None, "given up")
         else:
             record["status"] = "planned"
-            yield from self._journal.write(Kind.PLANNED, x=x, status=self.session_status())
+            yield from self._journal.write(Kind.PLANNED, x=about(record), status=self.session_status())
 
     def all(self) -> list[dict[str, Any]]:
         """The effects this branch still holds records of, oldest first."""
@@ -147,10 +146,7 @@ class Effects:
         self.settle(record, status, result, error)
         if self.observer is not None and self.observer.may_wait(record):
             return
-        x: dict[str, Any] = {"effect": record["id"], "tool": record["tool"]}
-        if status != "done":
-            x["error"] = error
-        kind = Kind.DONE if status == "done" else Kind.FAILED
+        kind, x = (Kind.DONE, about(record)) if status == "done" else (Kind.FAILED, about(record, error=error))
         faults.point("call.before_outcome")
         yield from self._journal.write(kind, x=x, status=self.session_status, stamp=(record, "where"))
         faults.point("call.after_outcome")
@@ -189,6 +185,11 @@ class Effects:
                 # Another line that would do it must be told, and there is no outcome to give it.
                 done.setdefault(record["digest"], []).append([record["id"], self._journal.line, 0])
             del effects[slot]
+
+
+def about(record: TrackedDict, **more: Any) -> dict[str, Any]:
+    """What a checkpoint says in the clear of the call it records."""
+    return {"effect": record["id"], "tool": record["tool"], **more}
 
 
 def new_effect_id() -> str:
@@ -296,7 +297,7 @@ class Calls:
 
     def _progress(self, record: TrackedDict, data: Any) -> Flow[None]:
         record["progress"] = data
-        yield from self._journal.write(Kind.PROGRESS, x={"effect": record["id"], "tool": record["tool"]})
+        yield from self._journal.write(Kind.PROGRESS, x=about(record))
 
     def _begin(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict]:
         """Plan a call that was never made on this line, unless another line has made it."""
@@ -381,12 +382,11 @@ class Calls:
     def _attempt(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
         """Write down that the call starts, make it, write its outcome down."""
         tried = record["attempt"]
-        x = {"effect": record["id"], "tool": tool.name}
         faults.point("call.before_started")
         try:
             # Marked inside the commit: one of a sibling that is written first must not call it started.
             yield from self._journal.write(
-                Kind.STARTED, x=x, status=Status.RUNNING, edit=lambda: self._mark_started(record)
+                Kind.STARTED, x=about(record), status=Status.RUNNING, edit=lambda: self._mark_started(record)
             )
         except BaseException:
             # It was not made, and this process knows, while another one that finds it started is rightly in doubt.
@@ -428,15 +428,13 @@ class Calls:
             record["status"] = "in_doubt"
             record["error"] = type(e).__name__
             telemetry.doubted(tool.name)
-            x = {"effect": record["id"], "tool": tool.name, "error": type(e).__name__}
-            yield from self._journal.write(Kind.IN_DOUBT, x=x)
+            yield from self._journal.write(Kind.IN_DOUBT, x=about(record, error=type(e).__name__))
         else:
             if isinstance(result, Later):
                 record["status"] = "waiting"
                 record["handle"] = result.handle
-                yield from self._journal.write(
-                    Kind.WAITING, x={"effect": record["id"], "tool": tool.name}, status=self.effects.session_status()
-                )
+                status = self.effects.session_status()
+                yield from self._journal.write(Kind.WAITING, x=about(record), status=status)
             else:
                 yield from self.effects.finish(record, "done", result, None)
 
@@ -478,8 +476,7 @@ class Calls:
                 return True
         elif policy == "report":
             self.effects.settle(record, "unknown", None, record.get("error"))
-            x = {"effect": record["id"], "tool": tool.name}
-            yield from self._journal.write(Kind.IN_DOUBT, x=x, status=self.effects.session_status)
+            yield from self._journal.write(Kind.IN_DOUBT, x=about(record), status=self.effects.session_status)
             return False
         yield from self._park(record)
         return False
@@ -488,7 +485,7 @@ class Calls:
         """Leave an effect in doubt to a human."""
         if record["status"] != "in_doubt" or self._journal.status != Status.IN_DOUBT:
             record["status"] = "in_doubt"
-            x = {"effect": record["id"], "tool": record["tool"], "error": record.get("error", "")}
+            x = about(record, error=record.get("error", ""))
             yield from self._journal.write(Kind.IN_DOUBT, x=x, status=Status.IN_DOUBT)
         msg = (
             f"{record['tool']} (effect {record['id']}) was started and nobody knows whether it happened: "
