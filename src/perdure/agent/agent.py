@@ -19,7 +19,7 @@ from perdure.agent.live_answers import Feed
 from perdure.agent.loop import Limits, Loop
 from perdure.agent.models import Answer, Request, message_digest, request_digest, text_of
 from perdure.agent.models.parts import packed
-from perdure.agent.models.providers import Price, price_of
+from perdure.agent.models.prices import Price, price_of
 from perdure.agent.notify import check_notify
 from perdure.agent.requests import FORM
 from perdure.agent.run_result import RunResult, Spent
@@ -27,6 +27,7 @@ from perdure.agent.session_stream import Event
 from perdure.agent.tool_schema import ToolSpec
 from perdure.aio import AsyncDatabase
 from perdure.errors import InvalidInput
+from perdure.opening import open_async
 from perdure.session.tools import Tool, as_tool
 from perdure.system.names import check_name
 
@@ -308,8 +309,6 @@ async def _opened(
     if isinstance(db, AsyncDatabase):
         yield db
         return
-    from perdure.opening import open_async
-
     async with open_async(db) as opened:
         try:
             yield opened

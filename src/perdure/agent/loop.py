@@ -38,12 +38,10 @@ from perdure.system import faults
 from perdure.telemetry import logs
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from perdure.agent.agent import Agent
     from perdure.agent.models import ChatModel, Request
-    from perdure.agent.run_result import RunResult
     from perdure.agent.tool_schema import ToolSpec
     from perdure.aio import AsyncDatabase, AsyncSession
     from perdure.protocols import Clock
@@ -370,15 +368,13 @@ class Loop:
         last = next((m for m in reversed(s.messages) if m.get("role") == "assistant"), None)
         text = text_of(plain(last)) if last is not None else ""
         spent = Spent(*run["spent"]) if run is not None else self.limits.spent
+        output = self.agent.parsed(text) if status == ended.DONE and not self.agent.misfit(text) else None
         return RunResult(
-            status, s.id, text, self._output(text) if status == ended.DONE else None, s.step,
+            status, s.id, text, output, s.step,
             run["turns"] if run is not None else self.limits.turns, spent,
             tuple(s.approvals()), tuple(self._doubts()), reason, s.origin, tuple(self.notes),
             Spent(*self.book.get("total", ())), agent=self.book.get("active_agent") or self.agent.name,
         )  # fmt: skip
-
-    def _output(self, text: str) -> Any:
-        return None if self.agent.misfit(text) else self.agent.parsed(text)
 
     def _doubts(self) -> list[Doubt]:
         return [

@@ -97,13 +97,9 @@ def _hints(fn: Any) -> dict[str, Any]:
 def _documented(fn: Any) -> tuple[str, dict[str, str]]:
     """What a docstring says of a function and of each of its parameters (lines such as ``name: text`` after Args)."""
     text = inspect.getdoc(fn) or ""
-    head, _, rest = re.split(r"(?m)^(Args|Arguments|Parameters):\s*$", text, maxsplit=1) if "\n" in text and re.search(
-        r"(?m)^(Args|Arguments|Parameters):\s*$", text
-    ) else (text, "", "")  # fmt: skip
-    found: dict[str, str] = {}
-    for match in re.finditer(r"(?m)^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", rest):
-        found[match[1]] = match[2].strip()
-    return head.strip(), found
+    head, *rest = re.split(r"(?m)^(?:Args|Arguments|Parameters):\s*$", text, maxsplit=1)
+    lines = re.finditer(r"(?m)^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", "".join(rest))
+    return head.strip(), {match[1]: match[2].strip() for match in lines}
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from perdure.kernel import Kernel
-    from perdure.system.flow import Request
-    from perdure.system.handle_guard import HandleGuard
+    from perdure.system.flow import HandleGuard
 
     Source = bytes | IO[bytes] | Iterable[bytes] | AsyncIterable[bytes]
 
@@ -109,10 +108,9 @@ def _pieces(source: Any) -> Iterator[bytes]:
             yield _checked(piece)
         return
     if isinstance(source, str) or not hasattr(source, "__iter__"):
-        msg = (
+        raise InvalidInput(
             f"a {type(source).__name__} cannot be streamed: pass a file opened in binary mode, or an iterable of bytes"
         )
-        raise InvalidInput(msg)
     for piece in source:
         yield _checked(piece)
 
@@ -158,13 +156,14 @@ class _Pieces(io.RawIOBase):
 class AsyncBlobReader:
     """A large value being read, awaited: ``await reader.read(n)``, or ``async for piece in reader``."""
 
-    def __init__(self, pieces: Iterator[bytes], perform: Callable[[Request], Awaitable[Any]]) -> None:
+    def __init__(self, pieces: Iterator[bytes], call: Callable[..., Awaitable[Any]]) -> None:
         self._file = as_file(pieces)
-        self._perform = perform
+        self._call = call
+        """Calls what blocks, in a thread."""
 
     async def read(self, size: int = -1) -> bytes:
         """Up to ``size`` bytes (-1: all that are left); b"" at the end."""
-        return await self._perform(Do(self._file.read, (size,)))
+        return await self._call(self._file.read, size)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """All that is left, in pieces."""

@@ -44,11 +44,9 @@ class GroupCommit:
     def submit(self, item: Append) -> asyncio.Future[Landed | PerdureError]:
         """Append one commit with whatever else is waiting."""
         if self._closed:
-            msg = "this database was closed: open it again"
-            raise HandleClosed(msg)
+            raise HandleClosed("this database was closed: open it again")
         if self._queue.qsize() >= MAX_WAITING:
-            msg = f"{MAX_WAITING} commits are waiting already: the store cannot keep up, slow down"
-            raise Unavailable(msg)
+            raise Unavailable(f"{MAX_WAITING} commits are waiting already: the store cannot keep up, slow down")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Landed | PerdureError] = loop.create_future()
         self._queue.put((item, loop, future))

@@ -12,10 +12,10 @@ from perdure.agent.models import Answer, Delta, Request, ToolCall, Usage, messag
 from perdure.agent.requests import AGENT, build, compactors_request, is_answer
 from perdure.errors import InvalidInput, NotFound, RequestDiffers
 from perdure.history.hydrate import ancestry, head_of, look, payload_of
-from perdure.history.lineage import read_rows
+from perdure.history.reader import read_rows
 from perdure.kernel import Kernel
 from perdure.model import Kind
-from perdure.record.commit import Point
+from perdure.record.codec import Point
 from perdure.state.delta import APPEND, apply
 from perdure.state.document import BOOK, STATE, Document, genesis, plain
 
