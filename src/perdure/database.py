@@ -302,7 +302,7 @@ class Database(DatabaseHandle):
     """An open store with its sessions. Get one from :func:`perdure.open`."""
 
     def __init__(self, kernel: Kernel, **options: Any) -> None:
-        super().__init__(kernel, new_handle=Session, new_gate=threading.Lock, new_reader=as_file, **options)
+        super().__init__(kernel, new_handle=Session, new_gate=threading.RLock, new_reader=as_file, **options)
 
     session: Callable[..., Session] = sync(DatabaseHandle.session_flow)
     update = sync(DatabaseHandle.update_flow)

@@ -25,7 +25,7 @@ from perdure.state.delta import diff
 from perdure.state.document import BOOK, STATE, edit, plain
 from perdure.state.merge import Clash, merge
 from perdure.system import faults
-from perdure.system.flow import Do, Enter, Flow, Write
+from perdure.system.flow import Do, Flow, Write
 from perdure.system.names import check_branch, check_name
 
 if TYPE_CHECKING:
@@ -123,22 +123,20 @@ class Branches:
     def _again(self, asked: tuple[Any, ...]) -> Flow[Checkpoint | None]:
         """Settle what we never learnt the fate of; its checkpoint if it is the very thing that is asked for now."""
         journal = self._journal
-        if journal.pending is None:
+        return (yield from journal.within(self._again_inside(asked))) if journal.pending is not None else None
+
+    def _again_inside(self, asked: tuple[Any, ...]) -> Flow[Checkpoint | None]:
+        journal = self._journal
+        # Another task of this handle may have settled it while we waited.
+        pending = journal.pending
+        if pending is None or pending.asked != asked:
+            yield from journal.settle()
             return None
-        yield Enter(journal.gate)
-        try:
-            # Another task of this handle may have settled it while we waited.
-            pending = cast("Pending | None", journal.pending)
-            if pending is None or pending.asked != asked:
-                yield from journal.settle()
-                return None
-            if pending.settle is not None and self._beginning is not None:
-                yield from self._send(self._beginning)
-            else:
-                yield from journal.settle()
-            return Checkpoint(pending.point)
-        finally:
-            journal.gate.release()
+        if pending.settle is not None and self._beginning is not None:
+            yield from self._send(self._beginning)
+        else:
+            yield from journal.settle()
+        return Checkpoint(pending.point)
 
     def _settle(self) -> Flow[None]:
         """Find out what became of the beginning of a line that nobody asks for any more."""
@@ -251,8 +249,8 @@ class Branches:
         expect: bytes | None, left: Loaded | None = None,
     ) -> Flow[Checkpoint]:  # fmt: skip
         journal = self._journal
-        yield Enter(journal.gate)
-        try:
+
+        def append() -> Flow[Checkpoint]:
             yield from journal.settle()
             body = codec.encode(_EMPTY, journal.kernel.form)
             # The branch stands where that checkpoint did; of the session only a rewind of main says so.
@@ -261,11 +259,11 @@ class Branches:
                 journal.settings, before.envelope.status, journal.fence, line=row.lines, expect=expect,
             )  # fmt: skip
             self._beginning = Line(item, point, left)
-            self._journal.pending = Pending(item, point, {}, asked, self._settle)
+            journal.pending = Pending(item, point, {}, asked, self._settle)
             yield from self._send(self._beginning)
             return Checkpoint(point)
-        finally:
-            self._journal.gate.release()
+
+        return (yield from journal.within(append()))
 
     def _common(self, theirs: Point, their_merges: list[list[int]]) -> Loaded:
         """The newest checkpoint that both sides stand on, earlier merges included.

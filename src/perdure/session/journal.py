@@ -6,9 +6,8 @@ business of the handle that drives them.
 
 from __future__ import annotations
 
-import threading
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
 from perdure import telemetry
 from perdure.errors import Conflict, Gone, LeaseLost, LimitExceeded, Misuse, NotFound, PerdureError, TailLost
@@ -20,7 +19,7 @@ from perdure.record.codec import Loaded, Point, Settings, encode_commit, seal_co
 from perdure.state.document import BOOK, STATE, Document, TrackedDict, genesis
 from perdure.state.values import BlobRef, Wire
 from perdure.system import faults
-from perdure.system.flow import Do, Enter, Flow, HandleGuard, Write
+from perdure.system.flow import Do, Flow, HandleGuard, Write, entered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,18 +28,13 @@ if TYPE_CHECKING:
     from perdure.session.inbox import Message
     from perdure.session.runs import CatchUp
 
+R = TypeVar("R")
 MAX_COMMIT = codec.MAX_ROW
 """The most bytes one commit may carry, blobs apart."""
 MAX_ABOUT = 4096
 """The most bytes a checkpoint may say about itself in the clear."""
-_Lock = type(threading.Lock())
 _CLOSED = Status.CLOSED.value
 _REOPENING = (Kind.MIGRATED, Kind.REOPENED)
-
-
-def _never(_: bool) -> bool:
-    """A gate of the event loop can only be awaited."""
-    return False
 
 
 class Caretaker(Protocol):
@@ -69,6 +63,8 @@ class Pending(NamedTuple):
     """What it was asked for with: the same asked again is the same commit."""
     settle: Callable[[], Flow[None]] | None = None
     """How to find out what became of it, where sending it again is not enough: of the beginning of a line."""
+    age: int = 0
+    """The age of the document from which on it holds: before, its edits are still the document's."""
 
 
 class Journal:
@@ -84,19 +80,17 @@ class Journal:
         self.settings = settings
         self.gate = gate
         """One commit of a handle at a time."""
-        self._enter: Callable[[bool], bool] = gate.acquire if isinstance(gate, _Lock) else _never
-        """Takes the gate when nobody has it, without a round through the driver."""
+        self._inside = False
         self.guard = HandleGuard(
             f"this handle of session {session!r}", "open the session again", "open the database anew in the child"
         )
         self.document = Document(genesis(), kernel.resolve)
         self.point: Point | None = None
         """The newest checkpoint; None before the first."""
-        self.pending: Pending | None = None
-        self.stale: Conflict | TailLost | None = None
+        self._pending: Pending | None = None
+        self.stale: Conflict | TailLost | Misuse | None = None
         """Why nothing more can be written before a reload."""
-        self.takes: list[Message] = []
-        """Inputs that were given out and that the next commit takes."""
+        self._takes: tuple[int, list[Message]] = (-1, [])
         self.unpacked = 0
         """Rows behind the newest pack."""
         self.run: str | None = None
@@ -109,6 +103,26 @@ class Journal:
         self._epoch = kernel.store.epoch
         self._agent = ""
         """Who works on the session, as far as the store was told."""
+
+    @property
+    def pending(self) -> Pending | None:
+        """A sealed commit whose fate is not known yet.
+
+        It is set before its edits are set apart, by one step that no interrupt can divide: until then it is none.
+        """
+        pending = self._pending
+        return pending if pending is not None and pending.age <= self.document.age else None
+
+    @pending.setter
+    def pending(self, pending: Pending | None) -> None:
+        self._pending = pending
+
+    @property
+    def takes(self) -> list[Message]:
+        """Inputs that were given out and that the next commit takes; set apart with the edits."""
+        if self._takes[0] != self.document.age:
+            self._takes = (self.document.age, [])
+        return self._takes[1]
 
     @property
     def book(self) -> TrackedDict:
@@ -149,14 +163,15 @@ class Journal:
 
     def adopt(self, loaded: Loaded) -> None:
         """Stand where a loaded document stands; what was not committed is gone."""
+        # An interrupt may end this half-way: then nothing is written before it was done once more.
+        self.stale = Misuse(f"session {self.id!r}: a change of place was interrupted: reload() it before you go on")
         self.document.replace(loaded.doc)
         self.loads += 1
         self.point = loaded.point
         self.unpacked = loaded.loose
         self.pending = None
-        self.stale = None
         self._epoch = self.kernel.store.epoch
-        self.takes = []
+        self.stale = None
 
     def load(self) -> Flow[None]:
         """Read the head of the branch; a session without checkpoints begins empty."""
@@ -224,37 +239,79 @@ class Journal:
         happens to be written first; a ``status`` that depends on them is a function.
         """
         asked = asked or (kind, x, extra, status)
-        if not self._enter(False):
-            yield Enter(self.gate)
-        try:
-            if self.stale is not None or self.pending is not None:
-                again = stamp is None and self.pending is not None and self.pending.asked == asked
-                yield from self.settle()
-                if again and self.point is not None and not self.takes and not self.document.collect():
-                    # The answer to this very commit was lost: it has landed now, once.
-                    return Checkpoint(self.point)
-            before = self.point
-            if before is not None and before.envelope.status == _CLOSED and kind not in _REOPENING:
-                raise Misuse(f"session {self.id!r} is closed: open it with reopen=True to go on")
-            if stamp is not None:
-                # Known only here: other commits of this handle may have landed while we waited for the gate.
-                stamp[0][stamp[1]] = [self.line, self.step + 1]
-            if edit is not None:
-                edit()
-            if callable(status):
-                status = status()
-            ops = self.document.collect()
-            if before is not None and not ops and not empty and not self.takes:
-                return Checkpoint(before)
-            item, point, blobs = self.seal(kind, ops, {**x} if x else {}, {**extra} if extra else {}, status)
-            # From here on nothing is waited for before the edits are set apart: those made meanwhile are new ones.
-            self.pending = Pending(item, point, blobs, asked)
-            self.document.settle()
-            self.takes = []
-            yield from self.send(self.pending)
-            return Checkpoint(point)
-        finally:
-            self.gate.release()
+        return (yield from self.within(self._write(kind, x, extra, status, stamp, edit, asked, empty=empty)))
+
+    def _write(
+        self,
+        kind: str,
+        x: dict[str, Any] | None,
+        extra: dict[str, Any] | None,
+        status: str | Callable[[], str] | None,
+        stamp: tuple[TrackedDict, str] | None,
+        edit: Callable[[], None] | None,
+        asked: tuple[Any, ...],
+        *,
+        empty: bool,
+    ) -> Flow[Checkpoint]:
+        if self.stale is not None or self.pending is not None:
+            again = stamp is None and self.pending is not None and self.pending.asked == asked
+            yield from self.settle()
+            if again and self.point is not None and not self.takes and not self.document.collect():
+                # The answer to this very commit was lost: it has landed now, once.
+                return Checkpoint(self.point)
+        before = self.point
+        if before is not None and before.envelope.status == _CLOSED and kind not in _REOPENING:
+            raise Misuse(f"session {self.id!r} is closed: open it with reopen=True to go on")
+        if stamp is not None:
+            # Known only here: other commits of this handle may have landed while we waited for the gate.
+            stamp[0][stamp[1]] = [self.line, self.step + 1]
+        if edit is not None:
+            edit()
+        if callable(status):
+            status = status()
+        pending = self._set_apart(kind, x, extra, status, asked, empty=empty)
+        if pending is None:
+            return Checkpoint(cast("Point", before))
+        yield from self.send(pending)
+        return Checkpoint(pending.point)
+
+    def within(self, flow: Flow[R]) -> Flow[R]:
+        """Carry a flow out inside the gate."""
+        with (yield from entered(self.gate)):
+            if self._inside:
+                # Of this very thread: a handler of a signal. It would wait for what it interrupts.
+                raise Misuse(f"session {self.id!r} is being committed: do it after that, not in a signal's handler")
+            self._inside = True
+            try:
+                return (yield from flow)
+            finally:
+                self._inside = False
+
+    def _set_apart(
+        self,
+        kind: str,
+        x: dict[str, Any] | None,
+        extra: dict[str, Any] | None,
+        status: str | None,
+        asked: tuple[Any, ...],
+        *,
+        empty: bool,
+    ) -> Pending | None:
+        """Seal the edits made so far; those made from then on belong to the next commit. None: there are none."""
+        document = self.document
+        with document.lock:
+            while True:
+                edits = document.edits
+                ops = document.collect()
+                if self.point is not None and not ops and not empty and not self.takes:
+                    return None
+                item, point, blobs = self.seal(kind, ops, {**x} if x else {}, {**extra} if extra else {}, status)
+                self._pending = Pending(item, point, blobs, asked, None, document.age + 1)
+                # A handler of a signal may have made edits in this very thread: then it is sealed once more. The step
+                # that sets them apart, with the inputs taken, follows at once: no interrupt comes between.
+                if document.edits == edits:
+                    document.age += 1
+                    return self._pending
 
     def settle(self) -> Flow[None]:
         """Inside the gate: a commit whose fate we never learnt is sent again, byte for byte, before anything else."""
@@ -266,11 +323,7 @@ class Journal:
     def resend(self) -> Flow[None]:
         """A commit whose fate we never learnt is settled first: it would be lost, or land behind our back."""
         if self.pending is not None:
-            yield Enter(self.gate)
-            try:
-                yield from self.settle()
-            finally:
-                self.gate.release()
+            yield from self.within(self.settle())
 
     def send(self, pending: Pending) -> Flow[None]:
         """Hand a sealed commit to the store, and stand on it once it is durable."""
@@ -291,8 +344,9 @@ class Journal:
                 # The head moved: what we built on is no longer there, so this handle must be reloaded.
                 self.stale, self.pending = answer, None
             raise answer
-        self.pending = None
+        # In this order: a commit that is sent once more because of an interrupt is found to have landed.
         self.point = point
+        self.pending = None
         if item.agent:
             self._agent = item.agent
         if began:

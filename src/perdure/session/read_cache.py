@@ -80,7 +80,7 @@ class ReadCache:
         settings = Settings(self._journal.settings.owner, max(1, int(tool.cache)), self._journal.kernel.schema, "reuse")
         # Nobody else has this journal: its gate is never waited for, whoever drives it.
         owner = self._journal.settings.owner
-        entry = Journal(self._journal.kernel, cache_id(owner, digest), MAIN, None, settings, threading.Lock())
+        entry = Journal(self._journal.kernel, cache_id(owner, digest), MAIN, None, settings, threading.RLock())
         try:
             yield from entry.load()
             if entry.point is not None and entry.point.envelope.owner != owner:

@@ -232,7 +232,6 @@ class CatchUp:
         for r in rows:
             apply([op for op in r.ops if op[1][0] == BOOK], self._journal.document.root)
         self._journal.document.settle()
-        self._journal.takes = []
         self._journal.point = rows[-1].point
         self._at = i + 1
 

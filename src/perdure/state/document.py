@@ -2,12 +2,17 @@
 
 They are real ``dict`` and ``list`` objects: they print, compare and serialise as such. What you assign is
 copied in; nested containers are wrapped the first time you look at them.
+
+Threads may share a document: each edit is one step for all of them. Nor does an edit come apart when Ctrl-C hits it:
+a signal is only looked at after a call and when a function or a round of a loop begins, so between a note of a change
+and the change itself there are none of these, and what is noted without having been done is harmless.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Values are any JSON here: their types are looked at, not declared.
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Never, SupportsIndex, cast, overload
 
 from perdure.errors import LimitExceeded, Misuse, ReadOnly
@@ -80,16 +85,19 @@ def _below(node: Any, at: Any, value: Any) -> Any:
 
 
 class _Node:
-    """What tracked dicts and lists share: whose they are and whether they are new."""
+    """What tracked dicts and lists share: whose they are, whether they are new, and what was changed in them."""
 
     __slots__ = ()
     _doc: Document
     _up: TrackedDict | TrackedList | None
     _at: Any
     _born: int
+    _noted: int
+    """The age of the document to which the two below belong: those of an earlier one were committed."""
     _changes: Any
-    """What was changed since the last commit; None: nothing."""
+    """What was changed; None: nothing."""
     _touched: dict[int, TrackedDict | TrackedList] | None
+    """Those below in which something was changed."""
 
     @property
     def document(self) -> Document:
@@ -99,6 +107,7 @@ class _Node:
     def _change(self) -> bool:
         """Call before a change; False when the container is new, so that its parent carries it whole."""
         doc = self._doc
+        doc.edits += 1
         if doc.readonly:
             raise ReadOnly("this state was opened for reading: open the session with db.session(...) to change it")
         if self._born == doc.age:
@@ -106,17 +115,21 @@ class _Node:
         if self._born < doc.since:
             msg = "this part of the state was taken before the session moved (reload, rewind, switch): fetch it again"
             raise Misuse(msg)
-        child: Any = self
-        up: Any = self._up
-        while up is not None:
-            if up._touched is None:
-                up._touched = {id(child): child}
-            elif id(child) in up._touched:
-                break
-            else:
-                up._touched[id(child)] = child
-            child, up = up, up._up
+        self._note(doc.age)
         return True
+
+    def _note(self, age: int) -> None:
+        """Make this container ready for notes, and have it found from the root."""
+        if self._noted != age:
+            self._changes = self._touched = None
+            self._noted = age
+        up = self._up
+        if up is not None and (up._noted != age or up._touched is None or id(self) not in up._touched):
+            # From the root downwards: what is noted is always found, even if an interrupt ends this half-way.
+            up._note(age)
+            if up._touched is None:
+                up._touched = {}
+            up._touched[id(self)] = cast("TrackedDict | TrackedList", self)
 
     def _adopt(self, value: Any, at: Any) -> Any:
         """Wrap a raw container, or read a blob, the first time somebody looks at it."""
@@ -130,14 +143,6 @@ class _Node:
         node._at = at
         node._born = self._born
         return node
-
-    def settle(self) -> None:
-        """Forget the changes here and below."""
-        self._changes = None
-        if self._touched:
-            for child in self._touched.values():
-                child.settle()
-            self._touched = None
 
     def __reduce__(self) -> Never:
         raise TypeError("a tracked state is never pickled: use .plain()")
@@ -155,14 +160,14 @@ _RAW = (dict, list, BlobRef)
 class TrackedDict(_Node, dict[str, Any]):
     """A dict that remembers which keys were changed."""
 
-    __slots__ = ("_at", "_born", "_changes", "_doc", "_touched", "_up")
+    __slots__ = ("_at", "_born", "_changes", "_doc", "_noted", "_touched", "_up")
 
     def __init__(self, doc: Document, raw: Any = (), up: TrackedDict | TrackedList | None = None) -> None:
         dict.__init__(self, raw)
         self._doc = doc
         self._up = up
         self._at = None
-        self._born = doc.age
+        self._born = self._noted = doc.age
         # key -> _STORED if it stood in the store before, | _MOVED if it was removed since (its place is new)
         self._changes: dict[str, int] | None = None
         self._touched = None
@@ -173,6 +178,8 @@ class TrackedDict(_Node, dict[str, Any]):
 
     def collect(self, path: tuple[str | int, ...], out: list[Op]) -> None:
         """Append the operations of this container and of those below it."""
+        if self._noted != self._doc.age:
+            return
         if self._changes:
             for k, flags in self._changes.items():
                 if flags & _MOVED:
@@ -192,8 +199,12 @@ class TrackedDict(_Node, dict[str, Any]):
 
     def _look(self, k: str, v: Any) -> Any:
         if type(v) in _RAW:
-            v = self._adopt(v, k)
-            dict.__setitem__(self, k, v)
+            with self._doc.lock:
+                # Another thread may have been first: two wrappers of one container would not know of each other.
+                v = dict.get(self, k, v)
+                if type(v) in _RAW:
+                    v = self._adopt(v, k)
+                    dict.__setitem__(self, k, v)
         elif isinstance(v, TrackedDict | TrackedList):
             v._at = k
         return v
@@ -214,28 +225,32 @@ class TrackedDict(_Node, dict[str, Any]):
 
     def __setitem__(self, k: str, v: Any) -> None:
         v = own(v, self._doc, self)
-        if self._change():
-            if self._changes is None:
-                self._changes = {}
-            if k not in self:
-                # Goes to the end of the order, now as in every later replay.
-                self._changes[k] = self._changes.pop(k, 0)
-            else:
-                self._changes.setdefault(k, _STORED)
         if isinstance(v, TrackedDict | TrackedList):
             v._at = k
-        dict.__setitem__(self, k, v)
+        with self._doc.lock:
+            if self._change():
+                if self._changes is None:
+                    self._changes = {}
+                flags = self._changes.get(k, 0 if k not in self else _STORED)
+                if k not in self and k in self._changes:
+                    # Goes to the end of the order, now as in every later replay.
+                    del self._changes[k]
+                self._changes[k] = flags
+            dict.__setitem__(self, k, v)
 
     def __delitem__(self, k: str) -> None:
-        if k not in self:
-            raise KeyError(k)
-        if self._change():
-            if self._changes is None:
-                self._changes = {}
-            flags = self._changes.pop(k, _STORED)
-            if flags & _STORED:
-                self._changes[k] = flags | _MOVED
-        dict.__delitem__(self, k)
+        with self._doc.lock:
+            if k not in self:
+                raise KeyError(k)
+            if self._change():
+                if self._changes is None:
+                    self._changes = {}
+                flags = self._changes.get(k, _STORED)
+                if flags & _STORED:
+                    self._changes[k] = flags | _MOVED
+                else:
+                    del self._changes[k]
+            dict.__delitem__(self, k)
 
     def __iter__(self) -> Iterator[str]:
         # Overridden so that dict(x), {**x} and json.dumps go through the methods below.
@@ -252,22 +267,25 @@ class TrackedDict(_Node, dict[str, Any]):
             if default is _MISSING:
                 raise KeyError(k)
             return default
-        v = plain(self[k])
-        del self[k]
+        with self._doc.lock:
+            v = plain(self[k])
+            del self[k]
         return v
 
     def popitem(self) -> tuple[str, Any]:
-        k = next(reversed(self))
-        return k, self.pop(k)
+        with self._doc.lock:
+            k = next(reversed(self))
+            return k, self.pop(k)
 
     def clear(self) -> None:
         for k in list(self):
             del self[k]
 
     def setdefault(self, k: str, default: Any = None) -> Any:
-        if k not in self:
-            self[k] = default
-        return self[k]
+        with self._doc.lock:
+            if k not in self:
+                self[k] = default
+            return self[k]
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         for k, v in dict[str, Any](*args, **kwargs).items():
@@ -315,14 +333,14 @@ class _Values(_Items):
 class TrackedList(_Node, list[Any]):
     """A list that remembers what was appended, cut and replaced."""
 
-    __slots__ = ("_at", "_born", "_changes", "_doc", "_touched", "_up")
+    __slots__ = ("_at", "_born", "_changes", "_doc", "_noted", "_touched", "_up")
 
     def __init__(self, doc: Document, raw: Iterable[Any] = (), up: TrackedDict | TrackedList | None = None) -> None:
         list.__init__(self, raw)
         self._doc = doc
         self._up = up
         self._at = None
-        self._born = doc.age
+        self._born = self._noted = doc.age
         # [start, how many removed, what was put there]: in order, each in the coordinates of its moment
         self._changes: list[tuple[int, int, list[Any]]] | None = None
         self._touched = None
@@ -333,6 +351,8 @@ class TrackedList(_Node, list[Any]):
 
     def collect(self, path: tuple[str | int, ...], out: list[Op]) -> None:
         """Append the operations of this container and of those below it."""
+        if self._noted != self._doc.age:
+            return
         if self._changes:
             size = len(self)
             for _, gone, values in self._changes:
@@ -361,28 +381,34 @@ class TrackedList(_Node, list[Any]):
 
     def _look(self, i: int, v: Any) -> Any:
         if type(v) in _RAW:
-            v = self._adopt(v, i)
-            list.__setitem__(self, i, v)
+            with self._doc.lock:
+                if i >= len(self) or list.__getitem__(self, i) is not v:
+                    # Another thread was first: it has wrapped it, or moved it elsewhere.
+                    return self[i]
+                v = self._adopt(v, i)
+                list.__setitem__(self, i, v)
         elif isinstance(v, TrackedDict | TrackedList):
             v._at = i
         return v
 
     def _splice(self, start: int, gone: int, values: list[Any]) -> None:
-        """Record that ``gone`` values at ``start`` give way to ``values``; called before it is done."""
-        if not self._change():
-            return
-        if self._changes is None:
-            self._changes = []
-        elif self._changes:
-            s, g, v = self._changes[-1]
-            inside = s <= start and start + gone <= s + len(v)
+        """Have ``gone`` values at ``start`` give way to ``values``; inside the document's lock."""
+        where, own_copy = slice(start, start + gone), list(values)
+        if self._change():
+            if self._changes is None:
+                self._changes = []
+            notes = self._changes
+            end = len(notes)
+            s, g, v = notes[-1] if notes else (0, 0, [])
+            inside = end and s <= start and start + gone <= s + len(v)
+            # From here on no calls: an interrupt must not come between the note and what it is of.
             if inside:
-                v[start - s : start - s + gone] = values
-                return
-            if start == s and not v and not values:
-                self._changes[-1] = (s, g + gone, v)
-                return
-        self._changes.append((start, gone, values))
+                v[start - s : start - s + gone] = own_copy
+            elif end and start == s and not v and not own_copy:
+                notes[-1] = (s, g + gone, v)
+            else:
+                notes[end:] = [(start, gone, own_copy)]
+        list.__setitem__(self, where, values)
 
     def _fresh(self, values: Iterable[Any]) -> list[Any]:
         return [own(v, self._doc, self) for v in values]
@@ -418,61 +444,55 @@ class TrackedList(_Node, list[Any]):
         return (self[i] for i in range(len(self) - 1, -1, -1))
 
     def __setitem__(self, i: Any, v: Any, /) -> None:
-        if isinstance(i, slice):
+        with self._doc.lock:
+            if not isinstance(i, slice):
+                self._splice(range(len(self))[i], 1, [own(v, self._doc, self)])
+                return
             start, stop, step = i.indices(len(self))
             if step != 1:
                 whole = list(self)
                 whole[i] = v
                 start, stop, v = 0, len(self), whole
-            stop = max(start, stop)
-            values = self._fresh(v)
-            self._splice(start, stop - start, list(values))
-            list.__setitem__(self, slice(start, stop), values)
-            return
-        at = range(len(self))[i]
-        value = own(v, self._doc, self)
-        self._splice(at, 1, [value])
-        list.__setitem__(self, at, value)
+            self._splice(start, max(start, stop) - start, self._fresh(v))
 
     def __delitem__(self, i: Any, /) -> None:
-        if isinstance(i, slice):
+        with self._doc.lock:
+            if not isinstance(i, slice):
+                self._splice(range(len(self))[i], 1, [])
+                return
             start, stop, step = i.indices(len(self))
             if step == 1:
                 if stop > start:
                     self._splice(start, stop - start, [])
-                    list.__delitem__(self, slice(start, stop))
                 return
             for k in sorted(range(start, stop, step), reverse=True):
                 del self[k]
-            return
-        at = range(len(self))[i]
-        self._splice(at, 1, [])
-        list.__delitem__(self, at)
 
     def append(self, v: Any, /) -> None:
         value = own(v, self._doc, self)
-        self._splice(len(self), 0, [value])
-        list.append(self, value)
+        with self._doc.lock:
+            self._splice(len(self), 0, [value])
 
     def extend(self, values: Iterable[Any], /) -> None:
         new = self._fresh(values)
-        self._splice(len(self), 0, list(new))
-        list.extend(self, new)
+        with self._doc.lock:
+            self._splice(len(self), 0, new)
 
     def insert(self, i: SupportsIndex, v: Any, /) -> None:
-        size, at = len(self), i.__index__()
-        at = max(0, at + size) if at < 0 else min(at, size)
         value = own(v, self._doc, self)
-        self._splice(at, 0, [value])
-        list.insert(self, at, value)
+        with self._doc.lock:
+            size, at = len(self), i.__index__()
+            self._splice(max(0, at + size) if at < 0 else min(at, size), 0, [value])
 
     def pop(self, i: SupportsIndex = -1, /) -> Any:
-        v = plain(self[i])
-        del self[i]
+        with self._doc.lock:
+            v = plain(self[i])
+            del self[i]
         return v
 
     def remove(self, v: Any, /) -> None:
-        del self[self.index(v)]
+        with self._doc.lock:
+            del self[self.index(v)]
 
     def index(self, v: Any, *where: Any) -> int:
         return list(self).index(v, *where)
@@ -484,17 +504,20 @@ class TrackedList(_Node, list[Any]):
         del self[:]
 
     def reverse(self) -> None:
-        self[:] = list(self)[::-1]
+        with self._doc.lock:
+            self[:] = list(self)[::-1]
 
     def sort(self, *, key: Any = None, reverse: bool = False) -> None:
-        self[:] = sorted(self, key=key, reverse=reverse)
+        with self._doc.lock:
+            self[:] = sorted(self, key=key, reverse=reverse)
 
     def __iadd__(self, values: Iterable[Any]) -> Any:
         self.extend(values)
         return self
 
     def __imul__(self, n: SupportsIndex) -> Any:
-        self[:] = list(self) * n
+        with self._doc.lock:
+            self[:] = list(self) * n
         return self
 
     def __add__(self, other: Any) -> list[Any]:
@@ -507,38 +530,43 @@ class TrackedList(_Node, list[Any]):
 class Document:
     """One tracked tree: its root, its age, and where its blobs come from."""
 
-    __slots__ = ("age", "bare", "readonly", "resolve", "root", "since")
+    __slots__ = ("age", "bare", "edits", "lock", "readonly", "resolve", "root", "since")
 
     def __init__(
         self, raw: dict[str, Any], resolve: Callable[[BlobRef], Any], *, readonly: bool = False, bare: bool = False
     ) -> None:
         self.age = 0
+        """How often its changes were set apart: notes and containers of an earlier age are in the store."""
+        self.edits = 0
+        """How many there were: whoever needs to know that there was none meanwhile compares."""
+        self.lock = threading.RLock()
+        """Held for an edit, and while edits are collected and set apart."""
         self.bare = bare
         """Nothing inside lists has to be wrapped: the tree is only read, and no blob stands in it."""
         self.since = 0
         self.readonly = readonly
         self.resolve = resolve
         self.root = TrackedDict(self, raw)
-        self.settle()
+        self.age = 1
 
     def collect(self) -> list[Op]:
         """The operations since the last :meth:`settle`; values are the live containers themselves."""
         out: list[Op] = []
-        self.root.collect((), out)
+        with self.lock:
+            self.root.collect((), out)
         return out
 
     def settle(self) -> None:
         """Forget the changes: they are on their way into the store."""
-        self.root.settle()
-        # Containers born before now count as stored from here on; nothing has to be walked for that.
         self.age += 1
 
     def replace(self, raw: dict[str, Any]) -> None:
         """Put another tree in place of this one, as stored; handles on the root stay valid."""
-        # Containers taken out before this belong to a tree that is gone: editing them is refused.
-        self.since = self.age
-        self.root.refill(raw)
-        self.settle()
+        with self.lock:
+            # Containers taken out before this belong to a tree that is gone: editing them is refused.
+            self.since = self.age
+            self.root.refill(raw)
+            self.age += 1
 
 
 def edit(ops: list[Op], target: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import os
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -45,20 +46,29 @@ class Invoke(NamedTuple):
 
 
 class Enter(NamedTuple):
-    """Wait for the session's gate: one commit of a handle at a time."""
+    """Wait for a session's gate that only an event loop can wait for; answered with what gives it back."""
 
     gate: Any
 
 
+_Lock = type(threading.RLock())
 Request = Do | Write | Invoke | Enter
 Flow = Generator[Request, Any, R]
+
+
+def entered(gate: Any) -> Flow[Any]:
+    """A session's gate, for a ``with`` statement: one commit of a handle at a time.
+
+    A gate for threads is taken by that statement itself, so that no interrupt comes between the two.
+    """
+    return gate if isinstance(gate, _Lock) else (yield Enter(gate))
 
 
 def _perform(request: Do | Enter | Invoke) -> Any:
     if isinstance(request, Do):
         return request.fn(*request.args)
     if isinstance(request, Enter):
-        return request.gate.acquire()
+        raise Misuse("this handle belongs to an event loop: await it")
     answer = request.fn(*request.args, **request.kwargs)
     if inspect.iscoroutine(answer):
         answer.close()
@@ -80,6 +90,9 @@ def drive(store: Store, flow: Flow[R]) -> R:
                 request = flow.send(answer)
     except StopIteration as stop:
         return stop.value
+    finally:
+        # An interrupt in here must not leave the flow where it is: it gives back what it holds.
+        flow.close()
 
 
 def sync(flow: Callable[Concatenate[Any, P], Flow[R]], part: str = "") -> Callable[Concatenate[Any, P], R]:

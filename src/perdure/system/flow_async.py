@@ -6,6 +6,7 @@ A cancelled task's commit still lands when it was already on its way; the handle
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import inspect
@@ -98,6 +99,16 @@ def _answer(answered: list[tuple[asyncio.Future[Any], Any]]) -> None:
             future.set_result(answer)
 
 
+class _Held(contextlib.AbstractContextManager[None]):
+    """A gate that was waited for, and is given back."""
+
+    def __init__(self, gate: asyncio.Lock) -> None:
+        self._gate = gate
+
+    def __exit__(self, *_: object) -> None:
+        self._gate.release()
+
+
 class AsyncDriver:
     """Carries flows out for awaited handles: a writer thread, and a small pool for everything else that blocks."""
 
@@ -110,7 +121,8 @@ class AsyncDriver:
         if isinstance(request, Write):
             return await self.writer.submit(request.item)
         if isinstance(request, Enter):
-            return await request.gate.acquire()
+            await request.gate.acquire()
+            return _Held(request.gate)
         loop = asyncio.get_running_loop()
         if isinstance(request, Do):
             return await loop.run_in_executor(self._pool, functools.partial(request.fn, *request.args))
