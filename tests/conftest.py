@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 import perdure
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 from tests.servers import shared
 from tests.store_urls import url_of
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.agent.models.parts import file as file
     from perdure.agent.models.parts import image as image
     from perdure.agent.models.parts import text as text
-    from perdure.agent.models.providers import Price as Price
+    from perdure.agent.models.prices import Price as Price
     from perdure.agent.models.retry import Retry as Retry
     from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
     from perdure.agent.replay.recording import RecordedModel as RecordedModel
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from perdure.session.approvals import Approval as Approval
     from perdure.session.handle import Session as Session
     from perdure.session.handle import UncommittedEdits as UncommittedEdits
-    from perdure.session.inbox_entries import Message as Message
+    from perdure.session.inbox import Message as Message
     from perdure.session.tools import Context as Context
     from perdure.session.tools import Done as Done
     from perdure.session.tools import Later as Later
@@ -103,7 +103,7 @@ _HOMES = {
     "agent.models": ("ChatModel",),
     "agent.models.openai": ("OpenAIModel",),
     "agent.models.parts": ("audio", "file", "image", "text"),
-    "agent.models.providers": ("Price",),
+    "agent.models.prices": ("Price",),
     "agent.models.retry": ("Retry",),
     "agent.models.scripted": ("ScriptedModel",),
     "agent.replay.recording": ("RecordedModel",),
@@ -128,7 +128,7 @@ _HOMES = {
     "fleet.worker": ("start_worker",),
     "fleet.board": ("submit", "submit_async"),
     "fleet.why": ("Why", "why", "why_async"),
-    "session.inbox_entries": ("Message",),
+    "session.inbox": ("Message",),
     "record.keys": ("Keys",),
     "state.merge": ("Clash", "Difference"),
     "state.migrations": ("Migrations", "migration"),

@@ -16,6 +16,7 @@ from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
 from perdure.session.posting import Posting
 from perdure.session.runs import Runs
+from perdure.system.flow import Flow, named
 from perdure.system.flow_async import MAX_BATCH, AsyncDriver, awaited
 from perdure.upkeep.flows import Upkeep
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.model import ChangePage
-    from perdure.system.flow import Flow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,8 +100,7 @@ def _opening(flow: Callable[Concatenate[Any, P], Flow[Any]]) -> Callable[Concate
     def session(self: Any, *args: P.args, **kwargs: P.kwargs) -> Opening:
         return Opening(self.driver.drive(flow(self, *args, **kwargs)))
 
-    session.__name__ = session.__qualname__ = "session"
-    return session
+    return named(session)
 
 
 class AsyncDatabase(DatabaseHandle):
@@ -112,7 +111,7 @@ class AsyncDatabase(DatabaseHandle):
             kernel,
             new_handle=lambda journal: AsyncSession(journal, self.driver),
             new_gate=asyncio.Lock,
-            new_reader=lambda pieces: AsyncBlobReader(pieces, self.driver.perform),
+            new_reader=lambda pieces: AsyncBlobReader(pieces, self.driver.call),
             **options,
         )
         self.driver = AsyncDriver(kernel.store, max_batch)

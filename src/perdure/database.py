@@ -17,7 +17,7 @@ from perdure.history.blob_streams import BlobStreams, as_file
 from perdure.history.expiry import Origin, origin_of
 from perdure.history.reader import Reader
 from perdure.model import DEFAULT_TTL, MAIN, Kind, Lease, SessionRow, Status
-from perdure.record.commit import Loaded, Settings
+from perdure.record.codec import Loaded, Settings
 from perdure.session.handle import Session, SessionHandle
 from perdure.session.journal import Journal
 from perdure.session.posting import Posting
@@ -25,8 +25,7 @@ from perdure.state.declared_types import validator
 from perdure.state.delta import diff
 from perdure.state.document import STATE, edit
 from perdure.system import faults
-from perdure.system.flow import Do, Flow, Invoke, sync
-from perdure.system.handle_guard import HandleGuard
+from perdure.system.flow import Do, Flow, HandleGuard, Invoke, sync
 from perdure.system.lease_holders import new_holder
 from perdure.system.names import check_branch, check_name, check_session, check_ttl
 from perdure.upkeep.background import Caretaker
@@ -151,8 +150,7 @@ class DatabaseHandle:
         if branch != MAIN:
             check_branch(branch)
         if effects not in EFFECTS:
-            msg = f"effects is one of {', '.join(EFFECTS)}, not {effects!r:.40}"
-            raise InvalidInput(msg)
+            raise InvalidInput(f"effects is one of {', '.join(EFFECTS)}, not {effects!r:.40}")
         wanted = DEFAULT_TTL if ttl == "default" else check_ttl(ttl)
         if not create:
             # A lease makes a row for a session that never was: look first.
@@ -185,7 +183,8 @@ class DatabaseHandle:
         effects: str, reopen: bool, origin: Origin,
     ) -> Flow[SessionHandle]:  # fmt: skip
         settings = Settings(owner, wanted, self.kernel.schema, effects)
-        settings.validate = validator(self._state)
+        if self._state is not None:
+            settings.validate = validator(self._state)
         journal = Journal(self.kernel, session, branch, granted, settings, self._new_gate())
         journal.caretaker = self.caretaker
         s = self._new_handle(journal)
@@ -195,8 +194,7 @@ class DatabaseHandle:
             s.origin = Origin("resumed")
             env = s.journal.point.envelope
             if owner and env.owner and owner != env.owner:
-                msg = f"session {session!r} belongs to another owner"
-                raise InvalidInput(msg)
+                raise InvalidInput(f"session {session!r} belongs to another owner")
             settings.owner = env.owner or owner
             if ttl == "default":
                 settings.ttl = env.ttl

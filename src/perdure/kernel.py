@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import Corrupted
 from perdure.protocols import Cached
-from perdure.record.codec import MSGPACK, Body, Decoder
-from perdure.record.commit import Loaded
+from perdure.record.codec import MSGPACK, Body, Decoder, Loaded
 from perdure.state.document import STATE, plain
 from perdure.state.migrations import no_path
 from perdure.state.values import BYTES, STR, BlobRef

@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure import telemetry
+from perdure.blobs import open_blobs
+from perdure.database import Database
 from perdure.errors import InvalidInput
+from perdure.kernel import Kernel
 from perdure.record.codec import JSON, MSGPACK
 from perdure.record.keys import Keys, find_keys
+from perdure.state.migrations import registry
+from perdure.stores import open_store
 from perdure.system.clock import SystemClock
+from perdure.system.names import check_lease, check_name
+from perdure.system.urls import TIERED, tiers
 
 if TYPE_CHECKING:
     import os
 
     from perdure.aio import AsyncDatabase
-    from perdure.database import Database
-    from perdure.kernel import Kernel
     from perdure.protocols import Blobs, Clock, Store
     from perdure.state.migrations import Migrations
 
@@ -49,9 +54,6 @@ def open(
     ``witness`` is a file outside the store that is told of every commit; ``verify`` compares with it.
     Other options go to the store, such as ``synchronous="normal"`` for SQLite.
     """
-    from perdure.database import Database
-    from perdure.system.names import check_lease
-
     check_lease(lease_ttl)
     kernel = build_kernel(url, keys, codec, schema, migrations, blobs, clock, options)
     return Database(kernel, lease_ttl=lease_ttl, state=state, maintain=maintain, witness=witness)
@@ -78,7 +80,6 @@ def open_async(
     All commits that wait at one moment, up to ``max_batch``, become durable together.
     """
     from perdure.aio import AsyncDatabase
-    from perdure.system.names import check_lease
 
     check_lease(lease_ttl)
     kernel = build_kernel(url, keys, codec, schema, migrations, blobs, clock, options)
@@ -97,14 +98,8 @@ def build_kernel(
     clock: Clock | None,
     options: dict[str, Any],
 ) -> Kernel:
-    from perdure.kernel import Kernel
-    from perdure.state.migrations import registry
-    from perdure.stores import open_store
-    from perdure.system.names import check_name
-
     if codec not in FORMS:
-        msg = f"codec is one of {', '.join(FORMS)}, not {codec!r:.40}"
-        raise InvalidInput(msg)
+        raise InvalidInput(f"codec is one of {', '.join(FORMS)}, not {codec!r:.40}")
     check_name(schema, "schema version")
     telemetry.enable_from_environment()
     ring = find_keys(keys)
@@ -132,13 +127,8 @@ def _check_own(blobs: Blobs | str | None, options: dict[str, Any]) -> None:
 
 def _blobs(url: str | Store | None, store: Store, blobs: Blobs | str | None, clock: Clock) -> Blobs:
     """The blobs asked for; else those of the store: an embedded one's lie beside it, a server's inside it."""
-    from perdure.blobs import open_blobs
-    from perdure.system.urls import TIERED, tiers
-
-    if blobs is not None and not isinstance(blobs, str):
-        return blobs
     if blobs is not None:
-        return open_blobs(blobs, store.id, clock=clock)
+        return open_blobs(blobs, store.id, clock=clock) if isinstance(blobs, str) else blobs
     where = store.url
     assert url is None or isinstance(url, str)
     if url is not None and url.startswith(TIERED):

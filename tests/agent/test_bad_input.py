@@ -16,8 +16,8 @@ from perdure.agent.agent import Agent
 from perdure.agent.models import Answer, ToolCall
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import ApprovalError, InvalidInput, ModelError, ModelUnavailable
+from perdure.testing.clock import FakeClock
 from tests.agent.working import by_turn, opened, play
-from tests.clock import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from perdure.cli.program import run
 from perdure.errors import InvalidInput
 from perdure.session import read_cache
 from perdure.session.read_cache import PREFIX, cache_id
+from perdure.testing.clock import FakeClock
 from tests.agent.working import by_turn, play
-from tests.clock import FakeClock
 from tests.store_urls import url_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from perdure.agent.children import child_id, handoff
 from perdure.agent.context.compactor import Compactor
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import InvalidInput
+from perdure.testing.clock import FakeClock
 from tests.agent.working import by_turn, opened, play
-from tests.clock import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path

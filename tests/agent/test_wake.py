@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.agent.tool_schema import wake_me
+from perdure.testing.clock import FakeClock
 from tests.agent.working import by_turn, opened, play
-from tests.clock import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.agent.models import Request
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 
 def play(work: Coroutine[Any, Any, Any]) -> Any:

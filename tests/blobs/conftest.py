@@ -8,8 +8,8 @@ import pytest
 
 import tests.servers
 from perdure.system import faults
+from perdure.testing.clock import FakeClock
 from tests.blobs.places import KINDS, blobs_of, bucket_url, unique
-from tests.clock import FakeClock
 from tests.servers.objects import objects_options
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.protocols import Blobs
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 DATA = b"a photograph of the hotel" * 1000
 

@@ -17,8 +17,8 @@ import perdure
 import tests.servers
 from perdure.blobs import open_blobs
 from perdure.errors import InvalidInput
+from perdure.testing.clock import FakeClock
 from tests.blobs.places import bucket_url, unique, variables
-from tests.clock import FakeClock
 from tests.servers.objects import SECRET, objects_options
 
 SCREENSHOT = random.Random(8).randbytes(3_000_000)

@@ -25,8 +25,8 @@ from perdure.errors import (
 )
 from perdure.system import faults
 from perdure.system.disk import Disk
+from perdure.testing.clock import FakeClock
 from tests.blobs.durable_disk import DurableDisk
-from tests.clock import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path

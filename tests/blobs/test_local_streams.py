@@ -17,7 +17,7 @@ from tests.blobs.test_local import POINTS, Failing, PowerGone, files, ref_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 PIECES = [b"a film " * 1000, b"", b"in three " * 1000, b"parts"]
 WHOLE = b"".join(PIECES)

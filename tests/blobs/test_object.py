@@ -17,7 +17,7 @@ from perdure.blobs.object_storage import LEFTOVER, LONG, ObjectBlobs
 from perdure.errors import Corrupted, HandleClosed, InvalidInput, NotFound
 from perdure.system import faults
 from perdure.system.clock import SystemClock
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

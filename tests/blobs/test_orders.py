@@ -12,9 +12,9 @@ import tests.servers
 from perdure.blobs import object_storage as names
 from perdure.blobs.object_storage import ObjectBlobs
 from perdure.errors import NotFound
+from perdure.testing.clock import FakeClock
 from tests.blobs.places import bucket_url, unique
 from tests.blobs.stepping import Turns, orders, step
-from tests.clock import FakeClock
 from tests.servers.objects import objects_options
 
 if TYPE_CHECKING:

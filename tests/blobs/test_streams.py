@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perdure.protocols import Blobs
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 HOUR = 3_600_000
 FILM = random.Random(1).randbytes(3_000_000)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 
 def test_a_session_is_made_for_an_agent_by_its_first_checkpoint(db: perdure.Database, clock: FakeClock):

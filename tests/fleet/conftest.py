@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from perdure.stores import open_store
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 from tests.store_urls import url_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import perdure
 from perdure import Origin
 
 if TYPE_CHECKING:
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 
 def commit(db: perdure.Database, session: str = "s", **options: Any) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import perdure
 from perdure import Agent, ScriptedModel
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 from tests.server.asking import API, asking
 from tests.store_urls import url_of
 

@@ -13,7 +13,7 @@ from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
 from perdure.fleet.board import board_of
 from perdure.protocols import WorkerRow
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 from tests.server.asking import asking
 from tests.store_urls import url_of
 

@@ -16,7 +16,7 @@ from perdure.fleet.why import Why, why
 from perdure.model import Kind, Status
 from perdure.protocols import Filter, NewWork, Rest, WorkerRow
 from perdure.session.tools import Context, Later
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import pytest
 
 import perdure
 from perdure import tool
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 
 prices = {"BA1": 1200}
 booked: list[str] = []

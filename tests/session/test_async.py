@@ -9,7 +9,7 @@ import pytest
 
 import perdure
 from perdure import tool
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 
 
 def test_a_session_awaited_does_what_a_blocking_one_does(url: str, clock: FakeClock) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import perdure
 from perdure import Done, NotDone, Unknown, tool
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 
 
 class Killed(BaseException):

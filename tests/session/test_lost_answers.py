@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from perdure.model import Append
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 
 class Losing:

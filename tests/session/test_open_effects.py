@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import perdure
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 from tests.session.test_calls import World, charge_tool, crash
 
 

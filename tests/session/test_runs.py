@@ -8,7 +8,7 @@ import pytest
 
 import perdure
 from perdure import tool
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 from tests.session.test_calls import Killed
 
 

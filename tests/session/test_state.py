@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import perdure
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 
 
 def test_a_commit_is_there_for_the_next_handle(db: perdure.Database) -> None:

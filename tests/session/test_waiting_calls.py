@@ -11,7 +11,7 @@ import pytest
 import perdure
 from perdure import Done, Later, NotDone, tool
 from perdure.errors import ApprovalError, ApprovalNeeded, EffectFailed, InDoubt, ResultPending
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 
 Open = Callable[..., perdure.Database]
 

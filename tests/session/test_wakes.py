@@ -12,7 +12,7 @@ import perdure
 from perdure import tool
 from perdure.errors import InvalidInput
 from perdure.system import faults
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 
 Open = Callable[..., perdure.Database]
 HOUR, DAY = 3_600_000, 24 * 3_600_000

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import perdure
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 
 
 def test_a_second_handle_finds_the_session_busy(db: perdure.Database, open_db: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import perdure
 from perdure import Migrations
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 from tests.session.test_calls import Killed
 from tests.session.test_runs import Script
 

@@ -16,7 +16,7 @@ import perdure
 from perdure import telemetry
 from perdure.system import faults
 from perdure.telemetry import instruments, prometheus
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 from tests.telemetry.scene import SESSION, ask_again, ask_for_refund, pay, refund, shop, whole_life
 
 if TYPE_CHECKING:

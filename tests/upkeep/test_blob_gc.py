@@ -18,7 +18,7 @@ from perdure.upkeep.blob_gc import collect
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 HOUR = 3_600_000
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
     Open = Callable[..., perdure.Database]
 

@@ -18,7 +18,7 @@ from tests.upkeep.pasts import all_states, write_past
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 
 @pytest.fixture(autouse=True)

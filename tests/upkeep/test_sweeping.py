@@ -15,7 +15,7 @@ from tests.upkeep.aging import fill
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 
 @pytest.fixture(autouse=True)

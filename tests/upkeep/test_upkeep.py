@@ -14,7 +14,7 @@ from perdure import Migrations
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 
 @pytest.fixture

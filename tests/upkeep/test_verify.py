@@ -18,7 +18,7 @@ from tests.upkeep.pasts import write_past
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 KEY = b"sixteen bytes or more"
 

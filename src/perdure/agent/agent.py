@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from perdure.agent.answer_calls import ANSWER, QUEUE, STEP, WITHDRAW
-from perdure.agent.children import release
+from perdure.agent.children import AgentTool, release
 from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.live_answers import Feed
 from perdure.agent.loop import Limits, Loop
 from perdure.agent.models import Answer, Request, message_digest, request_digest, text_of
 from perdure.agent.models.parts import packed
-from perdure.agent.models.providers import Price, price_of
+from perdure.agent.models.prices import Price, price_of
 from perdure.agent.notify import check_notify
 from perdure.agent.requests import FORM
 from perdure.agent.run_result import RunResult, Spent
@@ -27,6 +27,7 @@ from perdure.agent.session_stream import Event
 from perdure.agent.tool_schema import ToolSpec
 from perdure.aio import AsyncDatabase
 from perdure.errors import InvalidInput
+from perdure.opening import open_async
 from perdure.session.tools import Tool, as_tool
 from perdure.system.names import check_name
 
@@ -189,8 +190,6 @@ class Agent:
         A kill of either loses nothing, cancelling reaches it, and while it waits for a person the other one waits for
         it. ``options`` are those of :meth:`run`, such as ``max_turns``.
         """
-        from perdure.agent.children import AgentTool
-
         return AgentTool(self, name or self.name, description or f"Have {self.name} do something.", options)
 
     # -- what the loop asks ---------------------------------------------------------------------------------------
@@ -308,8 +307,6 @@ async def _opened(
     if isinstance(db, AsyncDatabase):
         yield db
         return
-    from perdure.opening import open_async
-
     async with open_async(db) as opened:
         try:
             yield opened

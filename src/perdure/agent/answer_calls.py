@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -14,7 +14,7 @@ from perdure.agent.context.recall import shown
 from perdure.errors import InvalidInput, StoreError
 from perdure.model import Status
 from perdure.protocols import Boarded
-from perdure.session.parallel_calls import OPEN, Call
+from perdure.session.effects import OPEN, Call
 from perdure.session.tools import Tool
 from perdure.state.document import plain
 from perdure.system.flow_async import AsyncDriver
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncSession
     from perdure.protocols import Board
     from perdure.session.handle import SessionHandle
-    from perdure.session.tools import Tool
     from perdure.state.document import TrackedDict
 
 WITHDRAW, QUEUE = "withdraw", "queue"
@@ -69,7 +68,7 @@ class Calls:
                 entry["error"] = str(e)
             listed.append(entry)
         loop.book["calls"] = listed
-        for record, call in zip(await s.driver.drive(s.parallel_calls.begin(calls)), calls, strict=True):
+        for record, call in zip(await s.driver.drive(s.calls.begin(calls)), calls, strict=True):
             if record["status"] == "started":
                 self._fresh.add(call.slot)
                 self.started.append(record["id"])
@@ -138,7 +137,7 @@ class Calls:
         tool: Tool = self._loop.tool(record["tool"])
         self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
         async with place_for(s, tool, record["id"]):
-            status = await s.driver.drive(s.parallel_calls.carry_on(tool, record, fresh=fresh))
+            status = await s.driver.drive(s.calls.carry_on(tool, record, fresh=fresh))
         shared = tool.read and tool.cache is not None and tool.cache_scope == "shared"
         if shared and status == "done" and "problem" not in record:
             await s.driver.drive(s.read_cache.keep_shared(tool, record["digest"], plain(record["result"])))
@@ -216,7 +215,7 @@ async def place_for(s: AsyncSession, tool: Tool, effect: str) -> AsyncGenerator[
     if tool.limit is None:
         yield
         return
-    async with _here(s, tool):
+    async with _HERE.setdefault(s.driver, {}).setdefault(tool.name, asyncio.Semaphore(tool.limit)):
         # The calls of this process wait for each other here, so that few of them ask the board.
         store = s.kernel.store
         if not isinstance(store, Boarded):
@@ -231,12 +230,9 @@ async def place_for(s: AsyncSession, tool: Tool, effect: str) -> AsyncGenerator[
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-            await _give_back(driver, board, tool, effect)
-
-
-def _here(s: AsyncSession, tool: Tool) -> asyncio.Semaphore:
-    assert tool.limit is not None
-    return _HERE.setdefault(s.driver, {}).setdefault(tool.name, asyncio.Semaphore(tool.limit))
+            # Where the store cannot be reached, it is free by itself after a while.
+            with suppress(StoreError):
+                await driver.call(board.unslot, tool.name, effect)
 
 
 async def _wait(driver: AsyncDriver, board: Board, tool: Tool, effect: str) -> None:
@@ -249,16 +245,6 @@ async def _wait(driver: AsyncDriver, board: Board, tool: Tool, effect: str) -> N
 async def _keep(driver: AsyncDriver, board: Board, tool: Tool, effect: str) -> None:
     while True:
         await asyncio.sleep(TTL / 3000)
-        try:
+        # Where the store cannot be reached, the place may go, and the call under way goes on.
+        with suppress(StoreError):
             await driver.call(board.slot, tool.name, effect, tool.limit, TTL)
-        except StoreError:
-            # The store cannot be reached: the place may go, and the call under way goes on.
-            continue
-
-
-async def _give_back(driver: AsyncDriver, board: Board, tool: Tool, effect: str) -> None:
-    try:
-        await driver.call(board.unslot, tool.name, effect)
-    except StoreError:
-        # It is free by itself after a while.
-        return

@@ -29,8 +29,7 @@ def load_agent(text: str) -> Agent:
     """
     from perdure.agent.agent import Agent
 
-    place, name = _parts(text)
-    found = _named(_loaded(place), name, Agent)
+    place, name, found = _found(text, Agent)
     if not isinstance(found, Agent):
         what = f"has no {name or NAME!r}" if found is None else f"has a {type(found).__name__} there"
         raise InvalidInput(f"{place} {what}, where an agent was looked for: name it, such as {place}:support")
@@ -70,13 +69,15 @@ def _parts(text: str) -> tuple[str, str]:
     return place, name
 
 
-def _named(module: ModuleType, name: str, kind: type[Any]) -> Any:
-    if name:
-        return getattr(module, name, None)
-    if (usual := getattr(module, NAME, None)) is not None:
-        return usual
-    every = [value for value in vars(module).values() if isinstance(value, kind)]
-    return every[0] if len(every) == 1 else None
+def _found(text: str, kind: type[Any]) -> tuple[str, str, Any]:
+    """What was named, with its place and name: the usual name, or the only one of its kind, where none is given."""
+    place, name = _parts(text)
+    module = _loaded(place)
+    found = getattr(module, name or NAME, None)
+    if found is None and not name:
+        every = [value for value in vars(module).values() if isinstance(value, kind)]
+        found = every[0] if len(every) == 1 else None
+    return place, name, found
 
 
 def _loaded(path: str) -> ModuleType:
@@ -138,8 +139,7 @@ def load_app(text: str) -> Agent | Callable[..., Any]:
     """An agent, or with ``app:name`` also a function that works on a database it is given."""
     from perdure.agent.agent import Agent
 
-    place, name = _parts(text)
-    found = _named(_loaded(place), name, Agent)
+    place, name, found = _found(text, Agent)
     if isinstance(found, Agent) or callable(found):
         return found
     raise InvalidInput(

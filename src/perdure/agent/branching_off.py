@@ -15,10 +15,9 @@ from perdure.agent.loop import Limits, Loop, as_message
 from perdure.agent.requests import AGENT, is_answer
 from perdure.errors import Gone, InvalidInput, Misuse
 from perdure.history.hydrate import load_at, look
-from perdure.history.lineage import change_of
+from perdure.history.reader import change_of
 from perdure.kernel import Kernel
 from perdure.model import MAIN, Kind, Status
-from perdure.record.commit import Loaded
 from perdure.state.delta import diff
 from perdure.state.document import BOOK, STATE, edit, genesis, plain
 from perdure.state.values import Wire
@@ -113,7 +112,11 @@ def start_at(kernel: Kernel, session: str, at: int, branch: str) -> _Start:
     context = plain(plain(loaded.doc[BOOK].get(AGENT) or {}).get("context"))
     if not is_answer(env.x):
         return _Start(env.step, False, [], context)
-    said = [plain(body) for _, kind, body in _extra(kernel, loaded).get("took", ()) if kind == "message"]
+    change = change_of(kernel, env)
+    if change is None:
+        msg = f"session {env.session!r}: what was before step {env.step} was dropped by retention: take a later answer"
+        raise Gone(msg, "retention")
+    said = [plain(body) for _, kind, body in change[1].get("took", ()) if kind == "message"]
     return _Start(max(env.step - 1, 1), env.step == 1, said, context)
 
 
@@ -124,17 +127,6 @@ def before_answer(kernel: Kernel, session: str, at: int, branch: str = MAIN) -> 
     """
     start = start_at(kernel, session, at, branch)
     return start.step, [as_message(body) for body in start.said]
-
-
-def _extra(kernel: Kernel, loaded: Loaded) -> dict[str, Any]:
-    """What a checkpoint carries beside its change."""
-    assert loaded.point is not None
-    env = loaded.point.envelope
-    change = change_of(kernel, env)
-    if change is None:
-        msg = f"session {env.session!r}: what was before step {env.step} was dropped by retention: take a later answer"
-        raise Gone(msg, "retention")
-    return change[1]
 
 
 async def _part(s: AsyncSession, name: str, at: int | str, start: _Start | None) -> None:

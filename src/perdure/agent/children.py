@@ -7,10 +7,12 @@ import contextvars
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from perdure.agent import run_result as ended
 from perdure.errors import Busy, InvalidInput, Misuse, NotFound
 from perdure.model import Status
-from perdure.session.parallel_calls import OPEN
+from perdure.session.effects import OPEN
 from perdure.session.tools import Context, Done, Later, NotDone, Tool
 from perdure.state.document import plain
 from perdure.system.names import check_name
@@ -48,15 +50,17 @@ class AgentTool(Tool):
         self._options = options
 
         async def work(task: str, ctx: Context) -> Any:
-            loop = _here()
-            return await self._go_on(loop, child_id(ctx.session, ctx.effect_id), ctx.effect_id, task)
+            return await self._go_on(_here(), child_id(ctx.session, ctx.effect_id), ctx.effect_id, task)
 
         async def poll(handle: Any) -> Any:
-            answer = await self._go_on(_here(), handle["session"], handle["effect"], None)
+            try:
+                answer = await self._go_on(_here(), handle["session"], handle["effect"], None)
+            except NotDone as e:
+                return e
             return None if isinstance(answer, Later) else Done(answer)
 
         work.__doc__ = f"{description}\n\nArgs:\n    task: what is to be done, with all that must be known for it\n"
-        super().__init__(work, name=name, if_unsure="retry", poll=_told(poll), version=agent.version)
+        super().__init__(work, name=name, if_unsure="retry", poll=poll, version=agent.version)
 
     async def _go_on(self, loop: Loop, session: str, effect: str, task: str | None) -> Any:
         """Work on the child's session: its answer, or that it comes later."""
@@ -94,27 +98,9 @@ class AgentTool(Tool):
         raise AssertionError
 
 
-def _told(poll: Any) -> Any:
-    """A poll function whose ``NotDone`` is its answer."""
-
-    async def asked(handle: Any) -> Any:
-        try:
-            return await poll(handle)
-        except NotDone as e:
-            return e
-
-    return asked
-
-
 def said_by(result: RunResult) -> Any:
     """What a parent is told: the structured output where there is one, else the text."""
-    return result.text if result.output is None else _plain_output(result)
-
-
-def _plain_output(result: RunResult) -> Any:
-    import msgspec
-
-    return msgspec.to_builtins(result.output)
+    return result.text if result.output is None else msgspec.to_builtins(result.output)
 
 
 def _here() -> Loop:

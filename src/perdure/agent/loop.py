@@ -38,12 +38,10 @@ from perdure.system import faults
 from perdure.telemetry import logs
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from perdure.agent.agent import Agent
     from perdure.agent.models import ChatModel, Request
-    from perdure.agent.run_result import RunResult
     from perdure.agent.tool_schema import ToolSpec
     from perdure.aio import AsyncDatabase, AsyncSession
     from perdure.protocols import Clock
@@ -171,12 +169,8 @@ class Loop:
 
     def _handed_over(self) -> bool:
         """Whether the agent that has the conversation now has not said anything yet."""
-        setup = self.book.get("setup")
-        return (
-            setup is not None
-            and self.book.get("active_agent") is not None
-            and setup["agent"] != self.book["active_agent"]
-        )
+        setup, active = self.book.get("setup"), self.book.get("active_agent")
+        return setup is not None and active is not None and setup["agent"] != active
 
     def _switch(self) -> str:
         """Let the agent go on that has the conversation; what is wrong when there is none of its name."""
@@ -251,12 +245,7 @@ class Loop:
     def _has_more_to_say(self) -> bool:
         """Whether the model is to be asked: the last word is not its own, or it is not done by its own measure."""
         messages = self.s.messages
-        if not messages:
-            return False
-        last = messages[-1]
-        if last.get("role") != "assistant":
-            return True
-        return self.book["run"] is not None
+        return bool(messages) and (messages[-1].get("role") != "assistant" or self.book["run"] is not None)
 
     async def _turn(self, request: Request) -> None:
         """Ask the model once and commit its answer together with the calls it makes."""
@@ -370,15 +359,13 @@ class Loop:
         last = next((m for m in reversed(s.messages) if m.get("role") == "assistant"), None)
         text = text_of(plain(last)) if last is not None else ""
         spent = Spent(*run["spent"]) if run is not None else self.limits.spent
+        output = self.agent.parsed(text) if status == ended.DONE and not self.agent.misfit(text) else None
         return RunResult(
-            status, s.id, text, self._output(text) if status == ended.DONE else None, s.step,
+            status, s.id, text, output, s.step,
             run["turns"] if run is not None else self.limits.turns, spent,
             tuple(s.approvals()), tuple(self._doubts()), reason, s.origin, tuple(self.notes),
             Spent(*self.book.get("total", ())), agent=self.book.get("active_agent") or self.agent.name,
         )  # fmt: skip
-
-    def _output(self, text: str) -> Any:
-        return None if self.agent.misfit(text) else self.agent.parsed(text)
 
     def _doubts(self) -> list[Doubt]:
         return [

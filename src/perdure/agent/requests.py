@@ -17,7 +17,7 @@ from perdure.system.names import check_session
 if TYPE_CHECKING:
     from perdure.database import DatabaseHandle
     from perdure.kernel import Kernel
-    from perdure.record.commit import Loaded
+    from perdure.record.codec import Loaded
 
 AGENT = "agent"
 """Where the loop keeps its notes in a session's book."""

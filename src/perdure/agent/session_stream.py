@@ -19,7 +19,7 @@ from perdure.agent.requests import AGENT, is_answer
 from perdure.errors import Gone, InvalidInput, NotFound, PerdureError
 from perdure.history.checkpoint import Checkpoint, Reading
 from perdure.history.hydrate import load, locate, payload_of, steady
-from perdure.history.lineage import read_rows
+from perdure.history.reader import read_rows
 from perdure.model import MAIN, Status
 from perdure.state.delta import APPEND
 from perdure.state.document import STATE, plain
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
-    from perdure.record.codec import Body
-    from perdure.record.commit import Point
+    from perdure.record.codec import Body, Point
 
 
 # -- to other processes --------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import msgspec
 
 from perdure.errors import InvalidInput
 from perdure.session.tools import Context, NotDone, tool
-from perdure.session.wakes import words_of
+from perdure.system.times import when as in_words
 
 if TYPE_CHECKING:
     from perdure.session.tools import Tool
@@ -97,13 +97,9 @@ def _hints(fn: Any) -> dict[str, Any]:
 def _documented(fn: Any) -> tuple[str, dict[str, str]]:
     """What a docstring says of a function and of each of its parameters (lines such as ``name: text`` after Args)."""
     text = inspect.getdoc(fn) or ""
-    head, _, rest = re.split(r"(?m)^(Args|Arguments|Parameters):\s*$", text, maxsplit=1) if "\n" in text and re.search(
-        r"(?m)^(Args|Arguments|Parameters):\s*$", text
-    ) else (text, "", "")  # fmt: skip
-    found: dict[str, str] = {}
-    for match in re.finditer(r"(?m)^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", rest):
-        found[match[1]] = match[2].strip()
-    return head.strip(), found
+    head, *rest = re.split(r"(?m)^(?:Args|Arguments|Parameters):\s*$", text, maxsplit=1)
+    lines = re.finditer(r"(?m)^\s+(\w+)(?:\s*\([^)]*\))?:\s*(.+)$", "".join(rest))
+    return head.strip(), {match[1]: match[2].strip() for match in lines}
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
@@ -137,4 +133,4 @@ async def wake_me(
     except (InvalidInput, ValueError) as e:
         # Nothing was posted, and the model can say it better.
         raise NotDone(str(e)) from None
-    return "you will be woken" if moment is None else f"you will be woken at {words_of(int(moment.timestamp() * 1000))}"
+    return "you will be woken" if moment is None else f"you will be woken at {in_words(int(moment.timestamp() * 1000))}"

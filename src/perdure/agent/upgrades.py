@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.agent.requests import note_setup
 from perdure.errors import InvalidInput
 from perdure.model import Kind
-from perdure.session.parallel_calls import OPEN
+from perdure.session.effects import OPEN
 from perdure.session.tools import call_digest
 from perdure.state.document import plain
 from perdure.state.migrations import Migrations

@@ -19,7 +19,7 @@ from perdure.errors import ApprovalError, PerdureError
 from perdure.fleet.board import board_of
 from perdure.model import Status
 from perdure.protocols import NewWork
-from perdure.session.inbox_entries import seal_entry
+from perdure.session.inbox import seal_entry
 from perdure.state.document import plain
 
 if TYPE_CHECKING:

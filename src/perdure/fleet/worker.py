@@ -41,7 +41,7 @@ from perdure.history.hydrate import load_head
 from perdure.model import MAIN, Kind, Status
 from perdure.opening import open_async
 from perdure.protocols import NewWork, Rest, WorkerRow
-from perdure.session.parallel_calls import OPEN
+from perdure.session.effects import OPEN
 from perdure.state.document import BOOK
 from perdure.system.lease_holders import new_holder
 from perdure.telemetry import logs

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from perdure.kernel import Kernel
-    from perdure.system.flow import Request
-    from perdure.system.handle_guard import HandleGuard
+    from perdure.system.flow import HandleGuard
 
     Source = bytes | IO[bytes] | Iterable[bytes] | AsyncIterable[bytes]
 
@@ -80,7 +79,7 @@ class BlobStreams:
         self._guard.check()
         pieces = _content(self._kernel, blob)
         # The first piece is read here, so that a missing blob shows when it is opened.
-        first: bytes = yield Do(_next, (pieces,))
+        first: bytes = yield Do(next, (pieces, b""))
         return self._new_reader(itertools.chain([first], pieces))
 
 
@@ -109,10 +108,9 @@ def _pieces(source: Any) -> Iterator[bytes]:
             yield _checked(piece)
         return
     if isinstance(source, str) or not hasattr(source, "__iter__"):
-        msg = (
+        raise InvalidInput(
             f"a {type(source).__name__} cannot be streamed: pass a file opened in binary mode, or an iterable of bytes"
         )
-        raise InvalidInput(msg)
     for piece in source:
         yield _checked(piece)
 
@@ -123,10 +121,6 @@ def _checked(piece: Any) -> bytes:
     except TypeError:
         msg = f"a blob is made of bytes, not of {type(piece).__name__}: open the file in binary mode"
         raise InvalidInput(msg) from None
-
-
-def _next(pieces: Iterator[bytes]) -> bytes:
-    return next(pieces, b"")
 
 
 async def _await_next(pieces: AsyncIterator[bytes]) -> bytes | None:
@@ -158,13 +152,14 @@ class _Pieces(io.RawIOBase):
 class AsyncBlobReader:
     """A large value being read, awaited: ``await reader.read(n)``, or ``async for piece in reader``."""
 
-    def __init__(self, pieces: Iterator[bytes], perform: Callable[[Request], Awaitable[Any]]) -> None:
+    def __init__(self, pieces: Iterator[bytes], call: Callable[..., Awaitable[Any]]) -> None:
         self._file = as_file(pieces)
-        self._perform = perform
+        self._call = call
+        """Calls what blocks, in a thread."""
 
     async def read(self, size: int = -1) -> bytes:
         """Up to ``size`` bytes (-1: all that are left); b"" at the end."""
-        return await self._perform(Do(self._file.read, (size,)))
+        return await self._call(self._file.read, size)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """All that is left, in pieces."""

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import Misuse, format_path
 from perdure.kernel import Kernel
-from perdure.record.commit import Point
+from perdure.record.codec import Point
 from perdure.state.document import BOOK, STATE, Document, TrackedDict
 from perdure.state.values import LONG_AGO, TREE, BlobRef
 
 if TYPE_CHECKING:
-    from perdure.record.commit import Loaded
+    from perdure.record.codec import Loaded
 
 
 class Checkpoint:

@@ -9,8 +9,7 @@ from perdure.errors import Corrupted, Gone, InvalidInput, NotFound
 from perdure.kernel import Kernel
 from perdure.model import MAIN, TAG_PREFIX, Envelope, Head, Row, SessionRow
 from perdure.record import codec
-from perdure.record.codec import ZERO, Body
-from perdure.record.commit import Loaded, Point
+from perdure.record.codec import ZERO, Body, Loaded, Point
 from perdure.record.packs import PackReader, flesh_out, open_base, state_to_cache
 from perdure.state.delta import apply
 from perdure.state.document import genesis
@@ -282,8 +281,7 @@ def look(kernel: Kernel, session: str) -> SessionRow:
 def locate(kernel: Kernel, row: SessionRow, at: int | str | None, branch: str = MAIN) -> tuple[int, int]:
     """The (line, step) that ``at`` means: a step of the branch, or a branch, a tag, or (the beginning of) an id."""
     if isinstance(at, bool) or not isinstance(at, int | str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-        msg = f"a place is a step, a branch, a tag or a checkpoint id, not a {type(at).__name__}"
-        raise InvalidInput(msg)
+        raise InvalidInput(f"a place is a step, a branch, a tag or a checkpoint id, not a {type(at).__name__}")
     names = {h.branch: h for h in row.heads}
     if isinstance(at, str):
         if at in names:

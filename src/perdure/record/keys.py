@@ -27,12 +27,10 @@ class Keys:
         self._chain: dict[str, bytes] = {}
         for secret in secrets:
             if not isinstance(secret, bytes | str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                msg = f"a key is bytes or text, not a {type(secret).__name__}"
-                raise InvalidInput(msg)
+                raise InvalidInput(f"a key is bytes or text, not a {type(secret).__name__}")
             raw = secret.encode() if isinstance(secret, str) else secret
             if len(raw) < MIN_BYTES:
-                msg = f"a key needs at least {MIN_BYTES} bytes: make one with `openssl rand -base64 32`"
-                raise InvalidInput(msg)
+                raise InvalidInput(f"a key needs at least {MIN_BYTES} bytes: make one with `openssl rand -base64 32`")
             # One secret, separate uses: the chain's key says nothing about keys derived for other purposes.
             name = hashlib.sha256(b"perdure key name\0" + raw).hexdigest()[:8]
             self._chain[name] = hashlib.sha256(b"perdure chain key 1\0" + raw).digest()

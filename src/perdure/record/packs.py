@@ -21,8 +21,7 @@ import msgspec
 from perdure.errors import Corrupted
 from perdure.model import ANCHOR, PACK, SNAPSHOT, Artifact, Span
 from perdure.record import codec
-from perdure.record.codec import MSGPACK, Body
-from perdure.record.commit import Point
+from perdure.record.codec import MSGPACK, Body, Point
 from perdure.state.delta import APPEND
 from perdure.state.document import STATE
 from perdure.state.values import TREE, BlobRef

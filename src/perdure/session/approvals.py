@@ -51,8 +51,7 @@ class Approval(NamedTuple):
 def decision(approved: bool, by: str, reason: str, at: int, **more: Any) -> dict[str, Any]:
     """The body of a decision posted to a session's inbox; no two are alike, so that none is taken for another."""
     if not by:
-        msg = "a decision records who took it: pass by="
-        raise InvalidInput(msg)
+        raise InvalidInput("a decision records who took it: pass by=")
     return {"approved": approved, "by": by, "reason": reason, "at": at, "id": os.urandom(8).hex(), **more}
 
 
@@ -132,15 +131,18 @@ class Approvals:
             telemetry.decided(request, self._journal.kernel.clock.wall())
         return decided
 
+    def _open_request(self, record: TrackedDict) -> Flow[tuple[TrackedDict | None, list[InboxEntry]]]:
+        """The request that a call waits for, if it does, and what was decided on it and is not taken yet."""
+        request = self.of_call(record)
+        if record["status"] != "planned" or request is None or request["status"] != "pending":
+            return None, []
+        key = f"decision:{request['id']}"
+        return request, (yield Do(self._journal.kernel.store.inbox, (self._journal.id, 1, key)))
+
     def withdraw(self, record: TrackedDict, why: str) -> Flow[bool]:
         """Take the request of a call back, unless somebody has decided meanwhile; the call then did not happen."""
-        request: TrackedDict | None = self.of_call(record)
-        if record["status"] != "planned" or request is None or request["status"] != "pending":
-            return False
-        decided: list[Any] = yield Do(
-            self._journal.kernel.store.inbox, (self._journal.id, 1, f"decision:{request['id']}")
-        )
-        if decided:
+        request, decided = yield from self._open_request(record)
+        if request is None or decided:
             return False
         request.update(status="withdrawn", reason=why, decided=self._journal.kernel.clock.wall())
         telemetry.decided(request, request["decided"])
@@ -150,13 +152,8 @@ class Approvals:
 
     def settle_refusal(self, record: TrackedDict) -> Flow[bool]:
         """Settle a call that a person has turned down, whatever has become of its tool; whether there was such a no."""
-        request: TrackedDict | None = self.of_call(record)
-        if record["status"] != "planned" or request is None or request["status"] != "pending":
-            return False
-        decided: list[InboxEntry] = yield Do(
-            self._journal.kernel.store.inbox, (self._journal.id, 1, f"decision:{request['id']}")
-        )
-        if not decided or open_entry(self._journal.kernel, decided[0]).body["approved"]:
+        request, decided = yield from self._open_request(record)
+        if request is None or not decided or open_entry(self._journal.kernel, decided[0]).body["approved"]:
             return False
         yield from self._decision(request)
         yield from self._effects.finish(record, "failed", None, f"approval {request['status']}: {request['reason']}")
@@ -185,12 +182,8 @@ class Approvals:
 
     def ask_person(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, asking: Asking) -> Flow[None]:
         """Nothing was done yet: put the question, and the call aside."""
-        approval = self.request(tool, bound, record, None, question=asking.question, schema=asking.schema)
         record["status"] = "planned"
-        record["question"] = approval.id
-        x = {"effect": record["id"], "tool": tool.name, "approval": approval.id}
-        yield from self._journal.write(Kind.APPROVAL, x=x, status=Status.WAITING_APPROVAL)
-        raise ApprovalNeeded(_words(approval._asdict()), approval)
+        yield from self._ask(tool, bound, record, None, question=asking.question, schema=asking.schema)
 
     def _edit_call(self, tool: Tool, record: TrackedDict, request: TrackedDict, args: dict[str, Any]) -> dict[str, Any]:
         """The decision came with other arguments: they are checked as any call's, and take the place of the asked."""
@@ -202,8 +195,10 @@ class Approvals:
         record["digest"] = call_digest(tool.name, tool.version, bound)
         return bound
 
-    def _ask(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, facts: Any, because: str = "") -> Flow[None]:
-        approval = self.request(tool, bound, record, facts, because)
+    def _ask(
+        self, tool: Tool, bound: dict[str, Any], record: TrackedDict, facts: Any, because: str = "", **asked: Any
+    ) -> Flow[None]:
+        approval = self.request(tool, bound, record, facts, because, **asked)
         x = {"effect": record["id"], "tool": tool.name, "approval": approval.id}
         yield from self._journal.write(Kind.APPROVAL, x=x, status=Status.WAITING_APPROVAL)
         raise ApprovalNeeded(_words(approval._asdict()), approval)
@@ -222,6 +217,8 @@ class Approvals:
         )  # fmt: skip
         self._journal.book.setdefault("approvals", {})[id] = approval._asdict()
         record["approval"] = id
+        if question:
+            record["question"] = id
         telemetry.asked(tool.name)
         return approval
 

@@ -19,7 +19,7 @@ from perdure.history.checkpoint import Checkpoint
 from perdure.history.hydrate import ancestry, load, load_head, locate, look
 from perdure.model import TAG_PREFIX, Append, Kind, SessionRow
 from perdure.record import codec
-from perdure.record.commit import Loaded, Point, seal_commit
+from perdure.record.codec import Loaded, Point, seal_commit
 from perdure.session.journal import Pending
 from perdure.state.delta import diff
 from perdure.state.document import BOOK, STATE, edit, plain
@@ -115,11 +115,9 @@ class Branches:
         """Before a handle moves: nothing of it may be left behind. Answers like :meth:`_again`."""
         self._journal.guard.check()
         if self._journal.run is not None:
-            msg = f"{what} is not possible inside a run: end it first"
-            raise Misuse(msg)
+            raise Misuse(f"{what} is not possible inside a run: end it first")
         if self._journal.changed:
-            msg = f"there are edits that are not committed: commit() or reload() before {what}"
-            raise Misuse(msg)
+            raise Misuse(f"there are edits that are not committed: commit() or reload() before {what}")
         return (yield from self._again(asked))
 
     def _again(self, asked: tuple[Any, ...]) -> Flow[Checkpoint | None]:
@@ -212,8 +210,7 @@ class Branches:
 
     def _newest(self) -> Point:
         if self._journal.point is None:
-            msg = f"session {self._journal.id!r} has no checkpoint yet: commit() first"
-            raise NotFound(msg)
+            raise NotFound(f"session {self._journal.id!r} has no checkpoint yet: commit() first")
         return self._journal.point
 
     def _locate(self, at: int | str | None) -> Flow[tuple[SessionRow, Loaded]]:

@@ -1,17 +1,28 @@
 """The effect journal: a call is written down before it is made, and its outcome before anybody is told.
 
 An effect is planned, started, done, failed or in doubt: :class:`Effects` keeps the records, :class:`Calls` makes the
-calls. Identity of a call: inside a run its place in the run; with ``options(key=...)`` that key; otherwise tool,
-version and arguments. A recorded outcome is returned, never made again.
+calls, one at a time or those of a model's answer in parallel. Identity of a call: inside a run its place in the run;
+with ``options(key=...)`` that key; otherwise tool, version and arguments. A recorded outcome is returned, never made
+again.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from perdure import telemetry
-from perdure.errors import CallError, Diverged, DoneElsewhere, EffectFailed, InDoubt, NotFound, NotJson, ResultPending
+from perdure.errors import (
+    ApprovalNeeded,
+    CallError,
+    Diverged,
+    DoneElsewhere,
+    EffectFailed,
+    InDoubt,
+    NotFound,
+    NotJson,
+    ResultPending,
+)
 from perdure.model import Kind, Status
 from perdure.session.effects_on_other_branches import OtherBranches
 from perdure.session.tools import Asking, Context, Done, Later, NotDone, Tool, Unknown, as_tool, call_digest, runnable
@@ -21,14 +32,22 @@ from perdure.system import faults
 from perdure.system.flow import Do, Flow, Invoke
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perdure.session.approvals import Approvals
     from perdure.session.inbox import Inbox
     from perdure.session.journal import Journal
-    from perdure.session.tools import Tool
+    from perdure.session.read_cache import ReadCache
     from perdure.state.document import TrackedDict
-    from perdure.system.flow import Flow
+
+    Carrier = Callable[[], Callable[[Flow[Any]], Any]]
 
 OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
+MAX_ERROR = 2000
+"""Characters of an error's text that are kept."""
+MAX_ATTEMPTS = 3
+"""How often one call of ``s.call`` tries a tool that keeps raising before it asks a human."""
 _UNSET: Any = object()
 
 
@@ -58,21 +77,18 @@ class Effects:
         """Settle an effect in doubt: it happened with this result, or may be tried again, or is given up."""
         self._journal.guard.check()
         if (done is not _UNSET) + retry + abort != 1:
-            msg = "resolve with exactly one of done=result, retry=True, abort=True"
-            raise CallError(msg)
+            raise CallError("resolve with exactly one of done=result, retry=True, abort=True")
         record = self.find(effect)
         if record["status"] not in ("started", "in_doubt", "unknown"):
-            msg = f"effect {effect} is {record['status']}, not in doubt"
-            raise CallError(msg)
+            raise CallError(f"effect {effect} is {record['status']}, not in doubt")
         record["resolved_by"] = by
-        x = {"effect": effect, "tool": record["tool"]}
         if done is not _UNSET:
             yield from self.finish(record, "done", done, None)
         elif abort:
             yield from self.finish(record, "failed", None, "given up")
         else:
             record["status"] = "planned"
-            yield from self._journal.write(Kind.PLANNED, x=x, status=self.session_status())
+            yield from self._journal.write(Kind.PLANNED, x=about(record), status=self.session_status())
 
     def all(self) -> list[dict[str, Any]]:
         """The effects this branch still holds records of, oldest first."""
@@ -97,8 +113,7 @@ class Effects:
         for record in self._journal.book.get("effects", {}).values():
             if record["id"] == effect:
                 return record
-        msg = f"session {self._journal.id!r} has no effect {effect!r} on branch {self._journal.branch!r}"
-        raise NotFound(msg)
+        raise NotFound(f"session {self._journal.id!r} has no effect {effect!r} on branch {self._journal.branch!r}")
 
     def new(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict:
         effects = self._journal.book.setdefault("effects", {})
@@ -131,10 +146,7 @@ class Effects:
         self.settle(record, status, result, error)
         if self.observer is not None and self.observer.may_wait(record):
             return
-        x: dict[str, Any] = {"effect": record["id"], "tool": record["tool"]}
-        if status != "done":
-            x["error"] = error
-        kind = Kind.DONE if status == "done" else Kind.FAILED
+        kind, x = (Kind.DONE, about(record)) if status == "done" else (Kind.FAILED, about(record, error=error))
         faults.point("call.before_outcome")
         yield from self._journal.write(kind, x=x, status=self.session_status, stamp=(record, "where"))
         faults.point("call.after_outcome")
@@ -175,32 +187,27 @@ class Effects:
             del effects[slot]
 
 
+def about(record: TrackedDict, **more: Any) -> dict[str, Any]:
+    """What a checkpoint says in the clear of the call it records."""
+    return {"effect": record["id"], "tool": record["tool"], **more}
+
+
 def new_effect_id() -> str:
     """A name for an effect, sent to providers as an idempotency key."""
     return "ef_" + os.urandom(12).hex()
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+class Call(NamedTuple):
+    """One call of an answer: its tool and arguments, its place in the journal, and how the model names it."""
 
-    from perdure.session.approvals import Approvals
-
-    # MOVED
-    from perdure.session.inbox import Inbox
-    from perdure.session.journal import Journal
-    from perdure.session.read_cache import ReadCache
-    from perdure.state.document import TrackedDict
-
-    Carrier = Callable[[], Callable[[Flow[Any]], Any]]
-
-MAX_ERROR = 2000
-"""Characters of an error's text that are kept."""
-MAX_ATTEMPTS = 3
-"""How often one call of ``s.call`` tries a tool that keeps raising before it asks a human."""
+    tool: Tool
+    args: dict[str, Any]
+    slot: str
+    id: str = ""
 
 
 class Calls:
-    """The calls of a handle, one at a time."""
+    """The calls of a handle: one at a time, or those of a model's answer side by side."""
 
     def __init__(
         self, journal: Journal, inbox: Inbox, effects: Effects, approvals: Approvals, cache: ReadCache, carrier: Carrier
@@ -290,7 +297,7 @@ class Calls:
 
     def _progress(self, record: TrackedDict, data: Any) -> Flow[None]:
         record["progress"] = data
-        yield from self._journal.write(Kind.PROGRESS, x={"effect": record["id"], "tool": record["tool"]})
+        yield from self._journal.write(Kind.PROGRESS, x=about(record))
 
     def _begin(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict]:
         """Plan a call that was never made on this line, unless another line has made it."""
@@ -298,8 +305,7 @@ class Calls:
         if self._journal.settings.effects != "live":
             reused = yield from self._reuse(tool, digest)
             if reused is None and self._journal.settings.effects == "dry":
-                msg = f"dry run: {tool.name} is not called"
-                raise CallError(msg)
+                raise CallError(f"dry run: {tool.name} is not called")
         record = self.effects.new(tool, bound, digest, slot)
         if reused is not None:
             record["reused"] = reused[0]
@@ -313,11 +319,18 @@ class Calls:
             self._others = (journal.loads, found)
         return self._others[1]
 
+    def _on_another_branch(self, digest: str) -> Flow[tuple[tuple[str, Any] | None, str]]:
+        """The outcome to reuse, or the id of the same effect on another line."""
+        others = yield from self.other_branches()
+        if self._journal.settings.effects == "live":
+            return None, others.report(digest)
+        reused = yield Do(others.reuse, (digest,))
+        return reused, "" if reused is not None else others.report(digest)
+
     def _reuse(self, tool: Tool, digest: str) -> Flow[tuple[str, Any] | None]:
         """What the same call returned on the line we came from; refuses when any other line has made it."""
-        elsewhere = yield from self.other_branches()
-        reused = yield Do(elsewhere.reuse, (digest,))
-        if reused is None and (other := elsewhere.report(digest)):
+        reused, other = yield from self._on_another_branch(digest)
+        if other:
             raise _done_elsewhere(tool, other)
         return reused
 
@@ -357,8 +370,7 @@ class Calls:
                     raise NotJson(("result",), record["problem"])
                 return plain(record["result"])
             if status == "failed":
-                msg = f"{tool.name} did not happen: {record['error']}"
-                raise EffectFailed(msg, record["id"])
+                raise EffectFailed(f"{tool.name} did not happen: {record['error']}", record["id"])
             if status == "unknown":
                 return Unknown(record["id"])
             if status == "waiting":
@@ -377,12 +389,11 @@ class Calls:
     def _attempt(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
         """Write down that the call starts, make it, write its outcome down."""
         tried = record["attempt"]
-        x = {"effect": record["id"], "tool": tool.name}
         faults.point("call.before_started")
         try:
             # Marked inside the commit: one of a sibling that is written first must not call it started.
             yield from self._journal.write(
-                Kind.STARTED, x=x, status=Status.RUNNING, edit=lambda: self._mark_started(record)
+                Kind.STARTED, x=about(record), status=Status.RUNNING, edit=lambda: self._mark_started(record)
             )
         except BaseException:
             # It was not made, and this process knows, while another one that finds it started is rightly in doubt.
@@ -424,15 +435,13 @@ class Calls:
             record["status"] = "in_doubt"
             record["error"] = type(e).__name__
             telemetry.doubted(tool.name)
-            x = {"effect": record["id"], "tool": tool.name, "error": type(e).__name__}
-            yield from self._journal.write(Kind.IN_DOUBT, x=x)
+            yield from self._journal.write(Kind.IN_DOUBT, x=about(record, error=type(e).__name__))
         else:
             if isinstance(result, Later):
                 record["status"] = "waiting"
                 record["handle"] = result.handle
-                yield from self._journal.write(
-                    Kind.WAITING, x={"effect": record["id"], "tool": tool.name}, status=self.effects.session_status()
-                )
+                status = self.effects.session_status()
+                yield from self._journal.write(Kind.WAITING, x=about(record), status=status)
             else:
                 yield from self.effects.finish(record, "done", result, None)
 
@@ -474,8 +483,7 @@ class Calls:
                 return True
         elif policy == "report":
             self.effects.settle(record, "unknown", None, record.get("error"))
-            x = {"effect": record["id"], "tool": tool.name}
-            yield from self._journal.write(Kind.IN_DOUBT, x=x, status=self.effects.session_status)
+            yield from self._journal.write(Kind.IN_DOUBT, x=about(record), status=self.effects.session_status)
             return False
         yield from self._park(record)
         return False
@@ -484,13 +492,64 @@ class Calls:
         """Leave an effect in doubt to a human."""
         if record["status"] != "in_doubt" or self._journal.status != Status.IN_DOUBT:
             record["status"] = "in_doubt"
-            x = {"effect": record["id"], "tool": record["tool"], "error": record.get("error", "")}
+            x = about(record, error=record.get("error", ""))
             yield from self._journal.write(Kind.IN_DOUBT, x=x, status=Status.IN_DOUBT)
         msg = (
             f"{record['tool']} (effect {record['id']}) was started and nobody knows whether it happened: "
             "find out, then session.resolve(effect, done=result | retry=True | abort=True)"
         )
         raise InDoubt(msg, record["id"])
+
+    # -- several at once, as an answer of a model makes them ----------------------------------------------------------
+
+    def begin(self, calls: list[Call]) -> Flow[list[TrackedDict]]:
+        """Put calls into the journal, unwritten: started, planned when somebody must agree, done when known already.
+
+        The commit of the answer writes them, so a call that starts at once costs no extra write.
+        """
+        records: list[TrackedDict] = []
+        for call in calls:
+            records.append((yield from self._begin_of_answer(call)))
+        return records
+
+    def _begin_of_answer(self, call: Call) -> Flow[TrackedDict]:
+        tool, bound = call.tool, call.args
+        digest = call_digest(tool.name, tool.version, bound)
+        again, asks = None, ""
+        if tool.read:
+            again = yield from self._cache.find(tool, digest)
+        else:
+            again, asks = yield from self._on_another_branch(digest)
+        record = self.effects.new(tool, bound, digest, call.slot)
+        record["call"] = call.id
+        if again is not None:
+            record["reused"] = again[0]
+            self.effects.settle(record, "done", again[1], None)
+        elif not tool.read and self._journal.settings.effects == "dry":
+            self.effects.settle(record, "failed", None, "dry run: nothing is called")
+        elif asks and self._journal.settings.effects != "live":
+            said = f'was done on another branch already (effect {asks}): run with effects="live" to do it again'
+            self.effects.settle(record, "failed", None, said)
+        elif asks or tool.needs_approval(bound):
+            facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
+            because = f"the same was done on another branch (effect {asks})" if asks else ""
+            self._approvals.request(tool, bound, record, facts, because)
+        elif tool.limit is None:
+            record["status"] = "started"
+            record["attempt"] = 1
+        # One that must wait for a place is only planned: whoever dies before it has one has not started it.
+        return record
+
+    def carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
+        """Take a call as far as it goes now; answers where it stands. What it waits for is no error here."""
+        try:
+            yield from self._journal.resend()
+            if not fresh and not tool.read and record["status"] in OPEN:
+                yield from self.reconsider(tool, record)
+            yield from self.go_on(tool, plain(record["args"]), record, fresh=fresh)
+        except (EffectFailed, NotJson, InDoubt, ApprovalNeeded, ResultPending):
+            pass
+        return record["status"]
 
 
 def _done_elsewhere(tool: Tool, effect: str) -> DoneElsewhere:

@@ -8,7 +8,7 @@ from perdure.errors import Gone
 from perdure.history.hydrate import ancestry, load, origins
 from perdure.kernel import Kernel
 from perdure.model import Kind
-from perdure.record.commit import Point
+from perdure.record.codec import Point
 from perdure.state.document import BOOK, plain
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from perdure.session.branches import Branches
 from perdure.session.effects import Calls, Effects
 from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
-from perdure.session.parallel_calls import ParallelCalls
 from perdure.session.read_cache import ReadCache
 from perdure.session.runs import Runs
 from perdure.system.flow import Do, Flow, drive, sync
@@ -71,13 +70,8 @@ class SessionHandle(StateView):
 
     @cached_property
     def calls(self) -> Calls:
-        """Its calls, one at a time."""
+        """Its calls, one at a time or several at once."""
         return Calls(self.journal, self.inbox, self.effect_records, self.requests, self.read_cache, self._carrier)
-
-    @cached_property
-    def parallel_calls(self) -> ParallelCalls:
-        """Its calls, several at once."""
-        return ParallelCalls(self.journal, self.calls, self.requests, self.read_cache)
 
     @cached_property
     def branches(self) -> Branches:
@@ -161,8 +155,7 @@ class SessionHandle(StateView):
         """End the session: it can still be read, but no longer written. Uncommitted edits go into the last commit."""
         self.journal.guard.check()
         if self.journal.run is not None:
-            msg = "a session is not closed inside a run: return from it first"
-            raise Misuse(msg)
+            raise Misuse("a session is not closed inside a run: return from it first")
         if self.status == Status.CLOSED:
             return self.head
         return (yield from self.journal.write(Kind.CLOSED, x={"note": note} if note else {}, status=Status.CLOSED))

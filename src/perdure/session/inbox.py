@@ -1,22 +1,129 @@
-"""The inbox: inputs posted by anyone, sealed, and taken by the writer in the very commit that answers them."""
+"""The inbox: inputs posted by anyone, sealed, and taken by the writer in the very commit that answers them.
+
+An entry is bound to its session, key and kind, verified when opened, and limited in size. Some are given later, once or
+by cron: what of an inbox is due, ahead, missed or taken back is sorted out here.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import hmac
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import Corrupted, InvalidInput
+from perdure.errors import Corrupted, InvalidInput, LimitExceeded, PerdureError
 from perdure.model import InboxEntry
-from perdure.session.inbox_entries import Message, open_entry, posted
-from perdure.session.wakes import CRON, WAKE, Waiting, sort_out, wake_entry, words_of
+from perdure.record import codec
+from perdure.session.wakes import due_at
+from perdure.state.values import Wire
 from perdure.system import faults
 from perdure.system.flow import Do, Flow
+from perdure.system.times import when
 
 if TYPE_CHECKING:
-    from perdure.model import InboxEntry
+    from perdure.kernel import Kernel
+    from perdure.record.codec import Body
     from perdure.session.journal import Journal
 
+MAX_MESSAGE = 1024 * 1024
+"""The most bytes one posted input may have."""
 LOOK = 100
 """How far into an inbox is looked at least."""
+WAKE, CRON = "wake", "cron"
+"""Kinds of inputs that are given at a later time, once or again and again."""
+
+
+class Message(NamedTuple):
+    """A posted input."""
+
+    key: str
+    kind: str
+    body: Any
+
+
+def seal_entry(kernel: Kernel, session: str, key: str, kind: str, body: Any, *, at: int | None = None) -> InboxEntry:
+    """Seal an input, bound to its session, key and kind. The body holds no blobs: it is limited in size."""
+    plaintext = codec.encode(Wire(None).value(body, ("message",)))
+    if len(plaintext.data) > MAX_MESSAGE:
+        msg = f"this message has {len(plaintext.data)} bytes, over the limit of {MAX_MESSAGE}: post a reference to it"
+        raise LimitExceeded(msg)
+    digest = _digest(kernel, kernel.keys.current, session, key, kind, plaintext)
+    name = kernel.keys.current.encode()
+    sealed = bytes((len(name),)) + name + codec.seal(plaintext)
+    return InboxEntry(session, key, kind, kernel.clock.wall() if at is None else at, digest, sealed)
+
+
+def open_entry(kernel: Kernel, entry: InboxEntry) -> Message:
+    """Verify an input and open it."""
+    where = f"session {entry.session!r}, inbox entry {entry.key!r:.60}"
+    if not entry.body:
+        raise Corrupted(where, "its body is missing")
+    size = entry.body[0]
+    try:
+        name = entry.body[1 : 1 + size].decode("ascii")
+    except UnicodeDecodeError as e:
+        raise Corrupted(where, "the key's name cannot be read") from e
+    body = codec.unseal(entry.body[1 + size :], where, MAX_MESSAGE)
+    if not hmac.compare_digest(_digest(kernel, name, entry.session, entry.key, entry.kind, body), entry.digest):
+        raise Corrupted(where, "the digest does not match")
+    return Message(entry.key, entry.kind, kernel.decode(body, where))
+
+
+def _digest(kernel: Kernel, name: str, session: str, key: str, kind: str, body: Body) -> bytes:
+    about = codec.encode([session, key, kind]).data
+    return codec.digest(kernel.keys, name, b"inbox\0", (about, body.data), f"inbox of session {session!r}")
+
+
+def posted(kernel: Kernel, entry: InboxEntry) -> Flow[bool]:
+    """Post one input; False when its key was there already."""
+    answers: list[bool | PerdureError] = yield Do(kernel.store.post, ([entry],))
+    if isinstance(answers[0], PerdureError):
+        raise answers[0]
+    return answers[0]
+
+
+def wake_entry(
+    kernel: Kernel, session: str, name: str, *, at: Any = None, delay: Any = None, cron: str | None = None,
+    zone: str = "UTC", message: Any = None, again: bool = False,
+) -> InboxEntry:  # fmt: skip
+    """Seal what is given to a session at a later time: the entry's own time is when it is due.
+
+    Its key says for which time it stands when it follows another one of the same name (``again``).
+    """
+    due = due_at(kernel.clock.wall(), at, delay, cron, zone)
+    body = {"due": due, "message": message, **({"cron": cron, "zone": zone} if cron is not None else {})}
+    key = f"wake:{due if again else ''}:{name}"
+    return seal_entry(kernel, session, key, CRON if cron is not None else WAKE, body, at=due)
+
+
+class Waiting(NamedTuple):
+    """What waits in an inbox, sorted out."""
+
+    ready: list[InboxEntry]
+    """Messages, and what was to be given at a time that has come."""
+    ahead: list[InboxEntry]
+    """What is to be given later."""
+    void: list[InboxEntry]
+    """What was taken back, and what took it back."""
+    cancels: list[InboxEntry]
+
+
+def sort_out(entries: list[InboxEntry], given: set[str], now: int) -> Waiting:
+    """Sort entries out that were not given yet. Decisions and outcomes are asked for by their keys instead."""
+    found = Waiting([], [], [], [])
+    newest = {e.key.split(":", 2)[2]: e.key for e in entries if e.kind == CRON and e.at <= now}
+    off = {e.key.split(":", 2)[2]: e.seq for e in entries if e.kind == "unwake"}
+    for e in (e for e in entries if e.key not in given):
+        if e.kind == "unwake" or (e.kind in (WAKE, CRON) and e.seq < off.get(e.key.split(":", 2)[2], -1)):
+            found.void.append(e)
+        elif e.kind in (WAKE, CRON) and e.at > now:
+            found.ahead.append(e)
+        elif e.kind == CRON and newest[e.key.split(":", 2)[2]] != e.key:
+            # A process died when it had posted the next time, which has come, too.
+            found.void.append(e)
+        elif e.kind in ("message", WAKE, CRON):
+            found.ready.append(e)
+        elif e.kind == "cancel":
+            found.cancels.append(e)
+    return found
 
 
 class Inbox:
@@ -86,15 +193,15 @@ class Inbox:
             self.wakes_at = again.at if self.wakes_at is None else min(self.wakes_at, again.at)
         faults.point("wake.after_repost")
         said = body["message"]
-        return Message(message.key, message.kind, f"It is time: {words_of(body['due'])}." if said is None else said)
+        return Message(message.key, message.kind, f"It is time: {when(body['due'])}." if said is None else said)
 
-    def wake_later(self, name: str, **when: Any) -> Flow[bool]:
+    def wake_later(self, name: str, **asked: Any) -> Flow[bool]:
         """Have this session woken; the same name stands for the same wake."""
-        entry = wake_entry(self._journal.kernel, self._journal.id, name, **when)
+        entry = wake_entry(self._journal.kernel, self._journal.id, name, **asked)
         try:
             new = yield from posted(self._journal.kernel, entry)
         except InvalidInput:
-            if when.get("at") is not None:
+            if asked.get("at") is not None:
                 raise
             # Counted from now, the time differs at every attempt: the first one stands.
             return False

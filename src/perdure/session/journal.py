@@ -16,19 +16,18 @@ from perdure.history.checkpoint import Checkpoint
 from perdure.history.hydrate import load_head, look
 from perdure.model import Append, Kind, Landed, Lease, Status
 from perdure.record import codec
-from perdure.record.commit import Loaded, Point, Settings, encode, seal_commit
+from perdure.record.codec import Loaded, Point, Settings, encode_commit, seal_commit
 from perdure.state.document import BOOK, STATE, Document, TrackedDict, genesis
 from perdure.state.values import BlobRef, Wire
 from perdure.system import faults
-from perdure.system.flow import Do, Enter, Flow, Write
-from perdure.system.handle_guard import HandleGuard
+from perdure.system.flow import Do, Enter, Flow, HandleGuard, Write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.kernel import Kernel
     from perdure.session.inbox import Message
-    from perdure.session.resumed_run import CatchUp
+    from perdure.session.runs import CatchUp
 
 MAX_COMMIT = codec.MAX_ROW
 """The most bytes one commit may carry, blobs apart."""
@@ -236,8 +235,7 @@ class Journal:
                     return Checkpoint(self.point)
             before = self.point
             if before is not None and before.envelope.status == _CLOSED and kind not in _REOPENING:
-                msg = f"session {self.id!r} is closed: open it with reopen=True to go on"
-                raise Misuse(msg)
+                raise Misuse(f"session {self.id!r} is closed: open it with reopen=True to go on")
             if stamp is not None:
                 # Known only here: other commits of this handle may have landed while we waited for the gate.
                 stamp[0][stamp[1]] = [self.line, self.step + 1]
@@ -332,7 +330,7 @@ class Journal:
         if self.takes:
             x["takes"] = [e.key for e in self.takes]
             extra["took"] = [[e.key, e.kind, e.body] for e in self.takes]
-        body, blobs = encode(ops, extra, self.kernel.form)
+        body, blobs = encode_commit(ops, extra, self.kernel.form)
         if self.run is not None:
             x.setdefault("run", self.run)
         if self.settings.agent != self._agent and self.settings.agent:
@@ -340,11 +338,10 @@ class Journal:
         if blobs:
             x["blobs"] = sorted(blobs)
         if len(body.data) > MAX_COMMIT:
-            msg = (
+            raise LimitExceeded(
                 f"this commit has {len(body.data)} bytes, over the limit of {MAX_COMMIT}: "
                 "commit more often, or keep large values as single values so that they become blobs"
             )
-            raise LimitExceeded(msg)
         before = self.point
         item, point = seal_commit(
             self.kernel.keys, self.kernel.clock.wall(), self.id, self.branch, before, kind, body, x, self.settings,

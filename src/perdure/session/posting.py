@@ -9,8 +9,7 @@ from perdure.errors import ApprovalError, InvalidInput
 from perdure.history.hydrate import load_head, look
 from perdure.session.answer_schema import misfit
 from perdure.session.approvals import decision
-from perdure.session.inbox import posted, wake_entry
-from perdure.session.inbox_entries import seal_entry
+from perdure.session.inbox import posted, seal_entry, wake_entry
 from perdure.state.document import BOOK, plain
 from perdure.system.flow import Do, Flow
 from perdure.system.names import check_name, check_session
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
-    from perdure.system.handle_guard import HandleGuard
+    from perdure.system.flow import HandleGuard
 
 
 class Posting:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import PerdureError
 from perdure.history.hydrate import load_head, look
 from perdure.model import MAIN, Kind
-from perdure.record.commit import Settings
+from perdure.record.codec import Settings
 from perdure.session.journal import Journal
 from perdure.state.document import STATE, plain
 from perdure.system.flow import Do, Flow

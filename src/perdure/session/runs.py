@@ -1,14 +1,21 @@
-"""Runs: a pass of work by key. An unfinished one is resumed, a finished one returns its recorded result."""
+"""Runs: a pass of work by key. An unfinished one is resumed, a finished one returns its recorded result.
+
+A resumed run is its function run again from the top, over what is recorded: recorded commits are skipped and recorded
+calls return their outcome, until the record ends.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import Misuse
-from perdure.history.hydrate import load
+from perdure.errors import Diverged, Gone, Misuse
+from perdure.history.hydrate import ancestry, load, payload_of
+from perdure.history.reader import read_rows
 from perdure.model import Kind, Status
-from perdure.session.resumed_run import CatchUp, read_record
-from perdure.state.document import plain
+from perdure.session.inbox import Message
+from perdure.state.delta import SET, apply, diff
+from perdure.state.document import BOOK, STATE, plain
+from perdure.state.values import same
 from perdure.system import faults
 from perdure.system.flow import Do, Flow, Invoke
 from perdure.system.names import check_name
@@ -16,9 +23,13 @@ from perdure.system.names import check_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perdure.record.commit import Loaded
+    from perdure.kernel import Kernel
+    from perdure.model import Envelope
+    from perdure.record.codec import Loaded, Point
     from perdure.session.effects import Calls
     from perdure.session.journal import Journal
+
+_CALLS = frozenset({Kind.STARTED, Kind.PLANNED, Kind.APPROVAL})
 
 
 class Runs:
@@ -59,7 +70,7 @@ class Runs:
             result = yield Invoke(fn, (self._handle, *args), kwargs)
             faults.point("run.after_function")
             if self._journal.catching_up is not None:
-                yield from self._journal.catching_up.end()
+                self._journal.catching_up.end()
             yield from self._end_run(key, result)
         finally:
             self._journal.run = None
@@ -69,8 +80,7 @@ class Runs:
     def _catch_up(self, key: str, base: tuple[int, int]) -> Flow[None]:
         assert self._journal.point is not None
         if self._journal.changed:
-            msg = f"run {key!r} is resumed from its beginning: commit() or reload() the edits made before it"
-            raise Misuse(msg)
+            raise Misuse(f"run {key!r} is resumed from its beginning: commit() or reload() the edits made before it")
         book = plain(self._journal.book)
         record = yield Do(read_record, (self._journal.kernel, self._journal.id, base, self._journal.point))
         loaded: Loaded = yield Do(load, (self._journal.kernel, self._journal.id, *base))
@@ -95,3 +105,133 @@ class Runs:
                 done.setdefault(effect["digest"], []).append([effect["id"], *effect["where"]])
             del effects[slot]
         yield from self._journal.write(Kind.RUN_ENDED, status=Status.IDLE)
+
+
+class Recorded(NamedTuple):
+    """One row of the record."""
+
+    point: Point
+    ops: list[Any]
+    extra: dict[str, Any]
+
+
+def read_record(kernel: Kernel, session: str, base: tuple[int, int], head: Point) -> list[Recorded]:
+    """The rows after ``base`` up to ``head``, in order, across the lines between them."""
+    env = head.envelope
+    past = sorted(ancestry(kernel, session, env.line, env.step).items())
+    out: list[Recorded] = []
+    before: Point | None = load(kernel, session, *base).point
+    for line, last in past:
+        if line < base[0]:
+            continue
+        first = base[1] + 1 if line == base[0] else 1
+        for point, body in read_rows(kernel, session, line, first, last, before):
+            if body is None:
+                what = (
+                    f"session {session!r}: steps before {point.envelope.step} of line {line} were dropped by retention"
+                )
+                raise Gone(f"{what}, so a run that began before them cannot be caught up with", "retention")
+            out.append(Recorded(point, *payload_of(kernel, body, point)))
+            before = point
+    return out
+
+
+class CatchUp:
+    """A run being caught up with."""
+
+    def __init__(
+        self, journal: Journal, run: str, record: list[Recorded], book: dict[str, Any],
+        upgrade: Callable[[Loaded], Loaded] | None,
+    ) -> None:  # fmt: skip
+        self._journal = journal
+        self._what = f"run {run!r} of session {journal.id!r}"
+        self._record = record
+        self._book = book
+        self._upgrade = upgrade
+        self._called: set[str] = set()
+        self._at = 0
+
+    def _find(self, wanted: Callable[[Envelope], bool]) -> int | None:
+        return next((i for i in range(self._at, len(self._record)) if wanted(self._record[i].point.envelope)), None)
+
+    def took(self) -> list[Message] | None:
+        """What the next recorded commit took from the inbox; None when there is none left to follow."""
+        i = self._find(lambda e: e.kind == Kind.COMMIT)
+        return None if i is None else [Message(*e) for e in self._record[i].extra.get("took", ())]
+
+    def commit(self) -> Flow[bool]:
+        """Skip a recorded commit; False when there is none left and this one is new."""
+        i = self._find(lambda e: e.kind == Kind.COMMIT)
+        if i is None:
+            self.end()
+            return False
+        yield from self._advance(i)
+        return True
+
+    def call(self, slot: str, tool: str, digest: str) -> Flow[None]:
+        """Check a call against the record; nothing happens here but catching up to it."""
+        recorded = self._book.get("effects", {}).get(slot)
+        if recorded is None:
+            self.end()
+            return
+        if recorded.get("asked", recorded["digest"]) != digest:
+            raise Diverged(
+                f"{self._what}: call {slot.rpartition(':')[2]} was {recorded['tool']} with other "
+                f"arguments than this call of {tool}. A resumed run must make the same calls in the same order"
+            )
+        self._called.update(_ids(recorded))
+        i = self._find(lambda e: e.kind in _CALLS and e.x.get("effect") == recorded["id"])
+        if i is not None:
+            yield from self._advance(i)
+        if recorded["status"] not in ("done", "failed", "unknown"):
+            # It must be settled before anything else, and settling it is written on top of all that is recorded.
+            self._called.update(id for r in self._book["effects"].values() for id in _ids(r))
+            self.end()
+            return
+        # The outcome may stand further on in the record; the caller needs it now.
+        root = self._journal.document.root
+        if "effects" not in root[BOOK]:
+            apply([[SET, [BOOK, "effects"], {}]], root)
+        apply([[SET, [BOOK, "effects", slot], recorded]], root)
+
+    def end(self) -> None:
+        """Leave the record behind: everything in it must have been repeated by now, and from here on things happen."""
+        left = [r.point.envelope for r in self._record[self._at :]]
+        missed = [
+            e
+            for e in left
+            if e.kind == Kind.COMMIT or (e.kind == Kind.STARTED and e.x.get("effect") not in self._called)
+        ]
+        if missed:
+            raise Diverged(
+                f"{self._what}: the recorded run had done {len(missed)} more commits or calls "
+                f"(the next at step {missed[0].step}). A resumed run must make the same calls in the same order"
+            )
+        for entry in self._record[self._at :]:
+            apply([op for op in entry.ops if op[1][0] == BOOK], self._journal.document.root)
+            self._journal.point = entry.point
+        self._at = len(self._record)
+        self._journal.catching_up = None
+
+    def _advance(self, i: int) -> Flow[None]:
+        """Move to the recorded row ``i``; what the function edited gives way to what was recorded."""
+        rows = self._record[self._at : i + 1]
+        mine = [plain(op) for op in self._journal.document.collect() if op[1][0] == STATE]
+        theirs = [plain(op) for r in rows for op in r.ops if op[1][0] == STATE]
+        if self._upgrade is not None or not same(mine, theirs):
+            env = rows[-1].point.envelope
+            loaded: Loaded = yield Do(load, (self._journal.kernel, self._journal.id, env.line, env.step))
+            if self._upgrade is not None:
+                loaded = self._upgrade(loaded)
+            apply(diff(self._journal.document.root[STATE], loaded.doc[STATE], (STATE,)), self._journal.document.root)
+        for r in rows:
+            apply([op for op in r.ops if op[1][0] == BOOK], self._journal.document.root)
+        self._journal.document.settle()
+        self._journal.takes = []
+        self._journal.point = rows[-1].point
+        self._at = i + 1
+
+
+def _ids(record: dict[str, Any]) -> list[str]:
+    """The ids an effect has gone by: it gets another one where a line goes on with what it found begun."""
+    return [record["id"], *record.get("was", ())]

@@ -7,15 +7,12 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import msgspec
 
 from perdure.errors import InvalidInput, Misuse
 from perdure.state.values import Wire
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 POLICIES = ("retry", "ask", "report")
 SCOPES = ("session", "shared")
@@ -57,8 +54,7 @@ def seconds(text: str | float) -> float:
         return float(text)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", str(text))
     if not match:
-        msg = f'a duration is a number of seconds or text such as "90s", "24h", "7d", not {text!r:.40}'
-        raise InvalidInput(msg)
+        raise InvalidInput(f'a duration is a number of seconds or text such as "90s", "24h", "7d", not {text!r:.40}')
     return float(match[1]) * _UNITS[match[2]]
 
 
@@ -92,8 +88,7 @@ class Tool:
         self.name = name or getattr(fn, "__name__", "tool")
         self.read = read
         if cache_scope not in SCOPES:
-            msg = f"cache_scope is one of {', '.join(SCOPES)}, not {cache_scope!r:.40}"
-            raise InvalidInput(msg)
+            raise InvalidInput(f"cache_scope is one of {', '.join(SCOPES)}, not {cache_scope!r:.40}")
         self.cache = None if cache is None else seconds(cache)
         self.cache_scope = cache_scope
         self.if_unsure = if_unsure
@@ -107,8 +102,7 @@ class Tool:
         self.timeout = None if timeout is None else seconds(timeout)
         self.poll = poll
         if limit is not None and limit < 1:
-            msg = f"limit is how many calls may be made at once, 1 or more, not {limit}"
-            raise InvalidInput(msg)
+            raise InvalidInput(f"limit is how many calls may be made at once, 1 or more, not {limit}")
         self.limit = limit
         self._signature = inspect.signature(fn)
         self.wants_context = "ctx" in self._signature.parameters
@@ -131,8 +125,7 @@ class Tool:
             given = {**kwargs, "ctx": None} if self.wants_context else kwargs
             bound = self._signature.bind(*args, **given)
         except TypeError as e:
-            msg = f"{self.name}: {e}"
-            raise InvalidInput(msg) from None
+            raise InvalidInput(f"{self.name}: {e}") from None
         bound.apply_defaults()
         flat = dict(bound.arguments)
         flat.pop("ctx", None)
@@ -255,8 +248,7 @@ def in_time(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
         try:
             fine, result = ended.get(timeout=limit)
         except queue.Empty:
-            msg = f"the tool took longer than {limit:g} s"
-            raise TimeoutError(msg) from None
+            raise TimeoutError(f"the tool took longer than {limit:g} s") from None
         if not fine:
             raise result
         return result

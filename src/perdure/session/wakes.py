@@ -1,19 +1,12 @@
-"""Wakes: inputs that are given later, once or by cron, and what of an inbox is due, ahead, missed or taken back."""
+"""Wakes: when an input that is given later is due, by a time, a delay or a cron expression."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import datetime
+from typing import Any
 
 from perdure.errors import InvalidInput, MissingExtra
-from perdure.kernel import Kernel
-from perdure.model import InboxEntry
-from perdure.session.inbox_entries import seal_entry
 from perdure.session.tools import seconds
-
-if TYPE_CHECKING:
-    from perdure.kernel import Kernel
-    from perdure.model import InboxEntry
 
 FURTHEST = 100 * 365 * 24 * 3600 * 1000
 """How many ms ahead something may be due."""
@@ -61,62 +54,3 @@ def next_after(cron: str, zone: str, after: int) -> int:
     except (CronSimError, StopIteration):
         raise InvalidInput(f'{cron!r:.60} names no time: a cron expression is such as "0 9 * * *"') from None
     return int(found.timestamp() * 1000)
-
-
-def words_of(ms: int) -> str:
-    """A moment for people and models to read.
-
-    >>> words_of(1_700_000_000_000)
-    '2023-11-14 22:13:20 UTC'
-    """
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-WAKE, CRON = "wake", "cron"
-"""Kinds of inputs that are given at a later time, once or again and again."""
-
-
-def wake_entry(
-    kernel: Kernel, session: str, name: str, *, at: Any = None, delay: Any = None, cron: str | None = None,
-    zone: str = "UTC", message: Any = None, again: bool = False,
-) -> InboxEntry:  # fmt: skip
-    """Seal what is given to a session at a later time: the entry's own time is when it is due.
-
-    Its key says for which time it stands when it follows another one of the same name (``again``).
-    """
-    due = due_at(kernel.clock.wall(), at, delay, cron, zone)
-    body = {"due": due, "message": message, **({"cron": cron, "zone": zone} if cron is not None else {})}
-    key = f"wake:{due if again else ''}:{name}"
-    return seal_entry(kernel, session, key, CRON if cron is not None else WAKE, body, at=due)
-
-
-class Waiting(NamedTuple):
-    """What waits in an inbox, sorted out."""
-
-    ready: list[InboxEntry]
-    """Messages, and what was to be given at a time that has come."""
-    ahead: list[InboxEntry]
-    """What is to be given later."""
-    void: list[InboxEntry]
-    """What was taken back, and what took it back."""
-    cancels: list[InboxEntry]
-
-
-def sort_out(entries: list[InboxEntry], given: set[str], now: int) -> Waiting:
-    """Sort entries out that were not given yet. Decisions and outcomes are asked for by their keys instead."""
-    found = Waiting([], [], [], [])
-    newest = {e.key.split(":", 2)[2]: e.key for e in entries if e.kind == CRON and e.at <= now}
-    off = {e.key.split(":", 2)[2]: e.seq for e in entries if e.kind == "unwake"}
-    for e in (e for e in entries if e.key not in given):
-        if e.kind == "unwake" or (e.kind in (WAKE, CRON) and e.seq < off.get(e.key.split(":", 2)[2], -1)):
-            found.void.append(e)
-        elif e.kind in (WAKE, CRON) and e.at > now:
-            found.ahead.append(e)
-        elif e.kind == CRON and newest[e.key.split(":", 2)[2]] != e.key:
-            # A process died when it had posted the next time, which has come, too.
-            found.void.append(e)
-        elif e.kind in ("message", WAKE, CRON):
-            found.ready.append(e)
-        elif e.kind == "cancel":
-            found.cancels.append(e)
-    return found

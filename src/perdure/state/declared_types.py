@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     Check = Callable[[Any], None]
 
 
-def validator(declared: Any) -> Callable[[TrackedDict, list[Any]], None] | None:
-    """The function that checks a commit's operations against a declared type; None when none is declared."""
-    if declared is None:
-        return None
+def validator(declared: Any) -> Callable[[TrackedDict, list[Any]], None]:
+    """The function that checks a commit's operations against a declared type."""
     fields = _fields(declared)
-    whole = _whole_check(declared)
+    # A pydantic model with validators over several fields is checked as a whole, too.
+    whole = _is_pydantic(declared) and bool(declared.__pydantic_decorators__.model_validators)
     checks: dict[Any, Check] = {}
 
     def check(kind: Any, value: Any, path: tuple[str | int, ...]) -> None:
@@ -38,7 +37,8 @@ def validator(declared: Any) -> Callable[[TrackedDict, list[Any]], None] | None:
             checks[key](value)
         except (msgspec.ValidationError, ValueError, TypeError) as e:
             name = getattr(declared, "__name__", "the declared type")
-            raise InvalidState(f"{format_path(path)} does not fit {name}: {_first_line(e)}") from None
+            said = "; ".join(line.strip() for line in str(e).splitlines() if line.strip())
+            raise InvalidState(f"{format_path(path)} does not fit {name}: {said:.300}") from None
 
     def validate(state: TrackedDict, ops: list[Any]) -> None:
         touched: set[str] = set()
@@ -59,7 +59,7 @@ def validator(declared: Any) -> Callable[[TrackedDict, list[Any]], None] | None:
                 check(fields[name], plain(state[name]), (name,))
             elif name in _required(declared):
                 raise InvalidState(f"{format_path((name,))} is required by {declared.__name__} and was removed")
-        if whole is not None and touched:
+        if whole and touched:
             check(declared, plain(state), ())
 
     return validate
@@ -71,11 +71,10 @@ def _fields(declared: Any) -> dict[str, Any]:
     except TypeError:
         hints = {}
     if not hints:
-        msg = (
+        raise InvalidInput(
             "a state type is a msgspec Struct, a pydantic model, a dataclass or a TypedDict with annotated fields, "
             f"not {declared!r:.60}"
         )
-        raise InvalidInput(msg)
     return {k: v for k, v in hints.items() if not k.startswith("__") and typing.get_origin(v) is not typing.ClassVar}
 
 
@@ -98,13 +97,6 @@ def _uses_pydantic(kind: Any) -> bool:
     return _is_pydantic(kind) or any(_uses_pydantic(a) for a in typing.get_args(kind))
 
 
-def _whole_check(declared: Any) -> bool | None:
-    """A pydantic model with validators over several fields is checked as a whole, too."""
-    if _is_pydantic(declared) and declared.__pydantic_decorators__.model_validators:
-        return True
-    return None
-
-
 def _check(kind: Any) -> Check:
     if _uses_pydantic(kind):
         from pydantic import TypeAdapter
@@ -117,7 +109,3 @@ def _check(kind: Any) -> Check:
 def _item_type(kind: Any) -> Any:
     args = typing.get_args(kind)
     return args[0] if typing.get_origin(kind) is list and args else None
-
-
-def _first_line(e: Exception) -> str:
-    return "; ".join(line.strip() for line in str(e).splitlines() if line.strip())[:300]

@@ -48,8 +48,7 @@ def _apply_one(op: Op, doc: Doc) -> None:
         target = _reach(doc, path)
         start, count, values = cast("tuple[int, int, list[Any]]", (op[2], op[3], op[4]))
         if start < 0 or count < 0 or start + count > len(target):
-            msg = "splice outside the list"
-            raise IndexError(msg)
+            raise IndexError("splice outside the list")
         list.__setitem__(target, slice(start, start + count), values)
         return
     target = _reach(doc, path[:-1])
@@ -59,8 +58,7 @@ def _apply_one(op: Op, doc: Doc) -> None:
     elif code == DEL:
         of.__delitem__(target, path[-1])
     else:
-        msg = "unknown operation"
-        raise ValueError(msg)
+        raise ValueError("unknown operation")
 
 
 def _reach(doc: Doc, path: list[str | int]) -> Any:

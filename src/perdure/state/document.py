@@ -17,9 +17,6 @@ from perdure.state.values import MAX_DEPTH, TREE, UNREAD, BlobRef, copied
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from perdure.state.values import BlobRef
-
-
 STATE, BOOK = "s", "k"
 """Where a document keeps the user's state, and where the kernel keeps its own books."""
 
@@ -90,6 +87,8 @@ class _Node:
     _up: TrackedDict | TrackedList | None
     _at: Any
     _born: int
+    _changes: Any
+    """What was changed since the last commit; None: nothing."""
     _touched: dict[int, TrackedDict | TrackedList] | None
 
     @property
@@ -101,8 +100,7 @@ class _Node:
         """Call before a change; False when the container is new, so that its parent carries it whole."""
         doc = self._doc
         if doc.readonly:
-            msg = "this state was opened for reading: open the session with db.session(...) to change it"
-            raise ReadOnly(msg)
+            raise ReadOnly("this state was opened for reading: open the session with db.session(...) to change it")
         if self._born == doc.age:
             return False
         if self._born < doc.since:
@@ -133,9 +131,19 @@ class _Node:
         node._born = self._born
         return node
 
+    def settle(self) -> None:
+        """Forget the changes here and below."""
+        self._changes = None
+        if self._touched:
+            for child in self._touched.values():
+                child.settle()
+            self._touched = None
+
     def __reduce__(self) -> Never:
-        msg = "a tracked state is never pickled: use .plain()"
-        raise TypeError(msg)
+        raise TypeError("a tracked state is never pickled: use .plain()")
+
+    def __copy__(self) -> Any:
+        return plain(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return plain(self)
@@ -147,7 +155,7 @@ _RAW = (dict, list, BlobRef)
 class TrackedDict(_Node, dict[str, Any]):
     """A dict that remembers which keys were changed."""
 
-    __slots__ = ("_at", "_born", "_changed", "_doc", "_touched", "_up")
+    __slots__ = ("_at", "_born", "_changes", "_doc", "_touched", "_up")
 
     def __init__(self, doc: Document, raw: Any = (), up: TrackedDict | TrackedList | None = None) -> None:
         dict.__init__(self, raw)
@@ -156,7 +164,7 @@ class TrackedDict(_Node, dict[str, Any]):
         self._at = None
         self._born = doc.age
         # key -> _STORED if it stood in the store before, | _MOVED if it was removed since (its place is new)
-        self._changed: dict[str, int] | None = None
+        self._changes: dict[str, int] | None = None
         self._touched = None
 
     def plain(self) -> dict[str, Any]:
@@ -165,8 +173,8 @@ class TrackedDict(_Node, dict[str, Any]):
 
     def collect(self, path: tuple[str | int, ...], out: list[Op]) -> None:
         """Append the operations of this container and of those below it."""
-        if self._changed:
-            for k, flags in self._changed.items():
+        if self._changes:
+            for k, flags in self._changes.items():
                 if flags & _MOVED:
                     out.append([DEL, [*path, k]])
                 if k in self:
@@ -181,14 +189,6 @@ class TrackedDict(_Node, dict[str, Any]):
         dict.clear(self)
         dict.update(self, raw)
         self._born = self._doc.age
-
-    def settle(self) -> None:
-        """Forget the changes here and below."""
-        self._changed = None
-        if self._touched:
-            for child in self._touched.values():
-                child.settle()
-            self._touched = None
 
     def _look(self, k: str, v: Any) -> Any:
         if type(v) in _RAW:
@@ -215,13 +215,13 @@ class TrackedDict(_Node, dict[str, Any]):
     def __setitem__(self, k: str, v: Any) -> None:
         v = own(v, self._doc, self)
         if self._change():
-            if self._changed is None:
-                self._changed = {}
+            if self._changes is None:
+                self._changes = {}
             if k not in self:
                 # Goes to the end of the order, now as in every later replay.
-                self._changed[k] = self._changed.pop(k, 0)
+                self._changes[k] = self._changes.pop(k, 0)
             else:
-                self._changed.setdefault(k, _STORED)
+                self._changes.setdefault(k, _STORED)
         if isinstance(v, TrackedDict | TrackedList):
             v._at = k
         dict.__setitem__(self, k, v)
@@ -230,11 +230,11 @@ class TrackedDict(_Node, dict[str, Any]):
         if k not in self:
             raise KeyError(k)
         if self._change():
-            if self._changed is None:
-                self._changed = {}
-            flags = self._changed.pop(k, _STORED)
+            if self._changes is None:
+                self._changes = {}
+            flags = self._changes.pop(k, _STORED)
             if flags & _STORED:
-                self._changed[k] = flags | _MOVED
+                self._changes[k] = flags | _MOVED
         dict.__delitem__(self, k)
 
     def __iter__(self) -> Iterator[str]:
@@ -283,9 +283,6 @@ class TrackedDict(_Node, dict[str, Any]):
     def copy(self) -> dict[str, Any]:
         return plain(self)
 
-    def __copy__(self) -> dict[str, Any]:
-        return plain(self)
-
 
 class _Items:
     """A view of a tracked dict's items; values are wrapped as they are looked at."""
@@ -318,7 +315,7 @@ class _Values(_Items):
 class TrackedList(_Node, list[Any]):
     """A list that remembers what was appended, cut and replaced."""
 
-    __slots__ = ("_at", "_born", "_doc", "_splices", "_touched", "_up")
+    __slots__ = ("_at", "_born", "_changes", "_doc", "_touched", "_up")
 
     def __init__(self, doc: Document, raw: Iterable[Any] = (), up: TrackedDict | TrackedList | None = None) -> None:
         list.__init__(self, raw)
@@ -327,7 +324,7 @@ class TrackedList(_Node, list[Any]):
         self._at = None
         self._born = doc.age
         # [start, how many removed, what was put there]: in order, each in the coordinates of its moment
-        self._splices: list[tuple[int, int, list[Any]]] | None = None
+        self._changes: list[tuple[int, int, list[Any]]] | None = None
         self._touched = None
 
     def plain(self) -> list[Any]:
@@ -336,11 +333,11 @@ class TrackedList(_Node, list[Any]):
 
     def collect(self, path: tuple[str | int, ...], out: list[Op]) -> None:
         """Append the operations of this container and of those below it."""
-        if self._splices:
+        if self._changes:
             size = len(self)
-            for _, gone, values in self._splices:
+            for _, gone, values in self._changes:
                 size -= len(values) - gone
-            for start, gone, values in self._splices:
+            for start, gone, values in self._changes:
                 if start == size and not gone:
                     if values:
                         out.append([APPEND, list(path), list(values)])
@@ -352,14 +349,6 @@ class TrackedList(_Node, list[Any]):
                 at = self._index_of(child)
                 if at is not None and child._born != self._doc.age:
                     child.collect((*path, at), out)
-
-    def settle(self) -> None:
-        """Forget the changes here and below."""
-        self._splices = None
-        if self._touched:
-            for child in self._touched.values():
-                child.settle()
-            self._touched = None
 
     def _index_of(self, child: TrackedDict | TrackedList) -> int | None:
         hint = child._at
@@ -382,18 +371,18 @@ class TrackedList(_Node, list[Any]):
         """Record that ``gone`` values at ``start`` give way to ``values``; called before it is done."""
         if not self._change():
             return
-        if self._splices is None:
-            self._splices = []
-        elif self._splices:
-            s, g, v = self._splices[-1]
+        if self._changes is None:
+            self._changes = []
+        elif self._changes:
+            s, g, v = self._changes[-1]
             inside = s <= start and start + gone <= s + len(v)
             if inside:
                 v[start - s : start - s + gone] = values
                 return
             if start == s and not v and not values:
-                self._splices[-1] = (s, g + gone, v)
+                self._changes[-1] = (s, g + gone, v)
                 return
-        self._splices.append((start, gone, values))
+        self._changes.append((start, gone, values))
 
     def _fresh(self, values: Iterable[Any]) -> list[Any]:
         return [own(v, self._doc, self) for v in values]
@@ -512,9 +501,6 @@ class TrackedList(_Node, list[Any]):
         return list(self) + list(other)
 
     def copy(self) -> list[Any]:
-        return plain(self)
-
-    def __copy__(self) -> list[Any]:
         return plain(self)
 
 

@@ -84,8 +84,7 @@ def merge(base: Any, ours: Any, theirs: Any, prefer: str | Callable[[Clash], Any
     theirs), or a function of the :class:`Clash` that answers the value.
     """
     if isinstance(prefer, str) and prefer not in ("ours", "theirs", "both"):
-        msg = f'prefer is "ours", "theirs", "both" or a function, not {prefer!r:.40}'
-        raise InvalidInput(msg)
+        raise InvalidInput(f'prefer is "ours", "theirs", "both" or a function, not {prefer!r:.40}')
     clashes: list[Clash] = []
     return _merge(base, ours, theirs, (), prefer, clashes), clashes
 

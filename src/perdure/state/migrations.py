@@ -33,13 +33,11 @@ class Migrations:
     def add(self, old: str, new: str) -> Callable[[Callable[[State], State | None]], Callable[[State], State | None]]:
         """Register a function from one version to another; it may change the state it is given or return a new one."""
         if old == new:
-            msg = f"a migration leads from one version to another, not from {old!r} to itself"
-            raise InvalidInput(msg)
+            raise InvalidInput(f"a migration leads from one version to another, not from {old!r} to itself")
 
         def register(fn: Callable[[State], State | None]) -> Callable[[State], State | None]:
             if new in self._steps.get(old, {}):
-                msg = f"there is already a migration from {old!r} to {new!r}"
-                raise InvalidInput(msg)
+                raise InvalidInput(f"there is already a migration from {old!r} to {new!r}")
             self._steps.setdefault(old, {})[new] = fn
             return fn
 

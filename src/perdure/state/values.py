@@ -62,8 +62,7 @@ class BlobRef:
     def resolve(self) -> Any:
         """The value itself."""
         if self.resolver is None:
-            msg = f"blob {self.ref} has no blob folder to be read from"
-            raise LookupError(msg)
+            raise LookupError(f"blob {self.ref} has no blob folder to be read from")
         return self.resolver(self)
 
     def __eq__(self, other: object) -> bool:
@@ -186,8 +185,7 @@ class Wire:
     def _deeper(self, depth: int) -> None:
         if depth >= MAX_DEPTH:
             path = format_path(self._trail[:3])
-            msg = f"{path}… is nested more than {MAX_DEPTH} deep, or contains itself: flatten it"
-            raise LimitExceeded(msg)
+            raise LimitExceeded(f"{path}… is nested more than {MAX_DEPTH} deep, or contains itself: flatten it")
 
     def _refuse(self, what: str, hint: str = "") -> NoReturn:
         raise NotJson(tuple(self._trail), what, hint)
@@ -274,8 +272,7 @@ def wire_ref(value: Any) -> Any:
     if isinstance(value, BlobRef):
         ref = msgspec.msgpack.encode((value.form, bytes.fromhex(value.ref), value.size))
         return msgspec.msgpack.Ext(EXT_BLOB, ref)
-    msg = f"cannot encode {type(value).__name__}"
-    raise TypeError(msg)
+    raise TypeError(f"cannot encode {type(value).__name__}")
 
 
 def wire_ints(value: Any) -> Any:

@@ -1,17 +1,19 @@
 """One flow, two drivers: session logic is written once as generators that yield what must be waited for.
 
 A flow yields requests and is sent their answers. The driver below carries them out where it stands;
-the asynchronous one lives in ``flow_async``. This module's only job is the waiting, not the logic.
+the asynchronous one lives in ``flow_async``. This module's only job is the waiting, not the logic; what every flow of a
+handle asks first, whether the handle may still be used, is here, too.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from perdure.errors import Misuse
+from perdure.errors import ForkedProcess, HandleClosed, Misuse
 
 if TYPE_CHECKING:
     from perdure.model import Append
@@ -61,8 +63,7 @@ def _perform(request: Do | Enter | Invoke) -> Any:
     if inspect.iscoroutine(answer):
         answer.close()
         name = getattr(request.fn, "__qualname__", repr(request.fn))
-        msg = f"{name} is asynchronous: use it through perdure.open_async(...)"
-        raise Misuse(msg)
+        raise Misuse(f"{name} is asynchronous: use it through perdure.open_async(...)")
     return answer
 
 
@@ -97,3 +98,28 @@ def named(method: R) -> R:
     m: Any = method
     m.__name__ = m.__qualname__ = m.__name__.removesuffix("_flow")
     return method
+
+
+class HandleGuard:
+    """Asked before anything is done through a handle."""
+
+    __slots__ = ("_again", "_anew", "_pid", "_what", "closed")
+
+    def __init__(self, what: str, again: str, anew: str) -> None:
+        self._what = what
+        self._again = again
+        self._anew = anew
+        self._pid = os.getpid()
+        self.closed = False
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that opened the handle."""
+        return os.getpid() != self._pid
+
+    def check(self) -> None:
+        """Refuse a handle that was closed, or opened before a fork."""
+        if self.closed:
+            raise HandleClosed(f"{self._what} was closed: {self._again}")
+        if os.getpid() != self._pid:
+            raise ForkedProcess(f"{self._what} was opened before a fork: {self._anew}")

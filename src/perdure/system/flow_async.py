@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from perdure.errors import HandleClosed, PerdureError, Unavailable
-from perdure.system.flow import Do, Enter, Flow, Request, Write, named
+from perdure.system.flow import Do, Enter, Flow, Invoke, Write, named
 
 if TYPE_CHECKING:
     from perdure.model import Append, Landed
@@ -44,11 +44,9 @@ class GroupCommit:
     def submit(self, item: Append) -> asyncio.Future[Landed | PerdureError]:
         """Append one commit with whatever else is waiting."""
         if self._closed:
-            msg = "this database was closed: open it again"
-            raise HandleClosed(msg)
+            raise HandleClosed("this database was closed: open it again")
         if self._queue.qsize() >= MAX_WAITING:
-            msg = f"{MAX_WAITING} commits are waiting already: the store cannot keep up, slow down"
-            raise Unavailable(msg)
+            raise Unavailable(f"{MAX_WAITING} commits are waiting already: the store cannot keep up, slow down")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Landed | PerdureError] = loop.create_future()
         self._queue.put((item, loop, future))
@@ -107,10 +105,7 @@ class AsyncDriver:
         self.writer = GroupCommit(store, max_batch)
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-io")
 
-    async def perform(self, request: Request) -> Any:
-        """Carry one request of a flow out."""
-        if isinstance(request, Write):
-            return await self.writer.submit(request.item)
+    async def _perform(self, request: Do | Enter | Invoke) -> Any:
         if isinstance(request, Enter):
             return await request.gate.acquire()
         loop = asyncio.get_running_loop()
@@ -135,10 +130,10 @@ class AsyncDriver:
             request = next(flow)
             while True:
                 try:
-                    if type(request) is Write:
+                    if isinstance(request, Write):
                         answer = await submit(request.item)
                     else:
-                        answer = await self.perform(request)
+                        answer = await self._perform(request)
                 except BaseException as e:
                     request = flow.throw(e)
                 else:

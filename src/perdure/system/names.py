@@ -15,22 +15,17 @@ def check_name(value: object, what: str, limit: int = MAX_NAME, *, empty: bool =
     'a/../b'
     """
     if not isinstance(value, str):
-        msg = f"a {what} is a string, not a {type(value).__name__}"
-        raise InvalidInput(msg)
+        raise InvalidInput(f"a {what} is a string, not a {type(value).__name__}")
     if not value and not empty:
-        msg = f"a {what} must not be empty"
-        raise InvalidInput(msg)
+        raise InvalidInput(f"a {what} must not be empty")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        msg = f"a {what} must not contain lone surrogates: {value[:40]!a}"
-        raise InvalidInput(msg) from None
+        raise InvalidInput(f"a {what} must not contain lone surrogates: {value[:40]!a}") from None
     if size > limit:
-        msg = f"a {what} may have up to {limit} bytes, and this one has {size}: {value[:40]!a}…"
-        raise InvalidInput(msg)
+        raise InvalidInput(f"a {what} may have up to {limit} bytes, and this one has {size}: {value[:40]!a}…")
     if "\0" in value:
-        msg = f"a {what} must not contain NUL: {value[:40]!a}"
-        raise InvalidInput(msg)
+        raise InvalidInput(f"a {what} must not contain NUL: {value[:40]!a}")
     return value
 
 
@@ -43,16 +38,14 @@ def check_branch(value: object) -> str:
     """A branch name; ``tags/`` is kept for tags, and "@" separates a session from a step in commands."""
     name = check_name(value, "branch name")
     if name.startswith("tags/") or "@" in name or name.isdigit():
-        msg = f"a branch name must not start with 'tags/', contain '@' or be a number: {name[:40]!a}"
-        raise InvalidInput(msg)
+        raise InvalidInput(f"a branch name must not start with 'tags/', contain '@' or be a number: {name[:40]!a}")
     return name
 
 
 def check_lease(value: object) -> float:
     """Seconds a lease lives without being renewed."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0.001 <= value <= 86_400 * 365:
-        msg = f"a lease lives for a number of seconds, at least a thousandth: {value!r:.40}"
-        raise InvalidInput(msg)
+        raise InvalidInput(f"a lease lives for a number of seconds, at least a thousandth: {value!r:.40}")
     return value
 
 
@@ -61,6 +54,5 @@ def check_ttl(value: object) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        msg = f"a TTL is a whole number of seconds, at least 1, or None for ever: {value!r:.40}"
-        raise InvalidInput(msg)
+        raise InvalidInput(f"a TTL is a whole number of seconds, at least 1, or None for ever: {value!r:.40}")
     return value

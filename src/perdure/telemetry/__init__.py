@@ -143,7 +143,7 @@ def listener(name: str) -> Sink | None:
 
 
 def record(instrument: Instrument, value: float = 1, attributes: Mapping[str, str] | None = None) -> None:
-    """Tell everybody who listens; whatever goes wrong there stays there."""
+    """Tell everybody who listens, if anybody does; whatever goes wrong there stays there."""
     for sink in sinks:
         try:
             sink.record(instrument, value, attributes or {})
@@ -171,39 +171,34 @@ def committed(session: str, item: Any, seconds: float, url: str) -> None:
 
 def resumed(status: str) -> None:
     """A session that was there was opened with its lease; ``status`` is where it stood."""
-    if sinks:
-        record(i.RESUMES, 1, {i.STATUS: status, i.OUTCOME: OK})
+    record(i.RESUMES, 1, {i.STATUS: status, i.OUTCOME: OK})
 
 
 def not_resumed(error: BaseException) -> None:
     """A session that was there could not be opened. What the caller got wrong is no failure of ours."""
-    if sinks and isinstance(error, Exception) and not isinstance(error, InvalidInput | NotFound):
+    if isinstance(error, Exception) and not isinstance(error, InvalidInput | NotFound):
         record(i.RESUMES, 1, {i.OUTCOME: FAILED, i.ERROR: type(error).__name__})
 
 
 def replayed(tool: str, source: str) -> None:
     """A recorded outcome was used: of the "journal", of another "branch", or of the "cache"."""
-    if sinks:
-        record(i.REPLAYS, 1, {i.TOOL: tool, i.SOURCE: source})
+    record(i.REPLAYS, 1, {i.TOOL: tool, i.SOURCE: source})
 
 
 def doubted(tool: str) -> None:
     """A call was started, and nobody knows whether it happened."""
-    if sinks:
-        record(i.IN_DOUBT, 1, {i.TOOL: tool})
+    record(i.IN_DOUBT, 1, {i.TOOL: tool})
 
 
 def asked(tool: str) -> None:
     """Somebody is asked to agree to a call."""
-    if sinks:
-        record(i.APPROVAL_REQUESTS, 1, {i.TOOL: tool})
+    record(i.APPROVAL_REQUESTS, 1, {i.TOOL: tool})
 
 
 def decided(request: Mapping[str, Any], now: int) -> None:
     """What became of a request for approval is known."""
-    if sinks:
-        waited = max(0, (request["decided"] or now) - request["asked"]) / 1000
-        record(i.APPROVAL_WAIT, waited, {i.TOOL: request["tool"], i.DECISION: request["status"]})
+    waited = max(0, (request["decided"] or now) - request["asked"]) / 1000
+    record(i.APPROVAL_WAIT, waited, {i.TOOL: request["tool"], i.DECISION: request["status"]})
 
 
 # -- what agents do -----------------------------------------------------------------------------------------------
@@ -211,8 +206,7 @@ def decided(request: Mapping[str, Any], now: int) -> None:
 
 def ended(agent: str, outcome: str) -> None:
     """A run of an agent has ended, or waits for something."""
-    if sinks:
-        record(i.OUTCOMES, 1, {i.AGENT: agent, i.OUTCOME: outcome})
+    record(i.OUTCOMES, 1, {i.AGENT: agent, i.OUTCOME: outcome})
 
 
 # -- what a fleet does --------------------------------------------------------------------------------------------
@@ -236,7 +230,6 @@ def let_go(session: str) -> None:
 def beat(busy: int, slots: int) -> None:
     """This worker's sign of life has reached the store."""
     health.beaten()
-    if sinks:
-        record(i.HEARTBEATS)
-        record(i.BUSY, busy)
-        record(i.SLOTS, slots)
+    record(i.HEARTBEATS)
+    record(i.BUSY, busy)
+    record(i.SLOTS, slots)

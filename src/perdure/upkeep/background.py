@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.model import Lease
-    from perdure.record.commit import Point
+    from perdure.record.codec import Point
     from perdure.session.journal import Journal
 
 QUIET = 0.02

@@ -12,7 +12,7 @@ from perdure.history.hydrate import load, open_row, payload_of, where_is
 from perdure.kernel import Kernel
 from perdure.model import Artifact, Rewrite, Span
 from perdure.record import codec
-from perdure.record.commit import Point
+from perdure.record.codec import Point
 from perdure.record.packs import (
     INLINE,
     RUN,

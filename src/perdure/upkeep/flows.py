@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import PerdureError
 from perdure.history.hydrate import look
-from perdure.history.lineage import history
+from perdure.history.reader import history
 from perdure.model import TAG_PREFIX, Lease, SessionRow, Status, Usage
 from perdure.system.flow import Do, Flow
 from perdure.system.lease_holders import new_holder
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.stores.listing import Progress
-    from perdure.system.handle_guard import HandleGuard
+    from perdure.system.flow import HandleGuard
     from perdure.upkeep.background import Caretaker
     from perdure.upkeep.blob_gc import Collected
     from perdure.upkeep.retention import Pruned, Swept

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from perdure.history.hydrate import Origins
     from perdure.kernel import Kernel
     from perdure.model import Row, SessionRow
-    from perdure.record.commit import Loaded
+    from perdure.record.codec import Loaded
 
 
 class Swept(NamedTuple):

@@ -9,8 +9,7 @@ from perdure.history.hydrate import look, open_row, payload_of, where_is
 from perdure.kernel import Kernel
 from perdure.model import ANCHOR, MAIN, PACK, SNAPSHOT, TAG_PREFIX, Artifact, Dump, Envelope, Head, Kind, Row
 from perdure.record import codec
-from perdure.record.codec import Body
-from perdure.record.commit import Point
+from perdure.record.codec import Body, Point
 from perdure.record.packs import PackReader, flesh_out, open_base
 from perdure.session.inbox import open_entry
 from perdure.state.delta import apply

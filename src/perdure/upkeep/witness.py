@@ -25,7 +25,7 @@ from perdure.system.disk import FILE_MODE, write_whole
 
 if TYPE_CHECKING:
     from perdure.kernel import Kernel
-    from perdure.record.commit import Point
+    from perdure.record.codec import Point
     from perdure.stores.listing import Progress
 
 T = TypeVar("T")

@@ -11,7 +11,8 @@ from perdure.agent.agent import Agent
 from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.models import Usage
-from perdure.agent.models.providers import AS_OF, PRESETS, PRICES, Price, price_of
+from perdure.agent.models.prices import AS_OF, PRICES, Price, price_of
+from perdure.agent.models.providers import PRESETS
 from perdure.agent.models.scripted import ScriptedModel
 from tests.agent.models.canned import canned, completion, http
 from tests.agent.models.clients import client

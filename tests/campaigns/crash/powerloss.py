@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from perdure.blobs.local import LocalBlobs
 from perdure.stores import rules
 from perdure.system import lease_holders
+from perdure.testing.clock import FakeClock
 from tests.campaigns.crash import plans
 from tests.campaigns.crash.journal import Journal
 from tests.campaigns.crash.lossy import TracedDisk, TracedVFS
 from tests.campaigns.crash.oracle import Oracle, Problem
 from tests.campaigns.crash.platter import MODES, Platter, Trace, write_tree
 from tests.campaigns.crash.worker import Worker, small_thresholds
-from tests.clock import FakeClock
 from tests.servers.place import memory
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from perdure.fleet.supervisor import Supervisor
 from perdure.fleet.worker import Worker, after_error
 from perdure.protocols import Boarded, Work
 from perdure.stores import open_store
+from perdure.testing.clock import FakeClock
 from tests.campaigns.fleet_chaos.stage import wait_gone
-from tests.clock import FakeClock
 from tests.fleet.boarding import worker
 from tests.servers import process
 from tests.servers.postgres import postgres_url, start_postgres

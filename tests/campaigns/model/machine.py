@@ -14,11 +14,11 @@ from hypothesis.stateful import initialize, precondition, rule
 import perdure
 from perdure.errors import Misuse, NotFound
 from perdure.model import TAG_PREFIX, Landed
+from perdure.testing.clock import FakeClock
 from tests.campaigns.model.comparing import SESSIONS, Comparing, fractions, sessions, writers
 from tests.campaigns.model.courier import WAYS, Courier
 from tests.campaigns.model.documents import Edit, carry_out, edits, exact, values
 from tests.campaigns.model.reference import LEASE, TTL, Hand, Node, Reference
-from tests.clock import FakeClock
 from tests.servers.place import memory
 from tests.store_urls import url_of
 

@@ -17,9 +17,9 @@ from unittest import mock
 import perdure
 from perdure.model import ANCHOR, PACK, SNAPSHOT, TAG_PREFIX
 from perdure.session.inbox import open_entry
+from perdure.testing.clock import FakeClock
 from tests.campaigns.model.documents import exact
 from tests.campaigns.model.early import early
-from tests.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

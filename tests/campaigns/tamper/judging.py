@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from perdure.errors import InvalidInput, NotFound, PerdureError, StoreError
 from perdure.record.codec import MAX_ROW
+from perdure.testing.clock import FakeClock
 from perdure.upkeep.verify import verify
 from perdure.upkeep.witness import read_witness
 from tests.campaigns.tamper.building import Original, inbox, open_store, read
-from tests.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

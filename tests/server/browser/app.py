@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure import Agent, tool
 from perdure.agent.models import Request, text_of
-from perdure.agent.models.providers import Price
+from perdure.agent.models.prices import Price
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import ModelError
 from perdure.session.tools import Context

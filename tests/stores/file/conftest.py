@@ -9,8 +9,8 @@ import pytest
 
 from perdure.stores.file.store import FileStore, TornTail
 from perdure.system import faults
+from perdure.testing.clock import FakeClock
 from perdure.testing.sealed_rows import write
-from tests.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,8 @@ from perdure.errors import (
 from perdure.model import ANCHOR, PACK, Artifact, Rewrite, Span
 from perdure.stores.file.store import FileStore
 from perdure.system.disk import Disk
+from perdure.testing.clock import FakeClock
 from perdure.testing.sealed_rows import commit, entry, land, write
-from tests.clock import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path

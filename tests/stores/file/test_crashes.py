@@ -12,9 +12,9 @@ from perdure.stores.file.index import Place, SessionIndex
 from perdure.stores.file.root import session_name
 from perdure.stores.file.store import FileStore
 from perdure.system import faults
+from perdure.testing.clock import FakeClock
 from perdure.testing.sealed_rows import commit, entry, land, write
 from tests.blobs.durable_disk import DurableDisk
-from tests.clock import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

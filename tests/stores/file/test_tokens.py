@@ -12,9 +12,9 @@ from perdure.errors import (
     LeaseLost,
 )
 from perdure.stores.file.store import FileStore
+from perdure.testing.clock import FakeClock
 from perdure.testing.sealed_rows import commit, land
 from tests.blobs.durable_disk import DurableDisk
-from tests.clock import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path

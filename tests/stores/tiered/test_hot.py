@@ -10,7 +10,7 @@ import pytest
 
 import perdure
 from perdure.stores.tiered import hot
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 from tests.servers import valkey
 from tests.store_urls import url_of
 from tests.stores.tiered.tiers import Tiers, eventually, is_hot, said, say, tiered

@@ -9,7 +9,7 @@ import pytest
 
 import perdure
 from perdure.history.hydrate import load_remembered
-from tests.clock import FakeClock
+from perdure.testing.clock import FakeClock
 from tests.proxy import POSTGRES, Proxy
 from tests.servers import postgres, valkey
 from tests.stores.tiered.tiers import Tiers, eventually, said, say, tiered

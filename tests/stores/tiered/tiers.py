@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.clock import FakeClock
+    from perdure.testing.clock import FakeClock
 
 WITHIN = 60.0
 """Seconds after which waiting counts as failure; what is waited for takes a fraction of one."""

@@ -34,7 +34,7 @@ from perdure.system import faults
 if TYPE_CHECKING:
     from perdure.agent.context.window import Window
     from perdure.agent.loop import Loop
-    from perdure.agent.models import Answer, ChatModel, Request
+    from perdure.agent.models import Answer, ChatModel
 
 FULL, EVERY, REFUSED = "full", "every", "refused"
 """Why a window is cut: it holds all it may, it is time, or the model refused it."""

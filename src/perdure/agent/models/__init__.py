@@ -138,5 +138,4 @@ def _named(value: Any) -> Any:
     """Bytes go by their hash: they may be a film."""
     if isinstance(value, bytes):
         return {"$bytes": hashlib.sha256(value).hexdigest(), "size": len(value)}
-    msg = f"a {type(value).__name__} cannot be sent to a model"
-    raise TypeError(msg)
+    raise TypeError(f"a {type(value).__name__} cannot be sent to a model")

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 
 from perdure.agent.models import Answer, Delta, Request, chat_completions, responses, text_of
 from perdure.agent.models.chat_completions import Unfit, WholeCharacters
-from perdure.agent.models.providers import PRESETS, Price, key_of, preset, price_of
+from perdure.agent.models.prices import Price, price_of
+from perdure.agent.models.providers import PRESETS, key_of, preset
 from perdure.agent.models.retry import Failures, Retry, Trouble, Waiting, patiently
 from perdure.errors import InvalidInput, MissingExtra, ModelError
 from perdure.system.urls import shown

@@ -12,10 +12,10 @@ from perdure.agent.models import Answer, Delta, Request, ToolCall, Usage, messag
 from perdure.agent.requests import AGENT, build, compactors_request, is_answer
 from perdure.errors import InvalidInput, NotFound, RequestDiffers
 from perdure.history.hydrate import ancestry, head_of, look, payload_of
-from perdure.history.lineage import read_rows
+from perdure.history.reader import read_rows
 from perdure.kernel import Kernel
 from perdure.model import Kind
-from perdure.record.commit import Point
+from perdure.record.codec import Point
 from perdure.state.delta import APPEND, apply
 from perdure.state.document import BOOK, STATE, Document, genesis, plain
 
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from perdure.aio import AsyncDatabase
-    from perdure.history.checkpoint import Checkpoint
     from perdure.model import Envelope
     from perdure.state.delta import Op
 
-_PAGE = 500
 SUMMARY = "summary"
 """The use of an answer that went into the state's summary and not into the conversation."""
 
@@ -63,7 +61,7 @@ class RecordedModel:
             if message.get("role") == "assistant":
                 said.setdefault(message_digest(message), message)
         found: list[Recorded] = []
-        for point in await _history(db, session, branch):
+        for point in await db.history(session, branch=branch, limit=head.step):
             about = point.more.get("model")
             if not isinstance(about, dict) or "request" not in about or (upto is not None and point.step > upto):
                 continue
@@ -97,16 +95,6 @@ class RecordedModel:
 
     async def close(self) -> None:
         """Nothing to release."""
-
-
-async def _history(db: AsyncDatabase, session: str, branch: str) -> list[Checkpoint]:
-    """All checkpoints of a branch."""
-    found: list[Checkpoint] = []
-    before: int | None = None
-    while page := await db.history(session, branch=branch, limit=_PAGE, before=before):
-        found += page
-        before = page[-1].step
-    return found
 
 
 async def _said_at(db: AsyncDatabase, session: str, step: int, branch: str, about: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from perdure.agent.tool_schema import ToolSpec
 from perdure.errors import ContextTooLong, InvalidInput, ModelError, PerdureError
 from perdure.model import MAIN
 from perdure.opening import open_async
-from perdure.session.parallel_calls import OPEN
+from perdure.session.effects import OPEN
 from perdure.session.tools import Tool
 from perdure.state.document import edit, plain
 

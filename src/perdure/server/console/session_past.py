@@ -8,7 +8,7 @@ from perdure.agent.requests import AGENT, is_answer, request_of
 from perdure.errors import NotFound, PerdureError, format_path
 from perdure.history.checkpoint import Checkpoint, Reading
 from perdure.history.hydrate import load_at, look
-from perdure.history.lineage import change_of, history
+from perdure.history.reader import change_of, history
 from perdure.model import MAIN, Kind, Status
 from perdure.server.console.rendering import is_tag
 from perdure.state.delta import APPEND, DEL, SET
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.kernel import Kernel
     from perdure.model import Head, SessionRow
     from perdure.protocols import Work
-    from perdure.record.commit import Loaded
+    from perdure.record.codec import Loaded
 
 PAGE = 50
 """Steps that are listed together."""
