@@ -1,4 +1,7 @@
-"""Verifying what is stored: every session, against its own digests, against its blobs, and against a witness."""
+"""Verifying what is stored: every session, against its own digests, and against its blobs.
+
+What a witness saw is compared in :mod:`perdure.upkeep.witness`.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,12 @@ from perdure.state.document import genesis
 from perdure.state.values import BlobRef
 from perdure.stores.listing import each_session
 from perdure.upkeep.transfer import check_blob
-from perdure.upkeep.witness import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perdure.stores.listing import Progress
-    from perdure.upkeep.witness import Waited, Witness
+    from perdure.upkeep.witness import Witness
 
 
 class Report(NamedTuple):
@@ -69,18 +71,11 @@ class _Verifier:
         self._blobs: dict[str, str] = {}
         """Ref -> what is wrong with it; "" when nothing is."""
         self._checkpoints = 0
-        self._witness = witness
-        self._copied = copied
-        self._seen: dict[str, list[Seen | Waited]] = {}
-        for one in witness.seen.values() if witness else ():
-            self._seen.setdefault(one.session, []).append(one)
-        for entry in witness.waited if witness else ():
-            self._seen.setdefault(entry.session, []).append(entry)
+        self._seen = witness.by_session() if witness is not None else {}
+        if witness is not None and not copied:
+            self._findings.extend(witness.compare_store(kernel.store.id))
 
     def run(self, session: str | None, progress: Progress | None) -> Report:
-        if self._witness is not None and self._witness.store != self._kernel.store.id and not self._copied:
-            what = f"it was written for store {self._witness.store}, and this is {self._kernel.store.id}"
-            self._findings.append(Finding("lost", "", f"witness {self._witness.path}", what))
         done = 0
         if session is not None:
             self._seen = {k: v for k, v in self._seen.items() if k == session}
@@ -105,12 +100,13 @@ class _Verifier:
 
     def _session(self, id: str) -> bool:
         """Inspect one session; False when there is none."""
-        seen = self._seen.pop(id, [])
+        seen = self._seen.pop(id, None)
         try:
             listed = self._waiting(id)
             dump = self._kernel.store.dump(id)
         except NotFound:
-            self._vanished(id, seen)
+            if seen is not None:
+                self._findings.extend(seen.compare_ended(self._kernel.store.look(id)))
             return False
         except Corrupted as e:
             self._findings.append(Finding("corrupted", id, e.where, e.what))
@@ -119,30 +115,15 @@ class _Verifier:
         self._findings.extend(inspection.run())
         # An index may be older than its table. Somebody may also just have posted: then the list changes, too.
         if listed != [e.key for e in dump.inbox if not e.taken] and listed == self._waiting(id):
-            self._blame_inbox(id, "the store lists other inputs than those it holds")
+            what = "the store lists other inputs than those it holds"
+            self._findings.append(Finding("inbox", id, f"session {id!r}, inbox", what))
         self._checkpoints += len(inspection.rows)
         for ref in sorted(inspection.blobs):
             if what := self._blob(ref):
                 self._findings.append(Finding("blob", id, f"session {id!r}, blob {ref}", what))
-        since = {one.line: one.step for one in seen if isinstance(one, Seen)}
-        for one in seen:
-            self._compare(one, inspection, since)
-        order = [one.key for one in seen if not isinstance(one, Seen) and one.key in listed]
-        if order != [key for key in listed if key in order]:
-            self._blame_inbox(id, "its inputs wait in another order than the witness saw")
+        if seen is not None:
+            self._findings.extend(seen.compare(inspection, listed))
         return True
-
-    def _blame_inbox(self, id: str, what: str) -> None:
-        self._findings.append(Finding("inbox", id, f"session {id!r}, inbox", what))
-
-    def _compare(self, one: Seen | Waited, inspection: Inspection, since: dict[int, int]) -> None:
-        # Another life of the session began after it was seen: the one that was seen had ended before.
-        if inspection.born > one.at:
-            return
-        if isinstance(one, Seen):
-            self._compare_head(one, inspection)
-        elif what := inspection.input(one.key, one.digest, since):
-            self._lost(one, f"the witness saw input {one.key!r:.60} waiting, and {what}")
 
     def _waiting(self, id: str) -> list[str]:
         return [entry.key for entry in self._kernel.store.inbox(id, 1 << 31)]
@@ -157,28 +138,6 @@ class _Verifier:
             except Corrupted as e:
                 self._blobs[ref] = e.what
         return self._blobs[ref]
-
-    def _compare_head(self, one: Seen, inspection: Inspection) -> None:
-        row: Row | None = inspection.rows.get((one.line, one.step))
-        if row is not None and (row.id.hex(), row.digest.hex()) == (one.id, one.digest):
-            return
-        if row is not None:
-            self._lost(one, f"step {one.step} of line {one.line} is another checkpoint than the witness saw")
-        elif not inspection.covers(one.line, one.step):
-            steps = [step for line, step in inspection.rows if line == one.line]
-            now = f"line {one.line} ends at step {max(steps)}" if steps else f"there is no line {one.line}"
-            self._lost(one, f"the witness saw step {one.step} of line {one.line}, and {now}")
-
-    def _vanished(self, id: str, seen: list[Seen | Waited]) -> None:
-        row = self._kernel.store.look(id) if seen else None
-        for one in seen:
-            if row is None or not row.reason or row.updated < one.at:
-                saw = f"step {one.step} of line {one.line}" if isinstance(one, Seen) else f"input {one.key!r:.60}"
-                self._lost(one, f"the witness saw {saw}, and there is no such session")
-
-    def _lost(self, one: Seen | Waited, what: str) -> None:
-        where = f"session {one.session!r}, " + (f"branch {one.branch!r}" if isinstance(one, Seen) else "inbox")
-        self._findings.append(Finding("lost", one.session, where, what))
 
 
 Place = tuple[int, int]
