@@ -8,7 +8,8 @@ import pytest
 
 from perdure.demo.chaos import EVICT, FREEZE, KILL, Hit
 from perdure.demo.crowd import Commit, night
-from perdure.demo.report import Measured, Setting, check_digests, check_sessions, check_shop, reckon
+from perdure.demo.report import Measured, check_digests, check_sessions, check_shop, reckon
+from perdure.demo.run import Wish
 from tests.demo.standing_in import open_shop, opened, talk_through, told
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class Morning:
 
     def report(self, *hits: Hit, kills: int = 0) -> dict[str, Any]:
         struck = {KILL: len({h.at for h in hits}), EVICT: 0, FREEZE: 0}
-        setting = Setting(11, len(NIGHT.conversations), kills, 2, 0.1, 1.0, "sqlite:///x")
-        measured = Measured(setting, struck, hits, NIGHT.messages, NIGHT.turns, NIGHT.approvals, 100, 10.0, [])
+        wish = Wish(None, len(NIGHT.conversations), kills, 11, 2, 0.1)
+        measured = Measured(wish, "sqlite:///x", struck, hits, NIGHT.messages, NIGHT.approvals, 100, 10.0, [])
         books, spoken = check_shop(self.shop, NIGHT), check_sessions(self.db, self.talks)
         return reckon(measured, self.talks, books, spoken, check_digests(self.db, list(self.talks)))
 
