@@ -51,7 +51,6 @@ class Member:
         self.process = process
         self.state = STARTING
         self.busy = 0
-        self.began = time.monotonic()
 
     @property
     def pid(self) -> int:

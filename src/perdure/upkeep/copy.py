@@ -17,11 +17,11 @@ from perdure.model import ANCHOR, Append
 from perdure.record import codec
 from perdure.record.packs import PackReader
 from perdure.system import faults
-from perdure.upkeep.transfer import NAMED, StoreSink, check_blob, from_store, projected, refs_of, transfer
+from perdure.upkeep.transfer import NAMED, StoreSink, check_blob, from_store, in_batches, projected, refs_of, transfer
 from perdure.upkeep.verify import Inspection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from perdure.model import Dump, InboxEntry, Row
     from perdure.stores.listing import Progress
@@ -214,20 +214,16 @@ class CatchUp:
     def append(self, token: int) -> None:
         """Add the missing checkpoints under a lease. Cut off in the middle, what is there is an earlier moment."""
         self.check()
+        for batch in in_batches(self._items(token), BATCH, BATCH_BYTES):
+            self._land(batch)
+
+    def _items(self, token: int) -> Iterator[tuple[Append, int]]:
         packs = PackReader(self._reading, self._id, self._dump.artifacts)
         heads = {head.branch: head.id for head in self._there.row.heads}
-        batch: list[Append] = []
-        size = 0
         for row, shown in self.missing:
             item = self._item(row, shown, packs, heads.get(shown["branch"]), token)
             heads[item.branch] = item.id
-            batch.append(item)
-            size += len(item.envelope) + len(item.payload)
-            if len(batch) >= BATCH or size >= BATCH_BYTES:
-                self._land(batch)
-                batch, size = [], 0
-        if batch:
-            self._land(batch)
+            yield item, len(item.envelope) + len(item.payload)
 
     def _item(
         self, row: Row, shown: dict[str, Any], packs: PackReader, expect: bytes | None, token: int
