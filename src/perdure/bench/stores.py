@@ -15,7 +15,7 @@ from perdure.bench.plan import raw_bytes
 from perdure.bench.report import Result
 from perdure.bench.saves import SESSION, beside_floor, compare_batching, compare_late, compared, saver, write_session
 from perdure.bench.timing import Floor, micros, take_turns, timed, touch
-from perdure.errors import InvalidInput, MissingExtra
+from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -65,10 +65,9 @@ class PostgresFloor(Floor):
     """One row per message, each in a transaction of its own; statements are prepared by the driver."""
 
     def __init__(self, url: str, messages: list[dict[str, Any]], name: str = "floor") -> None:
-        try:
-            import psycopg
-        except ImportError:
-            raise MissingExtra("psycopg", "postgres") from None
+        # Imported from there because it says what to install.
+        from perdure.links.postgres import psycopg
+
         super().__init__(messages)
         self._connection: Any = psycopg.connect(url, autocommit=True)
         self._connection.execute(f"drop table if exists bench_{name}")
@@ -101,11 +100,10 @@ class RedisFloor(Floor):
     """One key per message; the server syncs as it is told to, for both sides alike."""
 
     def __init__(self, url: str, messages: list[dict[str, Any]]) -> None:
-        try:
-            driver: Any = importlib.import_module("redis")
-        except ImportError:
-            raise MissingExtra("redis", "redis") from None
+        from perdure.links.redis import redis
+
         super().__init__(messages)
+        driver: Any = redis
         self._client: Any = driver.Redis.from_url(url)
         self._at = 0
 

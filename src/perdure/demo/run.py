@@ -60,13 +60,12 @@ class Night:
         self.shop = Shop(shop)
         self.shop.stock_up([o for c in self.night.conversations for o in c.orders], self.night.stock)
         self.db = open_database(self.url, lease_ttl=LEASE, maintain=False)
-        self.board = board_of(self.db)
         # One of them is always just being replaced: what waits for an answer has room on the others.
         at_once = max(1, wish.workers - 1) * CONCURRENCY
         self.crowd = Crowd(self.db, self.night, self.agent, at_once, lambda: self._progress() > self.chaos.next + AHEAD)
         # The store is named in the environment: a password has no place in a command.
         env = {SHOP: shop, FACTOR: str(wish.factor), NAME: self.agent, "PERDURE_STORE": self.url}
-        self.force = Workforce(self.board, {**os.environ, **env}, wish.workers, self._log)
+        self.force = Workforce(board_of(self.db), {**os.environ, **env}, wish.workers, self._log)
         self.chaos = Chaos(self.db, self.force, plan(wish.seed, wish.kills), wish.seed, self._progress)
 
     def _progress(self) -> float:
@@ -76,10 +75,6 @@ class Night:
     def seconds(self) -> float:
         """Since it began."""
         return time.monotonic() - self.began
-
-    def stop(self) -> None:
-        """Break it off."""
-        self._stop.set()
 
     def play(self) -> dict[str, Any]:
         """Play it to its end; the report."""

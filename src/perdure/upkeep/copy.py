@@ -124,7 +124,7 @@ class CopySink(StoreSink):
                 work.append(lease.token)
             finally:
                 store.release(lease)
-        work.post()
+        work.post(work.unposted)
         return True
 
     def _compare(self, dump: Dump) -> None:
@@ -247,18 +247,15 @@ class CatchUp:
 
     def _land(self, batch: list[Append]) -> None:
         # An input that was taken has no body any more, but its key must be known: it comes and goes with its taker.
-        self._post([self._taken.pop(key) for item in batch for key in item.takes if key in self._taken])
+        self.post([self._taken.pop(key) for item in batch for key in item.takes if key in self._taken])
         faults.point("copy.before_append")
         for answer in self._target.store.append(batch):
             if isinstance(answer, PerdureError):
                 raise answer
         faults.point("copy.after_append")
 
-    def post(self) -> None:
-        """Add the inputs that wait in the source and never came to the copy."""
-        self._post(self.unposted)
-
-    def _post(self, entries: Sequence[InboxEntry]) -> None:
+    def post(self, entries: Sequence[InboxEntry]) -> None:
+        """Add inputs that are in the source to the copy."""
         for answer in self._target.store.post(entries) if entries else ():
             if isinstance(answer, PerdureError):
                 raise answer

@@ -171,7 +171,8 @@ class Inspection:
             self._lines.setdefault(row.line, []).append((row, shown))
         self._wanted = self._forks()
         self._kept: dict[Place, tuple[Point, bytes]] = {}
-        self._envelopes: dict[Place, Envelope] = {}
+        self.envelopes: dict[Place, Envelope] = {}
+        """The verified envelopes of all checkpoints that are intact, those in packs and anchors included."""
         self.findings: dict[tuple[str, str], Finding] = {}
         self.rows: dict[Place, Row] = {(row.line, row.step): row for row, _ in dump.rows}
         self.blobs: set[str] = set()
@@ -201,11 +202,6 @@ class Inspection:
             self._note(f"session {self._id!r}", str(e))
         return list(self.findings.values())
 
-    @property
-    def envelopes(self) -> dict[Place, Envelope]:
-        """The verified envelopes of all checkpoints that are intact, those in packs and anchors included."""
-        return self._envelopes
-
     def covers(self, line: int, step: int) -> bool:
         """Whether retention has dropped a step, by the word of an anchor."""
         anchors = (a for a in self._bases.values() if a.kind == ANCHOR and a.line == line)
@@ -221,7 +217,7 @@ class Inspection:
             return "it is not there"
         if entry.digest.hex() != digest:
             return "it is another one"
-        took = any(e.id == entry.taken and key in e.x.get("takes", ()) for e in self._envelopes.values())
+        took = any(e.id == entry.taken and key in e.x.get("takes", ()) for e in self.envelopes.values())
         # Where retention dropped checkpoints made since, the one that took it may be among them. A line that was
         # no branch's then had been left before: nothing was added to it since.
         newest = max(since, default=-1)
@@ -283,9 +279,9 @@ class Inspection:
                 before, doc = _claim(self._id, row), None
                 continue
             before = point
-            self._envelopes[line, row.step] = point.envelope
+            self.envelopes[line, row.step] = point.envelope
             self._keep(point, doc)
-        if line == 0 and (first := self._envelopes.get((0, rows[0][0].step))) is not None:
+        if line == 0 and (first := self.envelopes.get((0, rows[0][0].step))) is not None:
             self.born = first.at
 
     def _start(self, row: Row) -> tuple[Point | None, dict[str, Any] | None]:
@@ -384,7 +380,7 @@ class Inspection:
     def _pointers(self) -> None:
         newest: dict[str, int] = {}
         for line, rows in self._lines.items():
-            if (env := self._envelopes.get((line, rows[0][0].step))) is not None:
+            if (env := self.envelopes.get((line, rows[0][0].step))) is not None:
                 newest[env.branch] = max(newest.get(env.branch, -1), line)
         heads = {h.branch: h for h in self._dump.row.heads}
         for branch in newest.keys() | heads.keys():
@@ -404,11 +400,11 @@ class Inspection:
     def _standing(self, main: Head | None) -> None:
         """What the store tells of the session must be what its checkpoints say."""
         last, row, where = self._dump.rows[-1][0], self._dump.row, f"session {self._id!r}"
-        newest = self._envelopes.get((last.line, last.step))
+        newest = self.envelopes.get((last.line, last.step))
         if newest is not None and newest.owner != row.owner:
             self._note(where, "the store says another owner than its newest checkpoint")
         # Where it stands is what main says; only without it, any branch does.
-        env = self._envelopes.get((main.line, main.step)) if main is not None else newest
+        env = self.envelopes.get((main.line, main.step)) if main is not None else newest
         if env is not None and (env.status, str(env.x.get("error", ""))) != (row.status, row.error):
             of = " of main" if main is not None else ""
             self._note(where, f"the store says another status or error than its newest checkpoint{of}")
@@ -416,7 +412,7 @@ class Inspection:
     def _named(self) -> None:
         """Checkpoints that others name, and that nothing else need stand on: retention keeps those, too."""
         ends = {rows[-1][0].id for rows in self._lines.values()}
-        for (line, step), env in self._envelopes.items():
+        for (line, step), env in self.envelopes.items():
             if "leaves" in env.x and env.x["leaves"] not in ends:
                 self._note(where_is(self._id, line, step), "the checkpoint that this rewind left is missing")
             if "with" in env.x:
@@ -432,7 +428,7 @@ class Inspection:
                     open_entry(self._kernel, entry)
                 except (Corrupted, UnsupportedFormat) as e:
                     self._blame(e, f"session {self._id!r}, inbox entry {entry.key!r:.60}", "inbox")
-        for (line, step), env in self._envelopes.items():
+        for (line, step), env in self.envelopes.items():
             for key in env.x.get("takes", ()):
                 entry = entries.get(key)
                 if entry is None or entry.taken != env.id:
