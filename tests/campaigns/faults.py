@@ -259,8 +259,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "witness", "upkeep",
         "A checkpoint that was put in the place of one the witness saw is not noticed.",
-        "        if row is not None and (row.id.hex(), row.digest.hex()) == (one.id, one.digest):",
-        "        if row is not None:",
+        "    if row is not None and (row.id.hex(), row.digest.hex()) == (one.id, one.digest):",
+        "    if row is not None:",
     ),
     Fault(
         "restore-epoch", "upkeep/copies",

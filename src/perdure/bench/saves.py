@@ -254,3 +254,13 @@ async def rate(url: str, plan: Plan, messages: list[dict[str, Any]], options: di
         for session in sessions:
             await session.release()
     return plan.sessions * plan.each / spent * 1e9
+
+
+PARTS = {
+    "sync": sync_saves,
+    "async": async_saves,
+    "late": late_saves,
+    "reads": reads,
+    "fleet": fleet,
+    "file": file_saves,
+}
