@@ -129,6 +129,8 @@ class Link:
         self._patience = patience
         self._timeout = timeout
         self._pool = Pool(place.url, self._connect, size=size, wait=timeout, advice="open with a larger pool=")
+        self.check = self._pool.check
+        """Refuses to work on a handle that is closed or from another process."""
 
     def do(self, what: str, work: Callable[[Connection], T], *, writes: bool = True, whole: bool = True) -> T:
         """Do some work on a connection; when that is lost, on another one. The work must bear being done twice.
@@ -208,10 +210,6 @@ class Link:
         if connection.info.transaction_status != TransactionStatus.IDLE:
             connection.close()
         self._pool.give_back(connection)
-
-    def check(self) -> None:
-        """Refuse to work on a handle that is closed or from another process."""
-        self._pool.check()
 
     def close(self) -> None:
         """Close all connections; those in use are closed when they are given back. Again: no error."""

@@ -15,6 +15,7 @@ import msgspec
 
 from perdure.errors import Corrupted, InvalidInput
 from perdure.model import Artifact, Head, InboxEntry, Row, SessionRow, Span
+from perdure.stores.rules import SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +28,6 @@ _shown = msgspec.msgpack.Decoder(tuple[str, str, str, int, str, str, tuple[str, 
 _artifact = msgspec.msgpack.Decoder(tuple[str, int, int, int, tuple[tuple[int, int, int], ...], tuple[str, ...]])
 _entry = msgspec.msgpack.Decoder(tuple[str, int])
 _names = msgspec.msgpack.Decoder(list[str])
-SHOWN = ("branch", "kind", "status", "at", "tool", "error", "takes", "blobs", "starts")
 WHOLE = 1 << 53
 """Numbers up to here are whole inside scripts."""
 

@@ -16,7 +16,7 @@ import msgspec
 
 from perdure.errors import InvalidInput, OutcomeUnknown, PerdureError, UnsupportedFormat
 from perdure.links.redis import Link, Lost, check_server, prefix_of, server_info
-from perdure.model import Bundle, Change, ChangePage, Dump, Landed, Lease, Promise, Status, Usage
+from perdure.model import Bundle, Change, ChangePage, Dump, Landed, Lease, Promise, Usage
 from perdure.stores import rules
 from perdure.stores.cursors import resume
 from perdure.stores.listing import Asked
@@ -557,7 +557,7 @@ class RedisStore:
 
     def drop(self, session: str, token: int | None, reason: str) -> None:
         """Delete a session and leave a tombstone."""
-        status = (Status.EXPIRED if reason == Status.EXPIRED else Status.CLOSED).value.encode()
+        status = rules.status_of_gone(reason).encode()
         fence, why = b"" if token is None else b"%d" % token, utf8(reason or "deleted")
 
         def call(op: bytes, freed: bytes) -> Command:

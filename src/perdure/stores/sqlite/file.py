@@ -18,6 +18,7 @@ from perdure import errors
 from perdure.model import Span
 from perdure.stores.rules import StoredLease
 from perdure.system import faults
+from perdure.system.handle_guard import HandleGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -52,11 +53,11 @@ class SqliteFile:
         vfs: str | None = None,
     ) -> None:
         self.path = path
-        self._pid = os.getpid()
+        self._guard = HandleGuard(f"{path}: this handle")
+        self.check = self._guard.check
+        """Refuses to work on a handle that is closed, poisoned or from another process."""
         self._busy_ms = max(0, round(busy_timeout * 1000))
         self._vfs = vfs
-        self._closed = False
-        self._poisoned = ""
         self._lock = threading.Lock()
         self._pool_lock = threading.Lock()
         self._idle: list[apsw.Connection] = []
@@ -191,14 +192,14 @@ class SqliteFile:
         unsure = committing and isinstance(error, apsw.IOError) and type(known) is errors.Unavailable
         if not (unsure or isinstance(known, errors.Poisoned)):
             return known
-        self._poisoned = (
+        self._guard.poisoned = (
             f"{self.path}: writing to the disk failed, so nobody knows what is on it: close this handle, "
             "see to the disk, and open a new one"
         )
         if not commits:
-            return errors.Poisoned(self._poisoned)
+            return errors.Poisoned(self._guard.poisoned)
         names = ", ".join(commit.id.hex() for commit in commits)
-        return errors.Poisoned(f"{self._poisoned}. It is unknown whether these commits landed: {names}")
+        return errors.Poisoned(f"{self._guard.poisoned}. It is unknown whether these commits landed: {names}")
 
     def _rollback(self) -> None:
         if self._writer.in_transaction:
@@ -250,29 +251,17 @@ class SqliteFile:
                 total += os.stat(self.path + suffix).st_size
         return total
 
-    def check(self) -> None:
-        """Refuse to work on a handle that is closed, poisoned or from another process."""
-        if self._closed:
-            raise errors.HandleClosed(f"{self.path}: this handle was closed: open a new one")
-        if os.getpid() != self._pid:
-            raise errors.ForkedProcess(
-                f"{self.path}: this handle was opened in process {self._pid}, before a fork: "
-                "open a new one in this process"
-            )
-        if self._poisoned:
-            raise errors.Poisoned(self._poisoned)
-
     def close(self) -> None:
         """Close all connections; those in use are closed by whoever uses them. Again: no error."""
         # In a forked child the connections belong to the parent: they are left alone, not closed.
-        if self._closed or os.getpid() != self._pid:
+        if self._guard.closed or self._guard.forked:
             return
         # Closing must neither fail for want of space nor wait for a writer: the pages stay free instead.
         with suppress(errors.PerdureError):
             self._writer.set_busy_timeout(0)
             self.write("shrink", lambda cursor: _vacuum(cursor, last=True))
         with self._lock, self._pool_lock, self._watch_lock:
-            self._closed = True
+            self._guard.closed = True
             idle, self._idle = self._idle, []
             watchers = [] if self._watcher is None else [self._watcher]
             for connection in (*idle, *watchers, self._writer):
@@ -294,7 +283,7 @@ class SqliteFile:
 
     def _give_reader(self, connection: apsw.Connection) -> None:
         with self._pool_lock:
-            if not self._closed and len(self._idle) < READERS:
+            if not self._guard.closed and len(self._idle) < READERS:
                 self._idle.append(connection)
                 return
         connection.close()

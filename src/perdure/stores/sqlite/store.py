@@ -26,7 +26,7 @@ from perdure.system import faults
 from perdure.system.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Unpack
 
     from perdure.protocols import Clock
@@ -65,6 +65,10 @@ _SESSION = (
 _ARTIFACT = "select kind, line, lo, hi, body, refs, blobs from artifacts"
 _ROW_COLUMNS = "select line, step, id, digest, envelope, payload"
 _ROW = f"{_ROW_COLUMNS} from commits"
+_SHOWN: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(rules.SHOWN, text), "at": whole, "takes": names, "blobs": names, "starts": lambda n: bool(whole(n)),
+}  # fmt: skip
+"""What a dump tells of a commit beside its sealed bytes, and how each is read."""
 NEWEST = "select max(ifnull((select max(seq) from commits), 0), (select value from meta where key = 'trimmed'))"
 TOKENS_PER_EPOCH = 1 << 32
 """By how much tokens jump with a new epoch: past every one that a lost past may have given out."""
@@ -475,10 +479,9 @@ class SqliteStore:
         if not found or (found[1] and change.token is None):
             return False
         no = whole(found[0])
-        if change.token is not None:
-            refused = rules.fenced(change.session, change.token, _lease(cursor, no), self._judge)
-            if refused:
-                raise refused
+        token, lease = change.token, _lease(cursor, no)
+        if token is not None and (refused := rules.fenced(change.session, token, lease, self._judge)):
+            raise refused
         if not all(_all_full(cursor, no, span) for span in change.thin):
             return False
         if not all(_all_there(cursor, no, span) for span in change.needs):
@@ -512,7 +515,7 @@ class SqliteStore:
                 "update sessions set owner = '', status = ?, updated = ?, expires = null, holder = '', until = 0,"
                 " span = 0, boot = '', reason = ?, lines = 0, agent = '', error = '',"
                 " line = null, step = null, head = null where no = ?",
-                (_status_of_gone(reason), self._clock.wall(), reason or "deleted", no),
+                (rules.status_of_gone(reason), self._clock.wall(), reason or "deleted", no),
             )
             faults.point("sqlite.drop.after_insert")
 
@@ -529,21 +532,10 @@ class SqliteStore:
                 raise rules.gone(session, row.reason)
             no = _known_number(cursor, session)
             rows: list[tuple[model.Row, dict[str, Any]]] = []
-            columns = "branch, kind, status, at, tool, error, takes, blobs, starts"
+            columns = ", ".join(_SHOWN)
             for values in cursor.execute(f"{_ROW_COLUMNS}, {columns} from commits where no = ? order by seq", (no,)):
-                branch, kind, status, at, tool, error, takes, blobs, starts = values[6:]
-                projections = {
-                    "branch": text(branch),
-                    "kind": text(kind),
-                    "status": text(status),
-                    "at": whole(at),
-                    "tool": text(tool),
-                    "error": text(error),
-                    "takes": names(takes),
-                    "blobs": names(blobs),
-                    "starts": bool(whole(starts)),
-                }
-                rows.append((_rows([values[:6]])[0], projections))
+                shown = {name: read(value) for (name, read), value in zip(_SHOWN.items(), values[6:], strict=True)}
+                rows.append((_rows([values[:6]])[0], shown))
             entries = _entries(cursor, session, "true order by seq", ())
             return model.Dump(row, tuple(rows), tuple(_all_artifacts(cursor, session)), tuple(entries))
 
@@ -698,11 +690,7 @@ def _dangling(cursor: Cursor, no: int, gone: Sequence[model.Span]) -> list[tuple
     return [
         (model.SNAPSHOT, whole(line), whole(lo))
         for line, lo, refs in found.fetchall()
-        if any(
-            one.line == span.line and one.lo <= span.hi and span.lo <= one.hi
-            for one in (model.Span(line, lo, lo), *spans(refs))
-            for span in gone
-        )
+        if any(rules.overlap(one, span) for one in (model.Span(line, lo, lo), *spans(refs)) for span in gone)
     ]
 
 
@@ -729,15 +717,7 @@ def _meta(cursor: Cursor, key: str) -> Any:
 
 def _thin_spans(rows: list[model.Row]) -> list[model.Span]:
     """The thin rows among these, as few spans of neighbours."""
-    spans: list[model.Span] = []
-    for row in rows:
-        if row.envelope or row.payload:
-            continue
-        if spans and spans[-1].hi == row.step - 1:
-            spans[-1] = spans[-1]._replace(hi=row.step)
-        else:
-            spans.append(model.Span(row.line, row.step, row.step))
-    return spans
+    return rules.spans_of((row.line, row.step) for row in rows if not (row.envelope or row.payload))
 
 
 def _discard(cursor: Cursor, no: int, keys: Sequence[tuple[str, int, int]]) -> None:
@@ -822,10 +802,6 @@ def _restored(no: int, row: model.Row, projections: dict[str, Any]) -> tuple[Any
         )  # fmt: skip
     except (KeyError, TypeError) as error:
         raise InvalidInput(f"the dump is incomplete: a row has no proper {error}") from error
-
-
-def _status_of_gone(reason: str) -> str:
-    return (model.Status.EXPIRED if reason == model.Status.EXPIRED else model.Status.CLOSED).value
 
 
 def _json(values: Sequence[Any]) -> str:
