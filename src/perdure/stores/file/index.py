@@ -318,9 +318,8 @@ class SessionIndex:
         """The packs that hold any step of the spans, by line and step."""
         wanted = list(spans)
         packs = (at for at in self.artifacts.values() if at.kind == PACK)
-        return sorted(
-            (at for at in packs if any(at.overlaps(span) for span in wanted)), key=lambda at: (at.line, at.lo)
-        )
+        held = (at for at in packs if any(at.overlaps(span) for span in wanted))
+        return sorted(held, key=lambda at: (at.line, at.lo))
 
     def anchors(self, spans: Iterable[Span]) -> list[ArtifactAt]:
         """The anchors that stand for a row of the spans, by line and step."""

@@ -258,25 +258,6 @@ def _merged(posts: list[Posted], newest: int, entries: Sequence[InboxEntry]) -> 
 
 def _restored(dump: Dump, ordinal: int) -> Iterator[Commit]:
     for number, (row, said) in enumerate(dump.rows, ordinal + 1):
-        p: dict[str, Any] = said
-        yield Commit(
-            number,
-            p["branch"],
-            row.line,
-            row.step,
-            row.id,
-            row.digest,
-            p["starts"],
-            dump.row.owner,
-            p["status"],
-            p["kind"],
-            p["at"],
-            p["at"],
-            None,
-            tuple(p["takes"]),
-            tuple(p["blobs"]),
-            p["tool"],
-            p["error"],
-            row.envelope,
-            row.payload,
-        )
+        shown: dict[str, Any] = {name: said[name] for name in rules.SHOWN}
+        shown.update(takes=tuple(said["takes"]), blobs=tuple(said["blobs"]))
+        yield Commit(number, wall=said["at"], owner=dump.row.owner, ttl=None, **row._asdict(), **shown)

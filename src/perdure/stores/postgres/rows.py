@@ -175,7 +175,8 @@ def answer_of(item: Append, row: tuple[Any, ...]) -> Landed | PerdureError:
             return rules.moved(item, head)
 
 
-def columns_of(rows: Sequence[tuple[Any, ...]], count: int) -> list[list[Any]]:
+def columns_of(rows: Sequence[tuple[Any, ...]], count: int = 0) -> list[list[Any]]:
+    """Rows turned into columns; ``count`` says how many there are where no row does."""
     return list(map(list, zip(*rows, strict=True))) if rows else [[] for _ in range(count)]
 
 

@@ -1,5 +1,5 @@
-"""One SQLite file: connections, one writer, several readers, transactions; typed cursors, checks of what is read,
-and what the errors of apsw mean to a caller. Its contents are not known here.
+"""One SQLite file: its pragmas, connections, one writer, several readers, transactions; typed cursors, checks of what
+is read, and what the errors of apsw mean to a caller. Its contents are not known here.
 """
 
 from __future__ import annotations
@@ -27,11 +27,55 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# -- pragmas: how SQLite is told to keep the file, and what holds when nobody says otherwise ---------------------------
+
+SYNCHRONOUS = "full"
+"""``pragma synchronous``: "full" waits for the disk with each commit, "normal" with each checkpoint of the log."""
+BUSY_TIMEOUT = 30.0
+"""Seconds to wait for other processes that are writing. SQLite's own ``busy_timeout`` is not used: see
+:func:`wait_for_others`."""
+LOG_LIMIT = 64 << 20
+"""``pragma journal_size_limit``: a log that once grew (a long reader) is cut to this many bytes when it is next used
+from its start."""
+CHECKPOINT_PAGES = 1000
+"""``pragma wal_autocheckpoint``: pages in the log before they are moved into the main file. A longer log is no faster:
+until it has been written once from end to end, each commit makes the file longer, which costs a third more."""
+
+
+def set_pragmas(cursor: Cursor, path: str, *, fresh: bool, synchronous: str, patience: float) -> None:
+    """Say how the file is kept and written; ``fresh`` is one in which nothing was made yet."""
+    if fresh:
+        # Takes effect only before anything is written, so it comes before the switch to a log.
+        cursor.execute("pragma auto_vacuum = incremental")
+    use_log(cursor, path, patience)
+    cursor.execute(f"pragma synchronous = {synchronous}")
+    # Elsewhere than on Darwin these say nothing; there, a plain sync stops at the drive's own cache.
+    cursor.execute("pragma fullfsync = 1")
+    cursor.execute("pragma checkpoint_fullfsync = 1")
+    value_of(cursor, f"pragma journal_size_limit = {LOG_LIMIT}")
+    value_of(cursor, f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
+
+
+def use_log(cursor: Cursor, path: str, patience: float) -> None:
+    """Switch to write-ahead logging. SQLite does not wait for others here, so we do."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            mode = value_of(cursor, "pragma journal_mode = wal")
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+            continue
+        if mode != "wal":
+            raise errors.Unavailable(
+                f"{path}: SQLite cannot keep its log here (mode {mode}): use a local disk that can be written"
+            )
+        return
+
+
 READERS = 8
 """Idle reading connections that are kept open."""
-CHECKPOINT_PAGES = 1000
-"""Pages in the log before they are moved into the main file. A longer log is no faster: until it has been
-written once from end to end, each commit makes the file longer, which costs a third more."""
 VACUUM_STEP = 512
 """Pages given back to the filesystem in one transaction."""
 KEEP_FREE = 64
@@ -75,7 +119,6 @@ class SqliteFile:
         try:
             self._cursor = cursor_of(self._writer)
             prepare(self._cursor)
-            self._writer.wal_autocheckpoint(CHECKPOINT_PAGES)
         except BaseException as error:
             self._writer.close(True)
             known = translate(error, path)

@@ -20,7 +20,19 @@ from perdure.stores.cursors import resume
 from perdure.stores.listing import Asked
 from perdure.stores.live import FolderLive
 from perdure.stores.rules import LeaseJudge
-from perdure.stores.sqlite.file import Damaged, SqliteFile, lease_of, names, raw, spans, text, value_of, whole
+from perdure.stores.sqlite.file import (
+    BUSY_TIMEOUT,
+    SYNCHRONOUS,
+    Damaged,
+    SqliteFile,
+    lease_of,
+    names,
+    raw,
+    spans,
+    text,
+    value_of,
+    whole,
+)
 from perdure.stores.sqlite.tables import make_file, prepare
 from perdure.system import faults
 from perdure.system.clock import SystemClock
@@ -106,8 +118,8 @@ class SqliteStore:
         path: str | os.PathLike[str],
         *,
         clock: Clock | None = None,
-        synchronous: str = "full",
-        busy_timeout: float = 30.0,
+        synchronous: str = SYNCHRONOUS,
+        busy_timeout: float = BUSY_TIMEOUT,
         vfs: str | None = None,
     ) -> None:
         mode = synchronous.lower()
@@ -186,7 +198,7 @@ class SqliteStore:
         except apsw.ConstraintError as error:
             if landed := _landed(cursor, no, item):
                 return landed
-            if _is_place_taken(cursor, no, item):
+            if _holds(cursor, no, model.Span(item.line, item.step, item.step)):
                 return rules.taken_place(item, _head(item, place))
             # What SQLite says here names the column and the type, not the value.
             what = f"session {item.session!r}: a field of the commit has the wrong type ({error})"
@@ -482,9 +494,9 @@ class SqliteStore:
         token, lease = change.token, _lease(cursor, no)
         if token is not None and (refused := rules.fenced(change.session, token, lease, self._judge)):
             raise refused
-        if not all(_all_full(cursor, no, span) for span in change.thin):
+        if not all(_holds(cursor, no, span, full=True) for span in change.thin):
             return False
-        if not all(_all_there(cursor, no, span) for span in change.needs):
+        if not all(_holds(cursor, no, span) for span in change.needs):
             return False
         faults.point("sqlite.rewrite.before_insert")
         _discard(cursor, no, change.discard)
@@ -741,11 +753,6 @@ def _landed(cursor: Cursor, no: int | None, item: model.Append) -> model.Landed 
     return model.Landed(item.id, again=True) if digest == item.digest else rules.other_digest(item)
 
 
-def _is_place_taken(cursor: Cursor, no: int, item: model.Append) -> bool:
-    sql = "select 1 from commits where no = ? and line = ? and step = ?"
-    return cursor.execute(sql, (no, item.line, item.step)).fetchone() is not None
-
-
 def _not_waiting(cursor: Cursor, no: int | None, keys: Sequence[str]) -> str | None:
     """The first of the keys that cannot be taken."""
     seen: set[str] = set()
@@ -766,17 +773,11 @@ def _thin(cursor: Cursor, no: int, span: model.Span) -> None:
     cursor.executemany(f"insert into commits ({kept}, envelope, payload) values (?{', ?' * 14}, x'', x'')", rows)
 
 
-def _all_full(cursor: Cursor, no: int, span: model.Span) -> bool:
-    sql = (
-        "select count(*) from commits where no = ? and line = ? and step between ? and ?"
-        " and (length(envelope) > 0 or length(payload) > 0)"
-    )
-    return value_of(cursor, sql, (no, *span)) == span.hi - span.lo + 1
-
-
-def _all_there(cursor: Cursor, no: int, span: model.Span) -> bool:
+def _holds(cursor: Cursor, no: int, span: model.Span, *, full: bool = False) -> bool:
+    """Whether all rows of a span are there; with ``full``, and none of them is thin."""
     sql = "select count(*) from commits where no = ? and line = ? and step between ? and ?"
-    return value_of(cursor, sql, (no, *span)) == span.hi - span.lo + 1
+    thick = " and (length(envelope) > 0 or length(payload) > 0)" if full else ""
+    return value_of(cursor, sql + thick, (no, *span)) == span.hi - span.lo + 1
 
 
 def _delete_commits(cursor: Cursor, where: str, values: tuple[int, ...]) -> None:
