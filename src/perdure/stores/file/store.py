@@ -378,7 +378,7 @@ _NOBODY = model.LeaseInfo("", 0, 0)
 
 def thin_spans(rows: Sequence[RowAt]) -> list[model.Span]:
     """The thin rows among these, as few spans of neighbours."""
-    return rules.spans_of((row.line, row.step) for row in rows if row.thin)
+    return rules.spans_of([(row.line, row.step) for row in rows if row.thin])
 
 
 TORN = 1000

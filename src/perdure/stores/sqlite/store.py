@@ -729,7 +729,7 @@ def _meta(cursor: Cursor, key: str) -> Any:
 
 def _thin_spans(rows: list[model.Row]) -> list[model.Span]:
     """The thin rows among these, as few spans of neighbours."""
-    return rules.spans_of((row.line, row.step) for row in rows if not (row.envelope or row.payload))
+    return rules.spans_of([(row.line, row.step) for row in rows if not (row.envelope or row.payload)])
 
 
 def _discard(cursor: Cursor, no: int, keys: Sequence[tuple[str, int, int]]) -> None:
