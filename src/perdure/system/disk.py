@@ -182,6 +182,20 @@ def sync_folder(disk: Disk, path: str) -> None:
         raise Poisoned(f"{path}: could not be synced ({error.strerror})") from error
 
 
+def make_folders(disk: Disk, path: str) -> bool:
+    """Make a folder and its parents where missing, each durably named before the next; whether any was missing."""
+    missing: list[str] = []
+    while not os.path.isdir(path):
+        if os.path.exists(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        disk.mkdir(folder)
+        sync_folder(disk, os.path.dirname(folder))
+    return bool(missing)
+
+
 def explain(error: OSError, path: str) -> Unavailable:
     """What the system says, as what happened and what to do about it."""
     said, path = error.strerror or str(error), str(error.filename or path)
