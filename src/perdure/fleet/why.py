@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import NotFound
-from perdure.fleet.status import served_by
 from perdure.history.checkpoint import Checkpoint
 from perdure.history.hydrate import load_head
 from perdure.model import MAIN, Status
 from perdure.protocols import Boarded, Filter
+from perdure.session.handover import obstacle_of, served_by
 from perdure.state.document import BOOK, plain
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
@@ -110,14 +110,8 @@ def _on_board(f: Facts) -> Why | None:
     settled = (Status.WAITING_APPROVAL, Status.IN_DOUBT, Status.CLOSED, Status.CANCELLED)
     if f.work is None or f.head.status in settled:
         return None
-    if f.work.paused:
-        return Why("A person has paused it: no worker takes it.", "Unpause it to let it go on.", ACT, "unpause")
-    if f.held and _has_more(f):
-        held = f"All sessions of agent {f.row.agent} are held: no worker takes them."
-        return Why(held, "Let the agent go on again.", ACT, "unhold")
-    if f.work.parked:
-        parked = f"No worker takes it any more: {_end(f.work.parked)}"
-        return Why(parked, "Look at the failing step, then retry it, or branch before it.", ACT, "retry")
+    if obstacle := obstacle_of(f.work, f.held and _has_more(f)):
+        return Why(obstacle.line, obstacle.next, ACT, obstacle.do)
     if f.work.due is not None and f.work.tries and f.head.status == Status.FAILED:
         again = "now" if f.work.due <= f.now else f"in {_gap(f.work.due - f.now)}"
         return Why(

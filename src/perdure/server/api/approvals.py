@@ -12,7 +12,7 @@ from perdure.server.api.inputs import Decision, EffectsQuery, Resolution, Resume
 from perdure.server.api.routing import Call, Endpoint, Nothing
 from perdure.server.api.sessions import read_at
 from perdure.server.problems import Refusal
-from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, effect, interrupts
+from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, decided, effect, interrupts
 from perdure.shapes.basics import Page
 from perdure.state.document import plain
 from perdure.system.times import parse_timestamp
@@ -65,8 +65,7 @@ async def resume(call: Call[Nothing, Resume]) -> Page[Decided]:
     now = call.ctx.clock.wall()
     if late := [i.id for i in waiting.values() if i.expires_at and parse_timestamp(i.expires_at) <= now]:
         raise ApprovalError(f"approval {late[0]} has expired: the next call asks again")
-    decided = [await _decide(call.ctx, call.session, name, one) for name, one in said.items()]
-    return Page(items=decided, next=None)
+    return Page(items=[await _decide(call.ctx, call.session, name, one) for name, one in said.items()], next=None)
 
 
 async def _decide(ctx: Ctx, session: str, approval: str, said: Decision) -> Decided:
@@ -74,17 +73,17 @@ async def _decide(ctx: Ctx, session: str, approval: str, said: Decision) -> Deci
     refused = said.status == "cancelled" or payload.get("approved") is False
     if refused:
         reason = said.reason or str(payload.get("reason") or "") or ("cancelled" if said.status == "cancelled" else "")
-        await ctx.db.reject(session, approval, by=said.by, reason=reason[:2000])
-        return Decided(session=session, id=approval, decision="rejected")
+        handed = await ctx.db.reject(session, approval, by=said.by, reason=reason[:2000])
+        return decided(session, approval, "rejected", handed)
     if "answer" in payload:
-        await ctx.db.answer(session, approval, payload["answer"], by=said.by, reason=said.reason)
-        return Decided(session=session, id=approval, decision="answered")
+        handed = await ctx.db.answer(session, approval, payload["answer"], by=said.by, reason=said.reason)
+        return decided(session, approval, "answered", handed)
     if payload.get("approved") is True:
         args: Any = payload.get("editedArgs")
         if args is not None and not isinstance(args, dict):
             raise Refusal(422, "invalid-request", "editedArgs are the call's arguments, as an object")
-        await ctx.db.approve(session, approval, by=said.by, reason=said.reason, args=cast("Any", args))
-        return Decided(session=session, id=approval, decision="approved")
+        handed = await ctx.db.approve(session, approval, by=said.by, reason=said.reason, args=cast("Any", args))
+        return decided(session, approval, "approved", handed)
     raise Refusal(422, "invalid-request", 'the payload says {"approved": true or false}, or {"answer": ...}')
 
 
@@ -98,8 +97,8 @@ async def _interrupts(ctx: Ctx, row: SessionRow) -> list[Interrupt]:
         # A branch has the requests of the line it parted from: main has the word on those that are its own.
         seen |= {a["id"] for a in book.get("approvals", {}).values()}
     # A decision that waits to be taken up is one: nobody need be asked again.
-    decided = {e.key for e in await ctx.blocking(ctx.db.kernel.store.inbox, row.id, 1000)} if found else set[str]()
-    return [i for i in found.values() if f"decision:{i.id}" not in decided]
+    posted = {e.key for e in await ctx.blocking(ctx.db.kernel.store.inbox, row.id, 1000)} if found else set[str]()
+    return [i for i in found.values() if f"decision:{i.id}" not in posted]
 
 
 # -- calls in doubt -------------------------------------------------------------------------------------------------
@@ -130,7 +129,7 @@ async def resolve(call: Call[Nothing, Resolution]) -> Effect:
     """Say what became of a call in doubt: it was done with this result, may be made again, or is given up."""
     b = call.body
     id, said = call.path["effect"], {"by": b.by, "verdict": b.verdict, "result": b.result}
-    record = await settle(call.ctx.db, call.session, id, b.branch, **said)
+    record, _ = await settle(call.ctx.db, call.session, id, b.branch, **said)
     return effect(record, call.session, b.branch, IN_LIST)
 
 

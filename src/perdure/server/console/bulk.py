@@ -92,7 +92,8 @@ class BulkPages(Pages):
             if do == "resolve":
                 left = {f.session for f in found.failed}
                 for session in (s for s in found.sessions if s not in left):
-                    left_over += [why] if (why := await go_on(self._ctx, session)) else []
+                    handed = await go_on(self._ctx, session)
+                    left_over += [handed.words] if handed.to == "nobody" else []
             if found.next is None:
                 break
             after = found.next

@@ -103,8 +103,8 @@ class SessionPage(Pages):
         once = asked(form, "once", 40)
         key = hashlib.sha256(f"{once} {text}".encode()).hexdigest()[:32] if once else None
         await ctx.db.post(session, packed(text), key=key)
-        left = await go_on(ctx, session)
-        return see(request, "/session", id=session, told=f"The message is in the inbox. {left}".rstrip())
+        handed = await go_on(ctx, session)
+        return see(request, "/session", id=session, told=f"The message is in the inbox. {handed.words}")
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
