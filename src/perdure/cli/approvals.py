@@ -14,7 +14,7 @@ import typer
 from perdure.cli.options import AsJson, BlobsAt, By, DryRun, Reason, Session, Store, Yes
 from perdure.cli.output import Out, print_json, tell
 from perdure.cli.session_at import known_matters, open_matters, open_place
-from perdure.cli.session_selection import Failure, Selected, Selection, act, each, pick, sure
+from perdure.cli.session_selection import Failure, Selection, act, each, pick, sure
 from perdure.cli.state_edits import parse_json
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
     from perdure.cli.session_at import Opened
     from perdure.database import Database
+    from perdure.model import SessionRow
     from perdure.session.handover import Handover
 
 
@@ -139,8 +140,8 @@ def cancel(
         who = by or user_name()
         failed: list[Failure] = []
 
-        def stop(batch: list[Selected]) -> int:
-            return each(batch, lambda chosen: db.cancel(chosen.session, by=who, reason=reason), failed)
+        def stop(batch: list[SessionRow]) -> int:
+            return each(batch, lambda session: db.cancel(session, by=who, reason=reason), failed)
 
         picked = pick(db, Selection(sessions, agent, owner, status))
         act(picked, "cancel", stop, dry_run=dry_run, as_json=as_json, failed=failed)
@@ -256,9 +257,9 @@ def resolve(
         picked = pick(db, Selection([session] if session is not None else None, agent, owner, status or "in_doubt"))
     failed: list[Failure] = []
 
-    def settle_batch(batch: list[Selected]) -> int:
+    def settle_batch(batch: list[SessionRow]) -> int:
         with _awaited(store, blobs) as (db, wait):
-            return each(batch, lambda one: wait(settle_all(db, one.session, **said)), failed)
+            return each(batch, lambda session: wait(settle_all(db, session, **said)), failed)
 
     if dry_run or not picked or sure(yes, f"settle all calls in doubt of {len(picked)} sessions as {said['verdict']}"):
         act(picked, "resolve", settle_batch, dry_run=dry_run, as_json=as_json, failed=failed)

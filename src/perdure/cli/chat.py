@@ -178,7 +178,7 @@ class Chat:
                     return self._left()
                 case _:
                     continue
-            said = {"by": by, "verdict": verdict, "result": result, "wake": False}
+            said: dict[str, Any] = {"by": by, "verdict": verdict, "result": result, "wake": False}
             self._wait(settle(db, self._session, doubt.effect, MAIN, **said))
             return True
 

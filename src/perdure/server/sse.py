@@ -15,8 +15,8 @@ from perdure.server.problems import Refusal
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from perdure.server.app import Ctx
     from perdure.server.request_checks import Receive, Send
-    from perdure.server.resources import Ctx
 
 BEAT = 15.0
 """Seconds after which a silent stream says something, so that nobody on the way takes it for dead."""

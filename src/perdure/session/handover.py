@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
-    from perdure.protocols import Work, WorkerRow
+    from perdure.protocols import Board, Work, WorkerRow
 
 SILENT = 60_000
 """Milliseconds after which a worker that was not heard of no longer counts as serving its agents."""
@@ -70,7 +70,7 @@ def _to_fleet(kernel: Kernel, row: SessionRow) -> Handover | None:
         return None
     board = kernel.store.board()
     serving = sum(row.agent in served_by([worker]) for worker in board.workers())
-    work = next(iter(board.works(Filter(sessions=(row.id,)), limit=1)), None)
+    work = work_of(board, row.id)
     if work is None and not serving:
         # Nobody would ever take it off: a worker that comes later looks for such sessions anyway.
         return None
@@ -85,6 +85,11 @@ def _to_fleet(kernel: Kernel, row: SessionRow) -> Handover | None:
         "worker",
         f"It goes on at once: {count(serving, 'worker')} {'has' if serving == 1 else 'have'} agent {row.agent}.",
     )
+
+
+def work_of(board: Board, session: str) -> Work | None:
+    """What the board says of a session; None when it is not there."""
+    return next(iter(board.works(Filter(sessions=(session,)), limit=1)), None)
 
 
 def obstacle_of(work: Work, held: bool) -> Obstacle | None:

@@ -11,8 +11,7 @@ from perdure.model import MAIN
 from perdure.server.api.approvals import doubts_of, list_approvals, list_in_doubt, session_approvals
 from perdure.server.api.inputs import WaitingQuery
 from perdure.server.api.routing import Call, Nothing
-from perdure.server.console.page_text import editable
-from perdure.server.console.rendering import Pages, asked, decider, named, see, short_mark
+from perdure.server.console.rendering import Pages, asked, decider, editable, named, see, short_mark
 from perdure.server.problems import Refusal
 from perdure.session.handover import Handover, hand_over
 from perdure.system.times import parse_timestamp
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from perdure.server.resources import Ctx
+    from perdure.server.app import Ctx
     from perdure.shapes.approvals import Interrupt
 
 PAGE = 50
