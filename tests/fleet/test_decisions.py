@@ -132,6 +132,22 @@ def test_without_a_worker_it_is_said_who_could_go_on_and_no_board_is_filled(tmp_
         assert works(db) == []
 
 
+def test_a_decision_stands_when_the_board_cannot_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    url = url_of("sqlite", tmp_path)
+    (approval,) = desk.run_sync(url, session="s", message="refund A").approvals
+    with perdure.open(url) as db:
+
+        def broken() -> None:
+            raise perdure.Unavailable("no board today")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(db.kernel.store, "board", broken)
+            handed = db.reject("s", approval.id, by="eve")
+        assert (handed.to, "no board today" in handed.words) == ("nobody", True)
+        assert [e.kind for e in db.kernel.store.inbox("s", 10)] == ["decision"]
+    assert desk.run_sync(url, session="s").status == "done"
+
+
 def freeze(db: perdure.Database, workers: Fleet) -> Any:
     """A worker that is known, and stopped so that it looks at nothing."""
     (worker,) = workers.start()

@@ -14,7 +14,7 @@ import typer
 from perdure.cli.options import AsJson, BlobsAt, By, DryRun, Reason, Session, Store, Yes
 from perdure.cli.output import Out, print_json, tell
 from perdure.cli.session_at import known_matters, open_matters, open_place
-from perdure.cli.session_selection import Failure, Selection, act, each, pick, sure
+from perdure.cli.session_selection import Failed, Selection, act, each, pick, sure
 from perdure.cli.state_edits import parse_json
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
@@ -138,7 +138,7 @@ def cancel(
     """Stop agents: they end as soon as they notice, and go on only with a new message."""
     with open_existing(store, blobs) as db:
         who = by or user_name()
-        failed: list[Failure] = []
+        failed: list[Failed] = []
 
         def stop(batch: list[SessionRow]) -> int:
             return each(batch, lambda session: db.cancel(session, by=who, reason=reason), failed)
@@ -255,7 +255,7 @@ def resolve(
         raise InvalidInput("a session is named: --agent, --owner and --status are for many")
     with open_existing(store, blobs) as db:
         picked = pick(db, Selection([session] if session is not None else None, agent, owner, status or "in_doubt"))
-    failed: list[Failure] = []
+    failed: list[Failed] = []
 
     def settle_batch(batch: list[SessionRow]) -> int:
         with _awaited(store, blobs) as (db, wait):

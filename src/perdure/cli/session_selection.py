@@ -43,11 +43,8 @@ class Selection(NamedTuple):
         return self.agent is not None and not (self.sessions or self.owner or self.status or self.state)
 
 
-class Failure(NamedTuple):
-    """One that it could not be done to."""
-
-    session: str
-    error: PerdureError
+Failed = tuple[str, PerdureError]
+"""A session that it could not be done to, and why."""
 
 
 def check_one_of(what: str, said: str | None, known: Sequence[str]) -> str:
@@ -94,7 +91,7 @@ def sure(yes: bool, what: str) -> bool:
     raise typer.Exit(1)
 
 
-def each(batch: list[SessionRow], do: Callable[[str], Any], failed: list[Failure]) -> int:
+def each(batch: list[SessionRow], do: Callable[[str], Any], failed: list[Failed]) -> int:
     """Do it to one after the other; one that it cannot be done to keeps nobody from the others.
 
     Those are counted that it was done to; where ``do`` gives 0 there was nothing to do.
@@ -107,7 +104,7 @@ def each(batch: list[SessionRow], do: Callable[[str], Any], failed: list[Failure
             # It would go wrong for each of them.
             raise
         except PerdureError as error:
-            failed.append(Failure(row.id, error))
+            failed.append((row.id, error))
     return done
 
 
@@ -118,7 +115,7 @@ def act(
     *,
     dry_run: bool,
     as_json: bool,
-    failed: Sequence[Failure] = (),
+    failed: Sequence[Failed] = (),
 ) -> None:
     """Do it to all of them in batches, and say so; or only say which they are.
 
@@ -137,11 +134,11 @@ def act(
         out.line(f"would {verb} {len(picked)} sessions; nothing was done", "yellow")
     else:
         out.line(f"{verb}: {done} of {len(picked)} sessions")
-        for one in failed[:SHOWN]:
-            out.line(f"{cut(one.session, 80)}: {cut(str(one.error), 300)}", "bold red")
+        for session, error in failed[:SHOWN]:
+            out.line(f"{cut(session, 80)}: {cut(str(error), 300)}", "bold red")
         if len(failed) > SHOWN:
             out.line(f"and {len(failed) - SHOWN} more could not be done", "bold red")
     if failed:
         from perdure.cli.program import exit_code
 
-        raise typer.Exit(exit_code(failed[0].error))
+        raise typer.Exit(exit_code(failed[0][1]))

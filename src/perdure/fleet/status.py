@@ -15,7 +15,7 @@ from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.board import board_of
 from perdure.history.hydrate import look
 from perdure.protocols import Filter, NewWork
-from perdure.session.handover import hand_over, served_by
+from perdure.session.handover import CALLER, hand_over, served_by
 from perdure.state.document import plain
 from perdure.system.names import check_session
 
@@ -124,7 +124,7 @@ async def doubts_in(db: AsyncDatabase, row: SessionRow) -> list[Doubted]:
 async def settle(
     db: AsyncDatabase, session: str, effect: str, branch: str, *, by: str, verdict: str, result: Any = None,
     wake: bool = True,
-) -> tuple[dict[str, Any], Handover | None]:  # fmt: skip
+) -> tuple[dict[str, Any], Handover]:  # fmt: skip
     """Say what became of one call, with the session's lease, and wake it; the call's record, and who goes on then.
 
     With ``wake=False`` the caller is about to go on with the session himself.
@@ -139,7 +139,7 @@ async def settle(
         await s.resolve(effect, by=by, **said)
         record = next(e for e in s.effects() if e["id"] == effect)
     # Only now: the lease is free for whoever comes.
-    handed = await db.driver.call(hand_over, db.kernel, await db.look(session), branch) if wake else None
+    handed = await db.driver.call(hand_over, db.kernel, await db.look(session), branch) if wake else CALLER
     return record, handed
 
 

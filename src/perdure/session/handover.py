@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from perdure.errors import InvalidInput, StoreError
+from perdure.errors import PerdureError
 from perdure.model import MAIN
 from perdure.protocols import Boarded, Filter, NewWork
 from perdure.system.lease_holders import describe, is_dead
@@ -34,6 +34,9 @@ class Handover(NamedTuple):
     """The same as a sentence; where nobody does, with what to do about it."""
 
 
+CALLER = Handover("caller", "Whoever decided goes on with it.")
+
+
 class Obstacle(NamedTuple):
     """Why no worker takes a session that is on the board, and what a person can do about it."""
 
@@ -52,7 +55,7 @@ def hand_over(kernel: Kernel, row: SessionRow, branch: str = MAIN) -> Handover:
         return Handover("nobody", "Its program takes it up when it calls again.")
     try:
         found = _to_fleet(kernel, row)
-    except (StoreError, InvalidInput) as e:
+    except PerdureError as e:
         # What was said to the session is durable, and a worker finds it by itself.
         return Handover("nobody", f"The board of the fleet could not be told: {e}")
     if found is not None:

@@ -9,7 +9,7 @@ from perdure.errors import ApprovalError, InvalidInput
 from perdure.history.hydrate import load_head, look
 from perdure.session.answer_schema import misfit
 from perdure.session.approvals import decision
-from perdure.session.handover import Handover, hand_over
+from perdure.session.handover import CALLER, hand_over
 from perdure.session.inbox import posted, wake_entry
 from perdure.session.inbox_entries import seal_entry
 from perdure.state.document import BOOK, plain
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
+    from perdure.session.handover import Handover
     from perdure.system.handle_guard import HandleGuard
 
 
@@ -101,7 +102,7 @@ class Posting:
         except InvalidInput:
             raise ApprovalError(f"approval {approval} was decided already") from None
         if not wake:
-            return Handover("caller", "Whoever decided goes on with it.")
+            return CALLER
         return (yield Do(hand_over, (self._kernel, row, branch)))
 
     def _find_approval(self, row: SessionRow, approval: str) -> tuple[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from perdure.errors import CursorExpired, Gone, NotFound, Unavailable
 from perdure.history.reader import NOW
 from perdure.model import MAIN
 from perdure.server.api.inputs import EventsQuery, SessionEventsQuery
-from perdure.server.api.routing import SSE, Answer, Call, endpoint
+from perdure.server.api.routing import SSE, Call, Stream, endpoint
 from perdure.server.sse import NO_ID, ServerEvent, Streams, last_event_id
 from perdure.shapes.basics import Page
 from perdure.shapes.events import Change, Rescan, changes, run_event
@@ -32,7 +32,7 @@ _streams = Streams()
 
 
 @endpoint("GET", "/events", tag="events", answer=Page[Change], media=SSE, errors=(503,))
-async def all_events(call: Call[EventsQuery, None]) -> Answer:
+async def all_events(call: Call[EventsQuery, None]) -> Stream:
     """Commits of all sessions as they happen, as server-sent events.
 
     ``changes`` holds a page of them; its id is the store's cursor: a reader that comes back with it as Last-Event-ID
@@ -69,7 +69,7 @@ async def _changes(ctx: Ctx, cursor: str | None, expired: bool) -> AsyncGenerato
 
 
 @endpoint("GET", "/sessions/{session}/events", tag="events", answer=SessionEvent, media=SSE, errors=(503,))
-async def session_events(call: Call[SessionEventsQuery, None]) -> Answer:
+async def session_events(call: Call[SessionEventsQuery, None]) -> Stream:
     """Commits of one branch as they happen, and the answer that is being made, as server-sent events.
 
     ``delta`` is a provisional piece of an answer (step, attempt, offset, text); its step is ``committed`` later, with

@@ -5,6 +5,7 @@ Paths are matched on what was sent, segment by segment: a session's id may hold 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -15,7 +16,7 @@ from perdure.server.request_checks import respond
 from perdure.shapes.basics import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
     from types import ModuleType
 
     from perdure.server.app import Ctx
@@ -51,10 +52,8 @@ class Call(NamedTuple, Generic[Q, B]):
         return self.path["session"]
 
 
-class Answer(NamedTuple):
-    """An answer that is no JSON of the table's: a stream, or text."""
-
-    send: Callable[[Send, Receive], Awaitable[None]]
+Stream = Callable[[Any, Any, Any], Awaitable[None]]
+"""What a handler answers with that sends events: an ASGI application of its own."""
 
 
 class Endpoint(NamedTuple):
@@ -98,7 +97,7 @@ def endpoint(
 ) -> Callable[[H], H]:  # fmt: skip
     """Make a handler a row of the table: what it takes and answers is what its annotations say.
 
-    ``answer`` is what a stream consists of: its handler answers with an :class:`Answer`.
+    ``answer`` is what a stream consists of: its handler answers with a ``Stream``.
     """
 
     def mark(handler: H) -> H:
@@ -132,8 +131,8 @@ class Api:
         query = _query(endpoint, scope["query_string"])
         body = _body(endpoint, headers, (await receive()).get("body", b""))
         found = await endpoint.handler(Call(self._ctx, path, query, body, headers))
-        if isinstance(found, Answer):
-            await found.send(send, receive)
+        if endpoint.media == SSE:
+            await found(scope, receive, send)
         else:
             await respond(send, endpoint.status, _encoded(found), JSON, {})
 

@@ -130,7 +130,6 @@ class Deciding(Pages):
             raise InvalidInput("a call in doubt was done, may be made again, or is given up")
         result = json_or_text(asked(form, "result", 200_000)) if do == "done" else None
         _, handed = await settle(self._ctx.db, session, effect, branch, by=by, verdict=do, result=result)
-        assert handed is not None
         if branch == MAIN:
             handed = await go_on(self._ctx, session, handed)
         words = {"done": "It is recorded as done.", "retry": "It may be made again.", "abort": "It is given up."}[do]
