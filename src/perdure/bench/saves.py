@@ -176,8 +176,7 @@ def _load(url: str, floor: SqliteFloor, plan: Plan) -> Result:
         return reading
 
     if touch(floor.load()[1]) != touch(ours().messages):
-        msg = "the session does not say what the floor says"
-        raise AssertionError(msg)
+        raise AssertionError("the session does not say what the floor says")
     floors: list[int] = []
     times: list[int] = []
     for _ in range(plan.loads):

@@ -120,8 +120,7 @@ def extra(value: Any) -> Any:
     """Bytes have no JSON form of their own."""
     if isinstance(value, bytes):
         return {"$bytes": base64.b64encode(value).decode("ascii")}
-    msg = f"{type(value).__name__} has no JSON form"
-    raise TypeError(msg)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 @contextlib.contextmanager

@@ -153,8 +153,7 @@ class _Writer(Sink):
     def _frame(self, kind: int, value: Any) -> None:
         plain = msgspec.msgpack.encode(value)
         if len(plain) > MAX_FRAME:
-            msg = f"a single record has {len(plain)} bytes, over the limit of {MAX_FRAME} for a backup"
-            raise LimitExceeded(msg)
+            raise LimitExceeded(f"a single record has {len(plain)} bytes, over the limit of {MAX_FRAME} for a backup")
         packed = self._compressor.compress(plain)
         self._write(_FRAME.pack(kind, len(packed), len(plain)) + packed)
 

@@ -164,8 +164,7 @@ class SessionIndex:
         if line is None:
             line = self.lines[record.line] = LineAt()
         elif record.step in line.rows or record.ordinal in self.commits:
-            msg = f"step {record.step} of line {record.line} is there twice"
-            raise ValueError(msg)
+            raise ValueError(f"step {record.step} of line {record.line} is there twice")
         if not line.steps or record.step > line.steps[-1]:
             line.steps.append(record.step)
         else:
