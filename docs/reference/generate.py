@@ -145,7 +145,7 @@ def cli() -> str:
 
 def _printed(command: str) -> str:
     """What a command prints for programs, and when it ends with 1."""
-    from perdure.cli.json_outputs import FOR_PEOPLE, OUTPUTS, schema_of
+    from perdure.cli.output import FOR_PEOPLE, OUTPUTS, schema_of
 
     if command in FOR_PEOPLE:
         return f"No JSON: {FOR_PEOPLE[command]}.\n"
@@ -161,11 +161,10 @@ def _printed(command: str) -> str:
 
 def shapes() -> str:
     """The shapes of what commands print, and HTTP answers."""
-    from perdure.cli.json_outputs import components
+    from perdure.cli.output import components
     from perdure.server.api.openapi import document
-    from perdure.server.api.routes import TABLE
 
-    answered = document(TABLE)["components"]["schemas"]
+    answered = document()["components"]["schemas"]
     told = components() | {name: shape for name, shape in answered.items() if not _is_body(name)}
     return "\n".join(f"### `{name}`\n\n{_shape(shape, told=True)}\n" for name, shape in sorted(told.items()))
 
@@ -180,11 +179,10 @@ def _is_body(name: str) -> bool:
 def http() -> str:
     """Every path of the HTTP API, the bodies of requests, and the types of problems."""
     from perdure.server.api.openapi import document
-    from perdure.server.api.routes import TABLE
     from perdure.server.problems import TITLES, catalogue
     from perdure.shapes.basics import ERROR_TYPE
 
-    made = document(TABLE)
+    made = document()
     out: list[str] = []
     for tag in made["tags"]:
         out.append(f"## {tag['name'].capitalize()}\n\n{tag['description']}.\n")

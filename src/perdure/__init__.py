@@ -147,8 +147,7 @@ __all__ = ["__version__", *sorted(_WHERE)]  # noqa: PLE0604  # pyright: ignore[r
 def __getattr__(name: str) -> Any:
     # Each part is imported when first used: a process that only reads does not pay for the rest.
     if name not in _WHERE:
-        msg = f"module 'perdure' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'perdure' has no attribute {name!r}")
     import importlib
 
     value = getattr(importlib.import_module(f"perdure.{_WHERE[name]}"), name)

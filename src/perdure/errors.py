@@ -141,7 +141,11 @@ class LeaseLost(LeaseError):
 
 
 class CallError(PerdureError):
-    """Something about a tool call."""
+    """Something about a tool call; ``effect`` is its id, where it has one."""
+
+    def __init__(self, message: str, effect: str = "") -> None:
+        self.effect = effect
+        super().__init__(message)
 
 
 class Diverged(CallError):
@@ -174,25 +178,13 @@ class InDoubt(CallError):
     ``effect`` is its id. Settle it with ``session.resolve(effect, ...)``.
     """
 
-    def __init__(self, message: str, effect: str) -> None:
-        self.effect = effect
-        super().__init__(message)
-
 
 class EffectFailed(CallError):
     """The tool reported a definite failure (nothing happened); recorded under ``effect``."""
 
-    def __init__(self, message: str, effect: str) -> None:
-        self.effect = effect
-        super().__init__(message)
-
 
 class DoneElsewhere(CallError):
     """The same effect was already done on another line of this session."""
-
-    def __init__(self, message: str, effect: str) -> None:
-        self.effect = effect
-        super().__init__(message)
 
 
 class ApprovalNeeded(CallError):
@@ -205,10 +197,6 @@ class ApprovalNeeded(CallError):
 
 class ResultPending(CallError):
     """The call was made and its result comes later, under ``effect``: post it, or let the tool's ``poll`` find it."""
-
-    def __init__(self, message: str, effect: str) -> None:
-        self.effect = effect
-        super().__init__(message)
 
 
 class ApprovalError(PerdureError):

@@ -127,10 +127,8 @@ def _check_own(blobs: Blobs | str | None, options: dict[str, Any]) -> None:
 
 def _blobs(url: str | Store | None, store: Store, blobs: Blobs | str | None, clock: Clock) -> Blobs:
     """The blobs asked for; else those of the store: an embedded one's lie beside it, a server's inside it."""
-    if blobs is not None and not isinstance(blobs, str):
-        return blobs
     if blobs is not None:
-        return open_blobs(blobs, store.id, clock=clock)
+        return open_blobs(blobs, store.id, clock=clock) if isinstance(blobs, str) else blobs
     where = store.url
     assert url is None or isinstance(url, str)
     if url is not None and url.startswith(TIERED):

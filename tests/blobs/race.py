@@ -109,7 +109,7 @@ def writer(shared: Shared, me: int, rounds: int, seed: int) -> None:
                     s.commit()
                 if rng.random() < 0.5:
                     # As another machine would, which does not remember where in the bucket it was.
-                    db.kernel.blobs._places.forget(hashlib.sha256(wanted.encode()).hexdigest())  # type: ignore[attr-defined]
+                    db.kernel.blobs._places.pop(hashlib.sha256(wanted.encode()).hexdigest(), None)  # type: ignore[attr-defined]
                 if db.read(id).vars["a"] != wanted:
                     shared.said.put(f"{id}: another value")
                 with shared.read_back.get_lock():

@@ -182,8 +182,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "journal-order", "session",
         "A call is made before the journal durably says that it was started.",
-        "            yield from self._journal.write(\n                Kind.STARTED, x=x, status=Status.RUNNING, "
-        "edit=lambda: self._mark_started(record)\n            )",
+        "            yield from self._journal.write(\n                Kind.STARTED, x=about(record), "
+        "status=Status.RUNNING, edit=lambda: self._mark_started(record)\n            )",
         "            self._mark_started(record)",
     ),
     Fault(
@@ -234,8 +234,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "effect-elsewhere", "history",
         "A call that another branch has made is made again.",
-        "        if reused is None and (other := elsewhere.report(digest)):",
-        '        if reused is None and (other := ""):',
+        "        if other:\n            raise _done_elsewhere(tool, other)",
+        "        del other",
     ),
     Fault(
         "merge-base", "history",
@@ -259,8 +259,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "witness", "upkeep",
         "A checkpoint that was put in the place of one the witness saw is not noticed.",
-        "        if row is not None and (row.id.hex(), row.digest.hex()) == (one.id, one.digest):",
-        "        if row is not None:",
+        "    if row is not None and (row.id.hex(), row.digest.hex()) == (one.id, one.digest):",
+        "    if row is not None:",
     ),
     Fault(
         "restore-epoch", "upkeep/copies",
@@ -386,8 +386,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "counted-twice", "telemetry",
         "A recorded outcome that is used counts twice.",
-        "        record(i.REPLAYS, 1, {i.TOOL: tool, i.SOURCE: source})",
-        "        record(i.REPLAYS, 2, {i.TOOL: tool, i.SOURCE: source})",
+        "    record(i.REPLAYS, 1, {i.TOOL: tool, i.SOURCE: source})",
+        "    record(i.REPLAYS, 2, {i.TOOL: tool, i.SOURCE: source})",
     ),
     Fault(
         "content-told", "telemetry",

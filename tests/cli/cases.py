@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import perdure
-from perdure.cli.json_outputs import OUTPUTS
+from perdure.cli.output import OUTPUTS
 from perdure.fleet.board import board_of
 from perdure.protocols import WorkerRow
 from tests.cli.conftest import Result

@@ -8,7 +8,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from perdure.cli.json_outputs import OUTPUTS, schema_of
+from perdure.cli.output import OUTPUTS, schema_of
 
 
 def documents(command: str, out: str) -> list[Any]:

@@ -65,6 +65,9 @@ def go_on(url: str) -> list[object]:
         return found
 
 
+PROGRAM = "Its program takes it up when it calls again."
+
+
 def ids(command: Command) -> tuple[str, str, str]:
     answer = command("approve", "s", "--json").json
     assert list(answer) == ["session", "branch", "approvals", "effects"]
@@ -83,9 +86,9 @@ def test_what_is_open_is_listed_when_nothing_is_named(command: Command, shop: st
 
 def test_decisions_from_the_command_line_reach_the_agent(command: Command, shop: str):
     a, b, e = ids(command)
-    assert command("approve", "s", a, "--by", "ana", "--reason", "fair").out == f"{a}: approved\n"
+    assert command("approve", "s", a, "--by", "ana", "--reason", "fair").out == f"{a}: approved. {PROGRAM}\n"
     answered = command("answer", "s", b, "aisle", "--by", "ana", "--json").json
-    assert answered == {"session": "s", "id": b, "decision": "answered"}
+    assert answered == {"session": "s", "id": b, "decision": "answered", "woken": "nobody", "next": PROGRAM}
     done = command("resolve", "s", e, "--done", '{"ok": true}', "--by", "ana", "--json").json
     assert (done["session"], done["id"], done["status"], done["result"]) == ("s", e, "done", {"ok": True})
     assert go_on(shop) == [100, "aisle", {"ok": True}]
@@ -107,7 +110,7 @@ def test_refusals_and_giving_up(command: Command, shop: str):
     a, b, e = ids(command)
     assert command("reject", "s", a, "--reason", "no").code == 0
     assert command("reject", "s", b).code == 0
-    assert command("resolve", "s", e, "--abort").out == f"{e}: given up\n"
+    assert command("resolve", "s", e, "--abort").out == f"{e}: given up. {PROGRAM}\n"
     assert go_on(shop) == ["EffectFailed", "EffectFailed", "EffectFailed"]
 
 
@@ -130,7 +133,7 @@ def test_a_session_that_is_being_written_can_be_decided_about_but_not_resolved(c
     with perdure.open(shop, schema="2.0.0") as db, db.session("s"):
         assert command("resolve", "s", e, "--retry").code == 4
         assert command("approve", "s", a).code == 0
-    assert command("resolve", "s", e, "--retry").out == f"{e}: to be made again\n"
+    assert command("resolve", "s", e, "--retry").out == f"{e}: to be made again. {PROGRAM}\n"
 
 
 def test_cancel_is_left_in_the_inbox(command: Command, shop: str):
@@ -147,7 +150,9 @@ def test_what_waits_on_main_is_listed_and_decided_while_a_branch_is_newer(comman
     assert (row["id"], row["status"]) == ("s", "waiting_approval")
     assert command("ls", "--status", "idle", "--json").json["items"] == []
     (waits,) = command("approve", "s", "--json").json["approvals"]
-    assert command("approve", "s", waits["id"], "--by", "ana").code == 0
+    told = command("approve", "s", waits["id"], "--by", "ana").out
+    typed = "Nobody runs agent desk: go on with perdure resume APP s, or start perdure worker APP."
+    assert told == f"{waits['id']}: approved. {typed}\n"
     assert command("resume", APP, "s", "--json").json["text"] == "7"
     assert command("ls", "--json").json["items"][0]["status"] == "idle"
 
@@ -168,7 +173,8 @@ def test_what_waits_on_a_branch_is_pointed_at(command: Command, ledger: Path):
     assert "refund {amount: 7} waits for agreement" in there[0]
     (waits,) = command("approve", "s", "--branch", "it's", "--json").json["approvals"]
     assert there[2:] == [f"  perdure approve s {waits['id']}   (or reject)"]
-    assert command("approve", "s", waits["id"]).code == 0
+    told = command("approve", "s", waits["id"]).out
+    assert told == f"{waits['id']}: approved. It is taken up when the branch is run on: it's.\n"
     done = command("run", APP, "s", "--branch", "it's", "--effects", "reuse", "--json").json
     assert (done["status"], done["text"]) == ("done", "7")
     assert command("approve", "s").out == "nothing in s waits for anybody\n"

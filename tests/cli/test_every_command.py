@@ -14,7 +14,7 @@ import pytest
 from typer.main import get_command
 
 from perdure.cli import program
-from perdure.cli.json_outputs import FOR_PEOPLE, OUTPUTS, schema_of
+from perdure.cli.output import FOR_PEOPLE, OUTPUTS, schema_of
 from tests.cli.cases import CASES, Stage
 from tests.cli.schemas import check, shapes_of
 from tests.cli.terminals import in_terminal

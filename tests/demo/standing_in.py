@@ -9,6 +9,7 @@ import perdure
 from perdure.demo.crowd import Talk
 from perdure.demo.desk import desk
 from perdure.demo.shop import Shop
+from perdure.model import Change
 from perdure.opening import open_async
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ def told(night: Night) -> dict[str, Talk]:
     for talk in talks.values():
         talk.said = len(talk.conversation.lines)
     return talks
+
+
+def commit(at: int, step: int, status: str) -> Change:
+    """A commit as the list of changes tells of it."""
+    return Change("s", "main", 0, step, b"", "step", status, at)
 
 
 def opened(url: str) -> perdure.Database:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure.demo.chaos import EVICT, FREEZE, KILL, Hit
-from perdure.demo.crowd import Commit, night
-from perdure.demo.report import Measured, Setting, check_digests, check_sessions, check_shop, reckon
-from tests.demo.standing_in import open_shop, opened, talk_through, told
+from perdure.demo.crowd import night
+from perdure.demo.report import Measured, check_digests, check_sessions, check_shop, reckon
+from perdure.demo.run import Wish
+from tests.demo.standing_in import commit, open_shop, opened, talk_through, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from perdure.demo.shop import Shop
 
 NIGHT = night(11, 4)
+TURNS = sum(c.turns for c in NIGHT.conversations)
 
 
 class Morning:
@@ -33,8 +35,8 @@ class Morning:
 
     def report(self, *hits: Hit, kills: int = 0) -> dict[str, Any]:
         struck = {KILL: len({h.at for h in hits}), EVICT: 0, FREEZE: 0}
-        setting = Setting(11, len(NIGHT.conversations), kills, 2, 0.1, 1.0, "sqlite:///x")
-        measured = Measured(setting, struck, hits, NIGHT.messages, NIGHT.turns, NIGHT.approvals, 100, 10.0, [])
+        wish = Wish(None, len(NIGHT.conversations), kills, 11, 2, 0.1)
+        measured = Measured(wish, "sqlite:///x", struck, hits, NIGHT.messages, 0, 100, 10.0, [])
         books, spoken = check_shop(self.shop, NIGHT), check_sessions(self.db, self.talks)
         return reckon(measured, self.talks, books, spoken, check_digests(self.db, list(self.talks)))
 
@@ -52,9 +54,9 @@ def test_a_night_that_went_well_has_no_problems(morning: Morning):
     assert report["problems"] == []
     assert report["ok"]
     assert report["finished"] == 4
-    assert report["turns"] == NIGHT.turns
+    assert report["turns"] == TURNS
     assert report["verified"]["sessions"] == 4
-    assert report["verified"]["checkpoints"] > NIGHT.turns
+    assert report["verified"]["checkpoints"] > TURNS
 
 
 def test_a_refund_that_was_made_twice_is_found_by_its_order(morning: Morning):
@@ -116,10 +118,10 @@ def test_a_conversation_that_was_not_finished_is_found(morning: Morning):
 def test_a_run_that_nobody_took_up_again_is_found(morning: Morning):
     session = morning.first.session
     hit = Hit(KILL, session, at=5_000, over=5_010, step=3, tokens=100)
-    morning.talks[session].commits.append(Commit(5_005, 3, "running"))
+    morning.talks[session].commits.append(commit(5_005, 3, "running"))
     report = morning.report(hit, kills=1)
     assert any("never taken up" in p for p in report["problems"])
-    morning.talks[session].commits.append(Commit(6_200, 4, "idle"))
+    morning.talks[session].commits.append(commit(6_200, 4, "idle"))
     report = morning.report(hit, kills=1)
     assert report["ok"]
     assert (report["recovery_p50_seconds"], report["recovery_max_seconds"]) == (1.2, 1.2)

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from perdure.demo.chaos import EVICT, FREEZE, KILL, Event, Hit
-from perdure.demo.crowd import Commit
 from perdure.demo.run import Night, Wish, opened
 from perdure.demo.view import View, short
+from tests.demo.standing_in import commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ def in_the_middle(night: Night) -> None:
     crowd.finished, crowd.open, crowd.answered, crowd.commits = 5, 9, 100, 12_345
     session = next(iter(crowd.talks))
     crowd.asking.add(session)
-    crowd.talks[session].commits.append(Commit(6_300, 7, "idle"))
+    crowd.talks[session].commits.append(commit(6_300, 7, "idle"))
     chaos.struck.update({KILL: 3, EVICT: 1, FREEZE: 1})
     chaos.hits.append(Hit(KILL, session, 5_000, 5_010, 6, 12_300))
     kinds = (KILL, EVICT, FREEZE)

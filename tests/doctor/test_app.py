@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,6 +139,15 @@ def test_an_app_that_never_ends_is_ended(command: Command, tmp_path: Path):
     found = verdicts(command, "slow.py:work", "--timeout", "4")
     assert failed(found)[0] == "run"
     assert "in time" in found["run"][1]
+
+
+def test_what_an_app_leaves_running_is_ended_with_it(command: Command, tmp_path: Path):
+    (tmp_path / "leaves.py").write_text(
+        "import os, time\ndef work(db):\n    if not os.fork():\n        time.sleep(90)\n        os._exit(0)\n"
+    )
+    began = time.monotonic()
+    assert "in time" in verdicts(command, "leaves.py:work", "--timeout", "4")["run"][1]
+    assert time.monotonic() - began < 60
 
 
 def test_people_get_lines_in_plain_words(command: Command):

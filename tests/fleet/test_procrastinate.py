@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, PerdureError
 from perdure.fleet import procrastinate
 from perdure.fleet.procrastinate import MOST, SOON, ProcrastinateEngine, jobs_schema, make_jobs, queue_of
 from perdure.links.postgres import Link, place_of
@@ -44,7 +45,9 @@ class Listening:
 
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        await self.engine.start()
+        # When that cannot be done now, the engine tries again by itself.
+        with contextlib.suppress(PerdureError):
+            await self.engine.install()
         self._ready.set()
 
         async def hear(session: str) -> None:

@@ -310,7 +310,7 @@ def test_every_type_of_problem_is_documented(tmp_path: Path):
 
 
 def test_the_document_names_every_row_of_the_table(tmp_path: Path):
-    from perdure.server.api.routes import TABLE
+    from perdure.server.api.openapi import TABLE
     from perdure.server.api.routing import PREFIX
 
     with asking(tmp_path, headers=BEARER) as api:

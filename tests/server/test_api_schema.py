@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import positive_data_acceptance
 
 from perdure.server.api.openapi import document
-from perdure.server.api.routes import TABLE
 from tests.server.asking import TOKEN, asking
 from tests.server.listening import serving
 from tests.server.test_api_steering import doubt, run
@@ -60,7 +59,7 @@ def map_path_parameters(context: Any, path_parameters: dict[str, Any] | None) ->
 
 def documented() -> Any:
     """The document that the server serves. Streams do not end: they have tests of their own."""
-    found = schemathesis.openapi.from_dict(document(TABLE)).exclude(path_regex="/events$")
+    found = schemathesis.openapi.from_dict(document()).exclude(path_regex="/events$")
     found.hook(map_path_parameters)
     # The token is in every request; those without it have tests of their own.
     found.config.generation.update(with_security_parameters=False)

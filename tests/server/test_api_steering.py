@@ -155,7 +155,10 @@ def test_an_approval_is_listed_in_the_shape_of_ag_ui_and_decided_once(tmp_path: 
         assert api.get("/sessions/s/approvals")["items"] == [one]
         path = f"/sessions/s/approvals/{one['id']}"
         decision = {"status": "resolved", "payload": {"approved": True}, "by": "eve"}
-        assert api.post(path, decision) == {"session": "s", "id": one["id"], "decision": "approved"}
+        decided = api.post(path, decision)
+        typed = "perdure resume APP s, or start perdure worker APP"
+        assert decided.pop("next") == f"Nobody runs agent desk: go on with {typed}."
+        assert decided == {"session": "s", "id": one["id"], "decision": "approved", "woken": "nobody"}
         assert api.post(path, decision, 409)["type"] == "urn:perdure:error:approval-error"
         assert api.get("/approvals")["items"] == []
         go_on(tmp_path, "s")

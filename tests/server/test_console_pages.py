@@ -16,7 +16,7 @@ import pytest
 import perdure
 import perdure.server.console
 from perdure.server.auth import FORM_HEADER
-from perdure.server.console.page_text import harmless
+from perdure.server.console.rendering import harmless
 from tests.server.asking import TOKEN, Asking, asking
 from tests.server.browser import app, world
 from tests.server.browser.places import PAGES

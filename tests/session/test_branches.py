@@ -52,6 +52,20 @@ def test_a_tag_stays_where_it_was_put(db: perdure.Database) -> None:
     assert db.read("s", "good").step == 2
 
 
+def test_a_place_that_was_typed_is_a_name_then_a_step_then_an_id(db: perdure.Database) -> None:
+    with db.session("s") as s:
+        grow(s, 5)
+        assert db.read("s", "3").messages == ["1", "2", "3"]
+        s.tag("half", at="2")
+        s.tag("4", at="1")
+    assert db.read("s", "half").messages == ["1", "2"]
+    assert db.read("s", "4").messages == ["1"]
+    assert db.read("s", 4).messages == ["1", "2", "3", "4"]
+    for none in ("0", "9", "123456789", "9" * 40):
+        with pytest.raises(perdure.NotFound):
+            db.read("s", none)
+
+
 def test_going_back_needs_a_clean_handle(db: perdure.Database) -> None:
     with db.session("s") as s:
         grow(s, 2)

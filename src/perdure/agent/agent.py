@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from perdure.agent.answer_calls import ANSWER, QUEUE, STEP, WITHDRAW
-from perdure.agent.children import release
+from perdure.agent.children import AgentTool, release
 from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.live_answers import Feed
@@ -190,8 +190,6 @@ class Agent:
         A kill of either loses nothing, cancelling reaches it, and while it waits for a person the other one waits for
         it. ``options`` are those of :meth:`run`, such as ``max_turns``.
         """
-        from perdure.agent.children import AgentTool
-
         return AgentTool(self, name or self.name, description or f"Have {self.name} do something.", options)
 
     # -- what the loop asks ---------------------------------------------------------------------------------------

@@ -169,12 +169,8 @@ class Loop:
 
     def _handed_over(self) -> bool:
         """Whether the agent that has the conversation now has not said anything yet."""
-        setup = self.book.get("setup")
-        return (
-            setup is not None
-            and self.book.get("active_agent") is not None
-            and setup["agent"] != self.book["active_agent"]
-        )
+        setup, active = self.book.get("setup"), self.book.get("active_agent")
+        return setup is not None and active is not None and setup["agent"] != active
 
     def _switch(self) -> str:
         """Let the agent go on that has the conversation; what is wrong when there is none of its name."""
@@ -249,12 +245,7 @@ class Loop:
     def _has_more_to_say(self) -> bool:
         """Whether the model is to be asked: the last word is not its own, or it is not done by its own measure."""
         messages = self.s.messages
-        if not messages:
-            return False
-        last = messages[-1]
-        if last.get("role") != "assistant":
-            return True
-        return self.book["run"] is not None
+        return bool(messages) and (messages[-1].get("role") != "assistant" or self.book["run"] is not None)
 
     async def _turn(self, request: Request) -> None:
         """Ask the model once and commit its answer together with the calls it makes."""

@@ -16,7 +16,7 @@ import msgspec
 
 from perdure.errors import InvalidInput
 from perdure.session.tools import Context, NotDone, tool
-from perdure.session.wakes import words_of
+from perdure.system.times import when as in_words
 
 if TYPE_CHECKING:
     from perdure.session.tools import Tool
@@ -133,4 +133,4 @@ async def wake_me(
     except (InvalidInput, ValueError) as e:
         # Nothing was posted, and the model can say it better.
         raise NotDone(str(e)) from None
-    return "you will be woken" if moment is None else f"you will be woken at {words_of(int(moment.timestamp() * 1000))}"
+    return "you will be woken" if moment is None else f"you will be woken at {in_words(int(moment.timestamp() * 1000))}"

@@ -10,18 +10,19 @@ import gc
 import json
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from perdure.bench.plan import Plan
     from perdure.bench.report import Result
-    from perdure.bench.stores import Servers
 
-    Part = Callable[[Path, Plan], list[Result]]
+    Part = Callable[[Any, Plan], list[Result]]
+    """Measures something in a folder, or on servers."""
 
 SUITES = ("kernel", "cold", "stores")
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -51,84 +52,47 @@ def run(
 ) -> dict[str, Any]:
     """Measure a suite and return its report."""
     from perdure.bench.report import as_json, machine
+    from perdure.bench.stores import find_servers
 
     # The messages are there before anything is timed, and no garbage collection looks at them again.
     plan.messages(plan.session if suite == "cold" else max(plan.steps, plan.saves))
     gc.collect()
     gc.freeze()
     results: list[Result] = []
-    with tempfile.TemporaryDirectory(prefix="perdure-bench-", dir=where or _disk()) as made:
-        folder = Path(made)
+    with ExitStack() as opened:
+        made = tempfile.TemporaryDirectory(prefix="perdure-bench-", dir=where or _disk())
+        folder = Path(opened.enter_context(made))
         facts = machine(folder)
-        with _parts(suite, peers) as parts:
-            for name, part in parts.items():
-                if only and name not in only:
-                    continue
-                room = folder / name
-                room.mkdir()
-                for result in part(room, plan):
-                    results.append(result)
-                    _progress(result)
+        servers = opened.enter_context(find_servers()) if suite == "stores" else None
+        for name, part in _parts(suite, peers).items():
+            if only and name not in only:
+                continue
+            room = folder / name
+            room.mkdir()
+            for result in part(servers or room, plan):
+                results.append(result)
+                _progress(result)
     gc.unfreeze()
     return as_json(suite, plan, facts, results)
 
 
-@contextmanager
-def _parts(suite: str, peers: bool) -> Generator[dict[str, Part]]:
+def _parts(suite: str, peers: bool) -> dict[str, Part]:
+    from perdure.bench import cold_start, saves, stores
+
     if suite == "stores":
-        from perdure.bench.stores import servers
-
-        with servers() as found:
-            yield _on_servers(found)
-    else:
-        yield _embedded(suite, peers)
-
-
-def _on_servers(found: Servers) -> dict[str, Part]:
-    from perdure.bench import stores
-
-    def on(part: Callable[[Servers, Plan], list[Result]]) -> Part:
-        return lambda _, plan: part(found, plan)
-
-    return {
-        "postgres": on(stores.postgres_saves),
-        "redis": on(stores.redis_saves),
-        "tiered": on(stores.tiered),
-        "late": on(stores.postgres_late),
-        "stored": on(stores.postgres_stored),
-        "fleet": on(stores.postgres_fleet),
-    }
-
-
-def _embedded(suite: str, peers: bool) -> dict[str, Part]:
-    from perdure.bench import cold_start
-
-    def resume(folder: Path, plan: Plan) -> list[Result]:
-        return cold_start.resume(folder, plan, peers=peers)
-
-    if suite == "cold":
-        return {"resume": resume, "imports": cold_start.imports}
-    from perdure.bench import saves
-
-    parts: dict[str, Part] = {
-        "sync": saves.sync_saves,
-        "async": saves.async_saves,
-        "late": saves.late_saves,
-        "reads": saves.reads,
-        "fleet": saves.fleet,
-        "file": saves.file_saves,
-    }
-    if peers and cold_start.PEERS.exists():
-        parts["resume"] = resume
-    return {**parts, "imports": cold_start.imports}
+        return stores.PARTS
+    cold: dict[str, Part] = {"imports": cold_start.imports}
+    if suite == "cold" or (peers and cold_start.PEERS.exists()):
+        cold = {"resume": partial(cold_start.resume, peers=peers), **cold}
+    return cold if suite == "cold" else {**saves.PARTS, **cold}
 
 
 def _disk() -> str:
     """A folder on a real disk: on one that is only memory every sync is free, and so is every ratio."""
-    from perdure.bench.report import filesystem
+    from perdure.system.disk import filesystem
 
     for folder in (tempfile.gettempdir(), "/var/tmp", "."):
-        if Path(folder).is_dir() and filesystem(Path(folder)) not in _IN_MEMORY:
+        if Path(folder).is_dir() and filesystem(folder) not in _IN_MEMORY:
             return folder
     return tempfile.gettempdir()
 

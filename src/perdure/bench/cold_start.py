@@ -46,8 +46,7 @@ def run(command: Sequence[str], cache: Path) -> tuple[float, str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     spent = (perf_counter_ns() - start) / 1e6
     if done.returncode:
-        msg = f"{command[0]} failed: {done.stderr[-2000:]}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{command[0]} failed: {done.stderr[-2000:]}")
     return spent, done.stdout.strip()
 
 
@@ -104,8 +103,7 @@ def resume(folder: Path, plan: Plan, *, peers: bool = True) -> list[Result]:
     wanted = f"{len(messages)} {touch(messages)}"
     wrong = [name for name, text in said.items() if text not in ("", wanted)]
     if wrong:
-        msg = f"{wrong[0]} read {said[wrong[0]]}, not {wanted}"
-        raise AssertionError(msg)
+        raise AssertionError(f"{wrong[0]} read {said[wrong[0]]}, not {wanted}")
     ours = times["ours"] - times["bare"]
     detail: dict[str, Any] = {
         "messages": len(messages),

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    pass
-
+from typing import NamedTuple
 
 _TESTS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure._version import __version__
 from perdure.bench.goals import MEASURES, meets
 from perdure.bench.plan import SEED, raw_bytes, zstd_ratio
+from perdure.system.disk import filesystem
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from perdure.bench.plan import Plan
 
 
@@ -57,21 +59,6 @@ class Result(NamedTuple):
         }
 
 
-def filesystem(path: Path) -> str:
-    """The type of the filesystem a path lies on, "?" when nobody can tell."""
-    try:
-        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "?"
-    target = str(path.resolve())
-    best, found = "", "?"
-    for line in mounts.splitlines():
-        _, where, kind, *_ = line.split(" ")
-        if (target == where or target.startswith(where.rstrip("/") + "/")) and len(where) >= len(best):
-            best, found = where, kind
-    return found
-
-
 def machine(folder: Path) -> dict[str, Any]:
     """Facts the absolute times depend on."""
     import apsw
@@ -85,7 +72,7 @@ def machine(folder: Path) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpus": os.cpu_count(),
         "load_before": [round(x, 2) for x in os.getloadavg()],
-        "filesystem": filesystem(folder),
+        "filesystem": filesystem(folder) or "?",
     }
 
 

@@ -176,8 +176,7 @@ def _load(url: str, floor: SqliteFloor, plan: Plan) -> Result:
         return reading
 
     if touch(floor.load()[1]) != touch(ours().messages):
-        msg = "the session does not say what the floor says"
-        raise AssertionError(msg)
+        raise AssertionError("the session does not say what the floor says")
     floors: list[int] = []
     times: list[int] = []
     for _ in range(plan.loads):
@@ -254,3 +253,13 @@ async def rate(url: str, plan: Plan, messages: list[dict[str, Any]], options: di
         for session in sessions:
             await session.release()
     return plan.sessions * plan.each / spent * 1e9
+
+
+PARTS = {
+    "sync": sync_saves,
+    "async": async_saves,
+    "late": late_saves,
+    "reads": reads,
+    "fleet": fleet,
+    "file": file_saves,
+}

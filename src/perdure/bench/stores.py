@@ -6,7 +6,7 @@ import importlib
 import os
 import statistics
 import sys
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,13 +15,12 @@ from perdure.bench.plan import raw_bytes
 from perdure.bench.report import Result
 from perdure.bench.saves import SESSION, beside_floor, compare_batching, compare_late, compared, saver, write_session
 from perdure.bench.timing import Floor, micros, take_turns, timed, touch
-from perdure.errors import InvalidInput, MissingExtra
+from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from perdure.bench.plan import Plan
-    from perdure.bench.timing import Floor, micros, take_turns, timed, touch
 
 POSTGRES, REDIS = "PERDURE_BENCH_POSTGRES", "PERDURE_BENCH_REDIS"
 """Variables that name servers; what is written there is dropped afterwards."""
@@ -42,7 +41,7 @@ class Servers(NamedTuple):
 
 
 @contextmanager
-def servers() -> Generator[Servers]:
+def find_servers() -> Generator[Servers]:
     """The servers that the environment names, or those a source checkout can start for its tests."""
     if POSTGRES in os.environ and REDIS in os.environ:
         yield Servers(os.environ[POSTGRES], os.environ[REDIS])
@@ -54,25 +53,21 @@ def servers() -> Generator[Servers]:
     start: Any = importlib.import_module("tests.servers.postgres")
     keep: Any = importlib.import_module("tests.servers.valkey")
     process: Any = importlib.import_module("tests.servers.process")
-    postgres = start.start_postgres()
-    try:
+    with ExitStack() as running:
+        postgres = start.start_postgres()
+        running.callback(process.stop, postgres)
         redis = keep.start_valkey()
-        try:
-            yield Servers(start.postgres_url(postgres), keep.redis_url(redis))
-        finally:
-            process.stop(redis)
-    finally:
-        process.stop(postgres)
+        running.callback(process.stop, redis)
+        yield Servers(start.postgres_url(postgres), keep.redis_url(redis))
 
 
 class PostgresFloor(Floor):
     """One row per message, each in a transaction of its own; statements are prepared by the driver."""
 
     def __init__(self, url: str, messages: list[dict[str, Any]], name: str = "floor") -> None:
-        try:
-            import psycopg
-        except ImportError:
-            raise MissingExtra("psycopg", "postgres") from None
+        # Imported from there because it says what to install.
+        from perdure.links.postgres import psycopg
+
         super().__init__(messages)
         self._connection: Any = psycopg.connect(url, autocommit=True)
         self._connection.execute(f"drop table if exists bench_{name}")
@@ -105,11 +100,10 @@ class RedisFloor(Floor):
     """One key per message; the server syncs as it is told to, for both sides alike."""
 
     def __init__(self, url: str, messages: list[dict[str, Any]]) -> None:
-        try:
-            driver: Any = importlib.import_module("redis")
-        except ImportError:
-            raise MissingExtra("redis", "redis") from None
+        from perdure.links.redis import redis
+
         super().__init__(messages)
+        driver: Any = redis
         self._client: Any = driver.Redis.from_url(url)
         self._at = 0
 
@@ -218,3 +212,13 @@ def postgres_stored(servers: Servers, plan: Plan) -> list[Result]:
 def postgres_fleet(servers: Servers, plan: Plan) -> list[Result]:
     """Saves per second of all sessions together, batched as usual and one by one on one connection, in turns."""
     return compare_batching("postgres", lambda name: servers.url("postgres", name), {"max_batch": 1, "pool": 1}, plan)
+
+
+PARTS = {
+    "postgres": postgres_saves,
+    "redis": redis_saves,
+    "tiered": tiered,
+    "late": postgres_late,
+    "stored": postgres_stored,
+    "fleet": postgres_fleet,
+}

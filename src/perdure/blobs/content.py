@@ -34,6 +34,22 @@ def check_content(ref: str, data: bytes) -> None:
         raise InvalidInput(f"blob {ref}: the content has another sha256; nothing was written")
 
 
+def check_size(data: bytes, most: int, where: str) -> None:
+    """Refuse content that is too large for a server that holds it in memory as a whole."""
+    if len(data) > most:
+        raise LimitExceeded(
+            f"a blob in {where} may have {most} bytes, and this one has {len(data)}: "
+            'keep blobs in a bucket, as in perdure.open(url, blobs="s3://bucket/prefix")'
+        )
+
+
+def verified(ref: str, where: str, data: bytes) -> bytes:
+    """A content that was read, if it is what the ref says."""
+    if hashlib.sha256(data).hexdigest() != ref:
+        raise Corrupted(where, "this blob is not what was written")
+    return data
+
+
 def checked(ref: str, where: str, chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The chunks of a content; the last one is given out only when all together are what the ref says."""
     seen = hashlib.sha256()

@@ -13,11 +13,11 @@ import re
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from perdure.blobs.content import CHUNK, REF, check_content, check_ref, checked
-from perdure.errors import Corrupted, HandleClosed, NotFound, Poisoned
+from perdure.blobs.content import CHUNK, REF, check_content, check_ref, checked, verified
+from perdure.errors import HandleClosed, NotFound, Poisoned
 from perdure.system import faults
 from perdure.system.clock import SystemClock
-from perdure.system.disk import Disk, explain, sync, sync_folder, write_all
+from perdure.system.disk import Disk, explain, make_folders, sync, sync_folder, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -84,9 +84,7 @@ class LocalBlobs:
                 data = self._disk.read(fd, self._disk.fstat(fd).st_size, 0)
             finally:
                 self._disk.close(fd)
-        if hashlib.sha256(data).hexdigest() != ref:
-            raise Corrupted(path, "this blob is not what was written")
-        return data
+        return verified(ref, path, data)
 
     def get_stream(self, ref: str) -> Iterator[bytes]:
         """The content in pieces, verified before its last one is given out."""
@@ -231,15 +229,7 @@ class LocalBlobs:
     def _make_folder(self) -> None:
         if self._named:
             return
-        missing: list[str] = []
-        path = self._folder
-        while not os.path.isdir(path):
-            missing.append(path)
-            path = os.path.dirname(path)
-        for folder in reversed(missing):
-            self._disk.mkdir(folder)
-            sync_folder(self._disk, os.path.dirname(folder))
-        if not missing:
+        if not make_folders(self._disk, self._folder):
             # Whoever made it may have been killed before its name was durable.
             sync_folder(self._disk, os.path.dirname(self._folder))
         self._named = True

@@ -13,8 +13,6 @@ import hashlib
 import os
 import re
 import tempfile
-import threading
-from collections import OrderedDict
 from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -213,7 +211,6 @@ PART = 8 << 20
 """Bytes of one part of a large upload, and of one request of a large download."""
 PARTS_AT_ONCE = 3
 
-_ENDPOINTS = {"s3": "aws_endpoint", "gs": "google_base_url", "az": "azure_endpoint"}
 _PARAMETERS = {
     "s3": {"endpoint": "aws_endpoint", "region": "aws_region"},
     "gs": {"endpoint": "google_base_url"},
@@ -325,15 +322,13 @@ class Client:
         try:
             return request(*args)
         except FileNotFoundError as error:
-            missing = not is_missing_bucket(error)
-            failure = NotFound(f"{self._where}: no such object") if missing else self._explain(error)
+            failure = NotFound(f"{self._where}: no such object")
+            if is_missing_bucket(error):
+                failure = explain(error, self._where, self._timeout)
         except (BaseError, OSError, ValueError, NotImplementedError) as error:
-            failure = self._explain(error)
+            failure = explain(error, self._where, self._timeout)
         # Outside of the handler: what the driver said must not even be the context of our error.
         raise failure
-
-    def _explain(self, error: Exception) -> Exception:
-        return explain(error, self._where, self._timeout)
 
 
 def _next(pages: Any) -> Any:
@@ -345,7 +340,7 @@ def _bucket(place: Place, config: dict[str, str], timeout: float) -> Any:
     from obstore import store
 
     kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[place.scheme]
-    endpoint = config.get(_ENDPOINTS[place.scheme], "")
+    endpoint = config.get(_PARAMETERS[place.scheme]["endpoint"], "")
     endpoint = endpoint or next((os.environ[n] for n in _ENDPOINT_VARIABLES[place.scheme] if os.environ.get(n)), "")
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=min(CONNECT, timeout)),
@@ -401,7 +396,8 @@ class ObjectBlobs:
         self._store_id = store_id
         self._clock: Clock = clock or SystemClock()
         self._client = Client(place_of(url), config, self.url.partition("?")[0], timeout)
-        self._places = _Places()
+        self._places: dict[str, tuple[str, int]] = {}
+        """Path and size of contents where they were last seen, so that most requests need no listing before."""
         self._closed = False
         # Looked at when opened: a wrong bucket shows at once, not when the first screenshot is taken.
         self._claimed = self._is_ours()
@@ -481,7 +477,7 @@ class ObjectBlobs:
             self._client.delete([each.path])
             faults.point("blobs.delete.content_gone")
             self._client.delete([*each.renewals, mark_of(each.path)])
-        self._places.forget(ref)
+        self._places.pop(ref, None)
         return not spared
 
     def close(self) -> None:
@@ -493,7 +489,7 @@ class ObjectBlobs:
 
     def _put(self, ref: str, content: bytes | IO[bytes], size: int) -> None:
         self._claim()
-        if (known := self._places.of(ref)) and known[1] == size and self._renew(ref, known[0]):
+        if (known := self._places.get(ref)) and known[1] == size and self._renew(ref, known[0]):
             return
         usable = (each for each in self._list(ref) if each.usable and each.size == size)
         if (there := next(usable, None)) and self._renew(ref, there.path):
@@ -507,7 +503,7 @@ class ObjectBlobs:
             self._client.write(path, content)
             faults.point("blobs.put.after_upload")
             if self._clock.wall() - began <= LONG or self._renew(ref, path):
-                self._places.remember(ref, path, size)
+                self._remember(ref, path, size)
                 return
         raise LimitExceeded(f"blob {ref}: each upload took longer than the grace period of the collector: raise it")
 
@@ -518,10 +514,10 @@ class ObjectBlobs:
         faults.point("blobs.renew.written")
         found = next((each for each in self._list(ref) if each.path == path), None)
         if found is None or not found.usable:
-            self._places.forget(ref)
+            self._places.pop(ref, None)
             return False
         assert found.size is not None
-        self._places.remember(ref, path, found.size)
+        self._remember(ref, path, found.size)
         # One is enough: those before ours say nothing more than ours does.
         self._client.delete([other for other in found.renewals if other < mine])
         return True
@@ -553,20 +549,20 @@ class ObjectBlobs:
                 damaged = True
             else:
                 return
-            self._places.forget(ref)
+            self._places.pop(ref, None)
             tried.add(path)
         if damaged:
             raise Corrupted(where, "this blob is not what was written")
         raise NotFound(f"there is no blob {ref} in {self.url}")
 
     def _find(self, ref: str, tried: set[str]) -> tuple[str, int]:
-        if known := self._places.of(ref):
+        if known := self._places.get(ref):
             return known
         found = [each for each in self._list(ref) if each.size is not None and each.path not in tried]
         # Condemned ones are as good to read, as long as they are there.
         for each in sorted(found, key=lambda each: each.condemned):
             assert each.size is not None
-            self._places.remember(ref, each.path, each.size)
+            self._remember(ref, each.path, each.size)
             return each.path, each.size
         return "", 0
 
@@ -598,32 +594,11 @@ class ObjectBlobs:
             self._client.create(OWNER, self._store_id.encode())
             self._claimed = self._is_ours()
 
+    def _remember(self, ref: str, path: str, size: int) -> None:
+        if len(self._places) >= KNOWN:
+            self._places.clear()
+        self._places[ref] = (path, size)
+
     def _check(self) -> None:
         if self._closed:
             raise HandleClosed(f"{self.url}: these blobs were closed: open them again")
-
-
-class _Places:
-    """Where refs were last seen, so that most requests need no listing before; what it says may be outdated."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._places: OrderedDict[str, tuple[str, int]] = OrderedDict()
-
-    def of(self, ref: str) -> tuple[str, int] | None:
-        """The path and size of the content."""
-        with self._lock:
-            return self._places.get(ref)
-
-    def remember(self, ref: str, path: str, size: int) -> None:
-        """Note where a content is; the one noted longest ago is forgotten for it."""
-        with self._lock:
-            self._places.pop(ref, None)
-            self._places[ref] = (path, size)
-            if len(self._places) > KNOWN:
-                self._places.popitem(last=False)
-
-    def forget(self, ref: str) -> None:
-        """It is no longer there."""
-        with self._lock:
-            self._places.pop(ref, None)

@@ -5,11 +5,10 @@ They lie in the table ``perdure_blob`` of the store's schema, which is made when
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
-from perdure.blobs.content import CHUNK, WholeStreams, check_content, check_ref, checked
-from perdure.errors import Corrupted, LimitExceeded, NotFound
+from perdure.blobs.content import CHUNK, WholeStreams, check_content, check_ref, check_size, checked, verified
+from perdure.errors import NotFound
 from perdure.links.postgres import SERVER_NOW, Link, Time, place_of, quoted
 from perdure.system.clock import SystemClock
 
@@ -58,11 +57,7 @@ class PostgresBlobs(WholeStreams):
     def put(self, ref: str, data: bytes) -> None:
         """Make the content durable under its ref; when it is there already, and whole, renew it instead."""
         check_content(ref, data)
-        if len(data) > MAX_BLOB:
-            raise LimitExceeded(
-                f"a blob in PostgreSQL may have {MAX_BLOB} bytes, and this one has {len(data)}: "
-                'keep blobs in a bucket, as in perdure.open(url, blobs="s3://bucket/prefix")'
-            )
+        check_size(data, MAX_BLOB, "PostgreSQL")
         self._link.do("put", lambda connection: self._put(connection, ref, data))
 
     def _put(self, connection: Connection, ref: str, data: bytes) -> None:
@@ -88,10 +83,7 @@ class PostgresBlobs(WholeStreams):
         found = self._ask("get", "select body from {table} where ref = %s", (ref,))
         if not found:
             raise self._missing(ref)
-        data: bytes = found[0][0]
-        if hashlib.sha256(data).hexdigest() != ref:
-            raise Corrupted(self._where(ref), "this blob is not what was written")
-        return data
+        return verified(ref, self._where(ref), found[0][0])
 
     def get_stream(self, ref: str) -> Iterator[bytes]:
         """The content in pieces, verified before its last one is given out."""

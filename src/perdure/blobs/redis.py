@@ -6,11 +6,10 @@ scripts, so a blob that is being put again is never deleted under the hands of t
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
-from perdure.blobs.content import WholeStreams, check_content, check_ref
-from perdure.errors import Corrupted, LimitExceeded, NotFound
+from perdure.blobs.content import WholeStreams, check_content, check_ref, check_size, verified
+from perdure.errors import NotFound
 from perdure.links.redis import Link, Script, check_server, prefix_of, server_info
 from perdure.system.clock import SystemClock
 from perdure.system.urls import shown
@@ -87,11 +86,7 @@ class RedisBlobs(WholeStreams):
     def put(self, ref: str, data: bytes) -> None:
         """Make the content durable under its ref; when it is there already, renew it instead."""
         check_content(ref, data)
-        if len(data) > MAX_BLOB:
-            raise LimitExceeded(
-                f"a blob in Redis may have {MAX_BLOB} bytes, and this one has {len(data)}: "
-                'keep blobs in a bucket, as in perdure.open(url, blobs="s3://bucket/prefix")'
-            )
+        check_size(data, MAX_BLOB, "Redis")
         key, name = self._key(ref), ref.encode()
         if not self._link.one(_RENEW.call(key, self._now(), self._index, name, b"%d" % len(data)), writes=True):
             self._link.one(_PUT.call(key, self._now(), self._index, name, data), writes=True)
@@ -102,9 +97,7 @@ class RedisBlobs(WholeStreams):
         data = self._link.one((b"GET", self._key(ref)))
         if data is None:
             raise NotFound(f"there is no blob {ref} in {self._url}")
-        if hashlib.sha256(data).hexdigest() != ref:
-            raise Corrupted(f"{self._url}, blob {ref}", "this blob is not what was written")
-        return data
+        return verified(ref, f"{self._url}, blob {ref}", data)
 
     def refs(self) -> Iterator[tuple[str, int]]:
         """All refs with the time (ms) each was last put or renewed, by the caller's own clock."""
@@ -113,17 +106,8 @@ class RedisBlobs(WholeStreams):
         ahead = self._ahead()
         after, first = b"-inf", 0
         while True:
-            command = (
-                b"ZRANGEBYSCORE",
-                self._index,
-                after,
-                b"+inf",
-                b"WITHSCORES",
-                b"LIMIT",
-                b"%d" % first,
-                b"%d" % PAGE,
-            )
-            found = self._link.one(command)
+            limit = (b"LIMIT", b"%d" % first, b"%d" % PAGE)
+            found = self._link.one((b"ZRANGEBYSCORE", self._index, after, b"+inf", b"WITHSCORES", *limit))
             for ref, at in zip(found[::2], found[1::2], strict=True):
                 yield ref.decode(), int(at) - ahead
             if len(found) < 2 * PAGE:

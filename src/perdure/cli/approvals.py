@@ -14,14 +14,14 @@ import typer
 from perdure.cli.options import AsJson, BlobsAt, By, DryRun, Reason, Session, Store, Yes
 from perdure.cli.output import Out, print_json, tell
 from perdure.cli.session_at import known_matters, open_matters, open_place
-from perdure.cli.session_selection import Failure, Selected, Selection, act, each, pick, sure
+from perdure.cli.session_selection import Failed, Selection, act, each, pick, sure
 from perdure.cli.state_edits import parse_json
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput
 from perdure.fleet.status import settle, settle_all
 from perdure.model import MAIN
-from perdure.shapes.approvals import Decided, waiting
+from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted
 from perdure.system.times import ago
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
     from perdure.cli.session_at import Opened
     from perdure.database import Database
+    from perdure.model import SessionRow
+    from perdure.session.handover import Handover
 
 
 Approval = Annotated[
@@ -60,8 +62,12 @@ def approve(
     args: Any = None if edit is None else parse_json(edit, "--edit")
     if args is not None and not isinstance(args, dict):
         raise InvalidInput("--edit takes the call's arguments as an object, such as '{\"amount\": 60}'")
-    with _deciding(session, approval, store, blobs, branch, as_json, "approved") as (db, id):
-        db.approve(session, id, by=by or user_name(), reason=reason, args=cast("dict[str, Any] | None", args))
+    said = cast("dict[str, Any] | None", args)
+
+    def agree(db: Database, id: str) -> Handover:
+        return db.approve(session, id, by=by or user_name(), reason=reason, args=said)
+
+    _decide(session, approval, store, blobs, branch, as_json, "approved", agree)
 
 
 def reject(
@@ -75,8 +81,11 @@ def reject(
     as_json: AsJson = False,
 ) -> None:
     """Refuse a call that waits for agreement, or the answer to a question."""
-    with _deciding(session, approval, store, blobs, branch, as_json, "rejected") as (db, id):
-        db.reject(session, id, by=by or user_name(), reason=reason)
+
+    def refuse(db: Database, id: str) -> Handover:
+        return db.reject(session, id, by=by or user_name(), reason=reason)
+
+    _decide(session, approval, store, blobs, branch, as_json, "rejected", refuse)
 
 
 def answer(
@@ -91,25 +100,27 @@ def answer(
     as_json: AsJson = False,
 ) -> None:
     """Answer a question that a tool has put."""
-    with _deciding(session, approval, store, blobs, branch, as_json, "answered") as (db, id):
+
+    def say(db: Database, id: str) -> Handover:
         if value is None:
             raise InvalidInput("an answer is missing: perdure answer SESSION APPROVAL VALUE")
-        db.answer(session, id, json_or_text(value), by=by or user_name(), reason=reason)
+        return db.answer(session, id, json_or_text(value), by=by or user_name(), reason=reason)
+
+    _decide(session, approval, store, blobs, branch, as_json, "answered", say)
 
 
-@contextlib.contextmanager
-def _deciding(
+def _decide(
     session: str, approval: str | None, store: str | None, blobs: str | None, branch: str, as_json: bool,
-    decision: Literal["approved", "rejected", "answered"],
-) -> Generator[tuple[Database, str]]:  # fmt: skip
-    """A database to decide on one request in, which is told afterwards; where none is named, those that wait are."""
+    decision: Literal["approved", "rejected", "answered"], how: Callable[[Database, str], Handover],
+) -> None:  # fmt: skip
+    """Decide on one request and tell who goes on with its session; where none is named, those that wait are told."""
     with open_existing(store, blobs) as db:
         if approval is None:
             list_open(db, session, branch, as_json)
-            raise typer.Exit
-        yield db, approval
-    shape = Decided(session=session, id=approval, decision=decision)
-    tell(as_json, shape, f"{cut(approval, 200)}: {decision}")
+            return
+        handed = how(db, approval)
+    shape = decided(session, approval, decision, handed)
+    tell(as_json, shape, f"{cut(approval, 200)}: {decision}. {cut(handed.words, 400)}")
 
 
 def cancel(
@@ -127,10 +138,10 @@ def cancel(
     """Stop agents: they end as soon as they notice, and go on only with a new message."""
     with open_existing(store, blobs) as db:
         who = by or user_name()
-        failed: list[Failure] = []
+        failed: list[Failed] = []
 
-        def stop(batch: list[Selected]) -> int:
-            return each(batch, lambda chosen: db.cancel(chosen.session, by=who, reason=reason), failed)
+        def stop(batch: list[SessionRow]) -> int:
+            return each(batch, lambda session: db.cancel(session, by=who, reason=reason), failed)
 
         picked = pick(db, Selection(sessions, agent, owner, status))
         act(picked, "cancel", stop, dry_run=dry_run, as_json=as_json, failed=failed)
@@ -234,8 +245,8 @@ def resolve(
         if dry_run or agent or owner or status:
             raise InvalidInput("one call is named: --dry-run and the options for many sessions do not go with it")
         with _awaited(store, blobs) as (db, wait):
-            record = wait(settle(db, session, effect, branch, **said))
-        words = f"{record['id']}: {DECISIONS.get(record['status'], 'to be made again')}"
+            record, handed = wait(settle(db, session, effect, branch, **said))
+        words = f"{record['id']}: {DECISIONS.get(record['status'], 'to be made again')}. {cut(handed.words, 400)}"
         tell(as_json, effect_shape(record, session, branch), words)
         return
     if session is None and not (agent or owner or status):
@@ -244,11 +255,11 @@ def resolve(
         raise InvalidInput("a session is named: --agent, --owner and --status are for many")
     with open_existing(store, blobs) as db:
         picked = pick(db, Selection([session] if session is not None else None, agent, owner, status or "in_doubt"))
-    failed: list[Failure] = []
+    failed: list[Failed] = []
 
-    def settle_batch(batch: list[Selected]) -> int:
+    def settle_batch(batch: list[SessionRow]) -> int:
         with _awaited(store, blobs) as (db, wait):
-            return each(batch, lambda one: wait(settle_all(db, one.session, **said)), failed)
+            return each(batch, lambda session: wait(settle_all(db, session, **said)), failed)
 
     if dry_run or not picked or sure(yes, f"settle all calls in doubt of {len(picked)} sessions as {said['verdict']}"):
         act(picked, "resolve", settle_batch, dry_run=dry_run, as_json=as_json, failed=failed)

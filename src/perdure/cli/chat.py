@@ -133,16 +133,16 @@ class Chat:
         while True:
             match screen.ask("? yes, no, edit or later: "):
                 case "y" | "yes":
-                    self._wait(db.approve(self._session, approval.id, by=by))
+                    self._wait(db.approve(self._session, approval.id, by=by, wake=False))
                     return True
                 case "n" | "no":
                     reason = screen.ask("? why (may be empty): ") or ""
-                    self._wait(db.reject(self._session, approval.id, by=by, reason=reason))
+                    self._wait(db.reject(self._session, approval.id, by=by, reason=reason, wake=False))
                     return True
                 case "e" | "edit":
                     args = json_or_text(screen.ask(f"? the arguments as JSON, now {_brief(approval.args)}: ") or "")
                     if _is_object(args):
-                        self._wait(db.approve(self._session, approval.id, by=by, args=args))
+                        self._wait(db.approve(self._session, approval.id, by=by, args=args, wake=False))
                         return True
                     screen.line("That is no JSON object.", "red")
                 case "l" | "later" | None:
@@ -157,7 +157,7 @@ class Chat:
             # Where text is wanted, what was typed is text, even if it looks like a number.
             given = value if approval.schema and not misfit(value, approval.schema) else json_or_text(value)
             if not (wrong := misfit(given, approval.schema)):
-                self._wait(db.answer(self._session, approval.id, given, by=by))
+                self._wait(db.answer(self._session, approval.id, given, by=by, wake=False))
                 return True
             self._screen.line(f"{wrong[:1].upper()}{wrong[1:]}.", "red")
         return self._left()
@@ -178,7 +178,8 @@ class Chat:
                     return self._left()
                 case _:
                     continue
-            self._wait(settle(db, self._session, doubt.effect, MAIN, by=by, verdict=verdict, result=result))
+            said: dict[str, Any] = {"by": by, "verdict": verdict, "result": result, "wake": False}
+            self._wait(settle(db, self._session, doubt.effect, MAIN, **said))
             return True
 
     def _left(self) -> bool:

@@ -144,7 +144,7 @@ def _steering(do: Literal["pause", "unpause", "retry"], about: str) -> Callable[
             act(
                 pick(db, chosen),
                 do,
-                lambda batch: change(db, [NewWork(s.session, s.agent, s.owner) for s in batch], do),
+                lambda batch: change(db, [NewWork(row.id, row.agent, row.owner) for row in batch], do),
                 dry_run=dry_run,
                 as_json=as_json,
             )

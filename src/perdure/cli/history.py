@@ -240,7 +240,8 @@ def fork(
             branch = _own_branch(db, place, opened, branch)
         state = _draft(db, opened, branch, edits, edit=edit, before=before)
         name = name or _free(opened)
-        at = opened.reading.step if before else _at(db, place, opened)
+        step = opened.reading.step
+        at = step if before else split(db, place)[1] or step
         changed = state is not None or edits.instructions is not None
         made = None
         if not (before or changed):
@@ -309,14 +310,6 @@ def _free(opened: Opened) -> str:
     return next(n for n in (plain, *(f"{plain}-{i}" for i in range(2, len(known) + 3))) if n not in known)
 
 
-def _at(db: Database, place: str, opened: Opened) -> int | str:
-    """The place as the library takes it."""
-    named = split(db, place)[1]
-    if not named or (named.isascii() and named.isdigit() and int(named[:18]) == opened.reading.step):
-        return opened.reading.step
-    return named
-
-
 def _own_branch(db: Database, place: str, opened: Opened, branch: str) -> str:
     """The branch on which the step that was found is that step."""
     c = opened.reading.checkpoint
@@ -340,10 +333,9 @@ def rewind(
         session, named = split(db, place)
         if not named:
             raise InvalidInput(f"say where to go back to: {session[:80]}@STEP")
-        at = _at(db, place, open_place(db, place, branch))
         with _open(db, session, branch) as s:
             left = s.head
-            made = s.rewind(at)
+            made = s.rewind(named)
     assert left is not None
     tell(
         as_json,
@@ -400,5 +392,5 @@ def tag(
     with open_existing(store, blobs) as db:
         opened = open_place(db, place, branch)
         with _open(db, opened.row.id, branch) as s:
-            made = s.tag(name, at=_at(db, place, opened))
+            made = s.tag(name, at=split(db, place)[1] or opened.reading.step)
     tell(as_json, checkpoint(made), cut(f"{opened.row.id}: step {opened.reading.step} is tagged {name}", 1000))

@@ -20,6 +20,8 @@ from perdure.shapes.machine import Serving
 from perdure.system.urls import only_existing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perdure.agent.agent import Agent
 
 PORT = 8377
@@ -40,37 +42,46 @@ NoToken = Annotated[bool, typer.Option("--no-token", help="Ask nobody for a toke
 AllowHost = Annotated[
     list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A further name the server may be called by.")
 ]
+Browser = Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser, or only say where.")]
 AsJsonLine = Annotated[bool, typer.Option("--json", help="Say where it listens in one line of JSON, on stdout.")]
 
 
-def serve(
-    app: MaybeApp = None,
-    store: Store = None,
-    blobs: BlobsAt = None,
-    host: Host = "127.0.0.1",
-    port: Port = PORT,
-    token: Token = None,
-    no_token: NoToken = False,
-    allow_host: AllowHost = None,
-    as_json: AsJsonLine = False,
-) -> None:
-    """Serve the HTTP API and the console over a database. APP lets it run agents by itself."""
-    console(app, store, blobs, host, port, token, no_token, allow_host, no_browser=True, as_json=as_json)
+def _serving(name: str, about: str, *, opens: bool) -> Callable[..., None]:
+    """The command that serves a database; the two differ only in whether the browser is opened."""
+
+    def command(
+        app: MaybeApp = None,
+        store: Store = None,
+        blobs: BlobsAt = None,
+        host: Host = "127.0.0.1",
+        port: Port = PORT,
+        token: Token = None,
+        no_token: NoToken = False,
+        allow_host: AllowHost = None,
+        browser: Browser = opens,
+        as_json: AsJsonLine = False,
+    ) -> None:
+        _check_token(host, token, no_token)
+        agents = load_agents(app) if app is not None else []
+        said = None if no_token else token or secrets.token_urlsafe(24)
+        url = find_url(store)
+        hosts = [*(allow_host or ()), *([] if _is_wildcard(host) else [host])]
+        asyncio.run(_run(url, blobs, agents, host, port, said, hosts, made=not token, browser=browser, as_json=as_json))
+
+    command.__name__ = name
+    command.__doc__ = about
+    return command
 
 
-def console(
-    app: MaybeApp = None,
-    store: Store = None,
-    blobs: BlobsAt = None,
-    host: Host = "127.0.0.1",
-    port: Port = PORT,
-    token: Token = None,
-    no_token: NoToken = False,
-    allow_host: AllowHost = None,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only say where it is.")] = False,
-    as_json: AsJsonLine = False,
-) -> None:
-    """Look at sessions in the browser: the same as serve, and the browser is opened."""
+serve = _serving(
+    "serve", "Serve the HTTP API and the console over a database. APP lets it run agents by itself.", opens=False
+)
+console = _serving(
+    "console", "Look at sessions in the browser: the same as serve, and the browser is opened.", opens=True
+)
+
+
+def _check_token(host: str, token: str | None, no_token: bool) -> None:
     from perdure.server.auth import is_loopback
 
     if no_token and token:
@@ -79,13 +90,6 @@ def console(
         raise InvalidInput(
             f"without a token the server listens to this machine only, not to {host}: leave --no-token out"
         )
-    agents = load_agents(app) if app is not None else []
-    said = None if no_token else token or secrets.token_urlsafe(24)
-    url = find_url(store)
-    hosts = [*(allow_host or ()), *([] if _is_wildcard(host) else [host])]
-    asyncio.run(
-        _run(url, blobs, agents, host, port, said, hosts, made=not token, browser=not no_browser, as_json=as_json)
-    )
 
 
 async def _run(
@@ -181,7 +185,7 @@ def schema(
 
     Where a command prints one object a line, it is the schema of a line.
     """
-    from perdure.cli.json_outputs import FOR_PEOPLE, OUTPUTS, schema_of
+    from perdure.cli.output import FOR_PEOPLE, OUTPUTS, schema_of
 
     del as_json  # It is JSON in any case; every command takes the option.
     if command is None:

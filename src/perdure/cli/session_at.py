@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import NotFound
 from perdure.history.checkpoint import Reading
-from perdure.history.hydrate import load, load_head, locate, look
+from perdure.history.hydrate import load_at, look
 from perdure.model import MAIN
 from perdure.state.document import plain
 
 if TYPE_CHECKING:
     from perdure.database import Database
     from perdure.model import SessionRow
-
-SHORTEST_ID = 6
 
 
 class Opened(NamedTuple):
@@ -46,22 +43,7 @@ def open_place(db: Database, text: str, branch: str = MAIN) -> Opened:
     """
     session, place = split(db, text)
     row = look(db.kernel, session)
-    if not place:
-        return Opened(row, Reading(db.kernel, load_head(db.kernel, row, branch)))
-    line, step = _locate(db, row, place, branch)
-    return Opened(row, Reading(db.kernel, load(db.kernel, session, line, step)))
-
-
-def _locate(db: Database, row: SessionRow, place: str, branch: str) -> tuple[int, int]:
-    if not (place.isascii() and place.isdigit()):
-        return locate(db.kernel, row, place, branch)
-    try:
-        return locate(db.kernel, row, int(place[:18]), branch)
-    except NotFound:
-        if len(place) < SHORTEST_ID:
-            raise
-    # A number that is no step may be the beginning of an id that happens to have no letters.
-    return locate(db.kernel, row, place, branch)
+    return Opened(row, Reading(db.kernel, load_at(db.kernel, row, place or None, branch)))
 
 
 def open_matters(reading: Reading) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

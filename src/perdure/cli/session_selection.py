@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from perdure.database import Database
+    from perdure.model import SessionRow
 
 BATCH = 500
 SHOWN = 20
@@ -42,20 +43,8 @@ class Selection(NamedTuple):
         return self.agent is not None and not (self.sessions or self.owner or self.status or self.state)
 
 
-class Selected(NamedTuple):
-    """One session that is meant."""
-
-    session: str
-    agent: str
-    owner: str
-    status: str
-
-
-class Failure(NamedTuple):
-    """One that it could not be done to."""
-
-    session: str
-    error: PerdureError
+Failed = tuple[str, PerdureError]
+"""A session that it could not be done to, and why."""
 
 
 def check_one_of(what: str, said: str | None, known: Sequence[str]) -> str:
@@ -65,20 +54,19 @@ def check_one_of(what: str, said: str | None, known: Sequence[str]) -> str:
     return said or ""
 
 
-def pick(db: Database, chosen: Selection) -> list[Selected]:
+def pick(db: Database, chosen: Selection) -> list[SessionRow]:
     """The sessions that are meant; ``InvalidInput`` when nothing was said, for that would be all of them."""
     if chosen.sessions:
-        rows = [db.look(session) for session in dict.fromkeys(chosen.sessions)]
-        return [Selected(r.id, r.agent, r.owner, r.status) for r in rows]
+        return [db.look(session) for session in dict.fromkeys(chosen.sessions)]
     if not (chosen.agent or chosen.owner or chosen.status or chosen.state):
         raise InvalidInput("say which sessions: name them, or use --agent, --owner, --status or --state")
     check_one_of("status", chosen.status, list(Status))
     check_one_of("state", chosen.state, STATES)
     inside = _by_state(db, chosen) if chosen.state is not None else None
-    found: list[Selected] = []
+    found: list[SessionRow] = []
     after: str | None = None
     while rows := db.sessions(agent=chosen.agent, owner=chosen.owner, status=chosen.status, after=after, limit=BATCH):
-        found += [Selected(r.id, r.agent, r.owner, r.status) for r in rows if inside is None or r.id in inside]
+        found += [row for row in rows if inside is None or row.id in inside]
         after = rows[-1].id
     return found
 
@@ -103,31 +91,31 @@ def sure(yes: bool, what: str) -> bool:
     raise typer.Exit(1)
 
 
-def each(batch: list[Selected], do: Callable[[Selected], Any], failed: list[Failure]) -> int:
+def each(batch: list[SessionRow], do: Callable[[str], Any], failed: list[Failed]) -> int:
     """Do it to one after the other; one that it cannot be done to keeps nobody from the others.
 
     Those are counted that it was done to; where ``do`` gives 0 there was nothing to do.
     """
     done = 0
-    for chosen in batch:
+    for row in batch:
         try:
-            done += do(chosen) != 0
+            done += do(row.id) != 0
         except (InvalidInput, Unavailable, Poisoned):
             # It would go wrong for each of them.
             raise
         except PerdureError as error:
-            failed.append(Failure(chosen.session, error))
+            failed.append((row.id, error))
     return done
 
 
 def act(
-    picked: list[Selected],
+    picked: list[SessionRow],
     verb: Literal["cancel", "pause", "unpause", "retry", "resolve"],
-    on: Callable[[list[Selected]], int],
+    on: Callable[[list[SessionRow]], int],
     *,
     dry_run: bool,
     as_json: bool,
-    failed: Sequence[Failure] = (),
+    failed: Sequence[Failed] = (),
 ) -> None:
     """Do it to all of them in batches, and say so; or only say which they are.
 
@@ -138,19 +126,19 @@ def act(
         for at in range(0, len(picked), BATCH):
             done += on(picked[at : at + BATCH])
     if as_json:
-        names, wrong = [p.session for p in picked], [failure(*one) for one in failed]
+        names, wrong = [row.id for row in picked], [failure(*one) for one in failed]
         print_json(Bulk(action=verb, dry_run=dry_run, sessions=names, changed=done, failed=wrong, next=None))
     elif dry_run:
-        for p in picked:
-            out.line(f"{cut(p.session, 80)}  {p.status}  {cut(p.agent, 40)}")
+        for row in picked:
+            out.line(f"{cut(row.id, 80)}  {row.status}  {cut(row.agent, 40)}")
         out.line(f"would {verb} {len(picked)} sessions; nothing was done", "yellow")
     else:
         out.line(f"{verb}: {done} of {len(picked)} sessions")
-        for one in failed[:SHOWN]:
-            out.line(f"{cut(one.session, 80)}: {cut(str(one.error), 300)}", "bold red")
+        for session, error in failed[:SHOWN]:
+            out.line(f"{cut(session, 80)}: {cut(str(error), 300)}", "bold red")
         if len(failed) > SHOWN:
             out.line(f"and {len(failed) - SHOWN} more could not be done", "bold red")
     if failed:
         from perdure.cli.program import exit_code
 
-        raise typer.Exit(exit_code(failed[0].error))
+        raise typer.Exit(exit_code(failed[0][1]))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.cli.options import AsJson, BlobsAt, Store
-from perdure.cli.output import Out, all_of, print_json, progress
-from perdure.cli.terminal_text import cut
+from perdure.cli.output import Out, all_of, print_each, print_json, progress
 from perdure.cli.which_database import DEFAULT, NoDatabase, find_url, open_existing
 from perdure.errors import InvalidInput
 from perdure.shapes.store import transferred
@@ -19,9 +18,6 @@ from perdure.system.wording import count, size
 
 if TYPE_CHECKING:
     from perdure.upkeep.transfer import Transferred
-
-SHOWN = 50
-"""Sessions that are named one by one; JSON has them all."""
 
 
 def copy(
@@ -185,15 +181,11 @@ def _tell(
 
 
 def _print(done: Transferred, words: str, how: str) -> None:
-    out = Out()
     for title, pairs, style in (("left alone", done.left, "yellow"), ("failed", done.failed, "bold red")):
-        for id, why in pairs[:SHOWN]:
-            out.line(f"{title}: {cut(id, 200)}: {cut(why, 500)}", style)
-        if len(pairs) > SHOWN:
-            out.line(f"… {len(pairs) - SHOWN} more {title}: --json lists them all", "dim")
+        print_each(title, pairs, style)
     parts = [f"{count(done.copied, 'session')} {words}"]
     parts += [f"{done.updated} {words.removesuffix('copied')}brought up to date"] if done.updated else []
     parts += [f"{done.unchanged} there already"] if done.unchanged else []
     parts += [f"{len(done.failed)} failed"] if done.failed else []
     held = f"{count(done.checkpoints, 'checkpoint')}, {count(done.blobs, 'blob')}, {size(done.bytes)}"
-    out.line(f"{', '.join(parts)}: {held} in {how}", "" if done.ok else "bold")
+    Out().line(f"{', '.join(parts)}: {held} in {how}", "" if done.ok else "bold")

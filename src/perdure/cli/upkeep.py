@@ -11,7 +11,7 @@ import typer
 
 from perdure.agent.app_loader import load_module
 from perdure.cli.options import AsJson, BlobsAt, Store
-from perdure.cli.output import Out, all_of, print_json, progress, tell
+from perdure.cli.output import SHOWN, Out, all_of, print_each, print_json, progress, tell
 from perdure.cli.terminal_text import cut
 from perdure.cli.which_database import find_url, open_existing
 from perdure.errors import Busy, InvalidInput
@@ -22,13 +22,8 @@ from perdure.system.urls import TIERED, shown, tiers
 from perdure.system.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from perdure.stores.postgres.store import PostgresStore
     from perdure.upkeep.verify import Report
-
-SHOWN = 50
-"""Findings that are printed; JSON has them all."""
 
 
 def one_or_all(session: str | None, everything: bool) -> None:
@@ -101,8 +96,8 @@ def sweep(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -
     removed = f"{count(swept.removed, 'expired session')} and {count(collected.deleted, 'unused blob')} removed"
     tell(as_json, shapes.swept(swept, collected), removed)
     if not as_json:
-        _print_list("being written, left for the next time", [(session, "") for session in swept.busy], "yellow")
-        _print_list("could not be removed", swept.failed, "bold red")
+        print_each("being written, left for the next time", [(session, "") for session in swept.busy], "yellow")
+        print_each("could not be removed", swept.failed, "bold red")
     if swept.failed:
         raise typer.Exit(1)
 
@@ -145,7 +140,7 @@ def prune(
     words = f"{count(dropped, 'checkpoint')} dropped, {kept} kept"
     tell(as_json, shapes.Pruned(dropped=dropped, kept=kept, busy=busy), words)
     if not as_json:
-        _print_list("being written, left alone", [(id, "") for id in busy], "yellow")
+        print_each("being written, left alone", [(id, "") for id in busy], "yellow")
 
 
 def migrate(
@@ -170,15 +165,10 @@ def migrate(
     words = f"{count(done.migrated, 'branch')} brought to {schema}, {done.current} had it already"
     tell(as_json, shapes.migrated(done), words)
     if not as_json:
-        _print_list("left alone", done.skipped, "yellow")
-        _print_list("failed", done.failed, "bold red")
+        print_each("left alone", done.skipped, "yellow")
+        print_each("failed", done.failed, "bold red")
     if done.failed:
         raise typer.Exit(1)
-
-
-def _print_list(title: str, pairs: Sequence[tuple[str, str]], style: str) -> None:
-    for session, reason in pairs:
-        Out().line(f"{title}: {cut(session, 200)}{': ' if reason else ''}{cut(reason, 500)}", style)
 
 
 def query(

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 STARTING, UP, FROZEN, LEAVING, DEAD = "starting", "up", "frozen", "leaving", "dead"
 WORKING = Filter(state="working")
 PAGE = 500
+LEASE, GRACE = 1.0, 5.0
+CONCURRENCY = 40
 
 
 def pid_of(holder: str) -> int:
@@ -49,7 +51,6 @@ class Member:
         self.process = process
         self.state = STARTING
         self.busy = 0
-        self.began = time.monotonic()
 
     @property
     def pid(self) -> int:
@@ -65,9 +66,8 @@ class Member:
 class Workforce:
     """As many workers as wanted: whatever happens to one, another one takes its place."""
 
-    def __init__(self, board: Board, command: list[str], env: dict[str, str], count: int, log: Path) -> None:
+    def __init__(self, board: Board, env: dict[str, str], count: int, log: Path) -> None:
         self._board = board
-        self._command = command
         self._env = env
         self._count = count
         self._log = log
@@ -84,10 +84,12 @@ class Workforce:
 
     def add(self) -> Member:
         """Start one more."""
+        command = [sys.executable, "-m", "perdure.cli", "worker", "perdure.demo.desk"]
+        command += ["--concurrency", str(CONCURRENCY), "--lease", str(LEASE), "--grace", str(GRACE)]
         with self._lock, self._log.open("ab") as log:
             self.started += 1
             process = subprocess.Popen(
-                self._command, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
             member = Member(self.started, process)
             self.members.append(member)
@@ -145,12 +147,6 @@ class Workforce:
             except subprocess.TimeoutExpired:
                 member.process.kill()
                 member.process.wait()
-
-
-def command(concurrency: int, lease: float, grace: float) -> list[str]:
-    """How a worker is started; the store is named in its environment, for a password has no place in a command."""
-    start = [sys.executable, "-m", "perdure.cli", "worker", "perdure.demo.desk"]
-    return [*start, "--concurrency", str(concurrency), "--lease", str(lease), "--grace", str(grace)]
 
 
 KILL, EVICT, FREEZE = "SIGKILL", "SIGTERM", "SIGSTOP"
@@ -212,15 +208,12 @@ class Chaos:
     """Strikes as planned, in a thread of its own, and writes down whom it hit."""
 
     def __init__(
-        self, db: Database, force: Workforce, strokes: list[Stroke], *, seed: int, lease: float, grace: float,
-        progress: Callable[[], float],
-    ) -> None:  # fmt: skip
+        self, db: Database, force: Workforce, strokes: list[Stroke], seed: int, progress: Callable[[], float]
+    ) -> None:
         self._db = db
         self._force = force
         self._strokes = strokes
         self._chance = random.Random(f"{seed}/victims")
-        self._lease = lease
-        self._grace = grace
         self._progress = progress
         self._stop = threading.Event()
         self._began = time.monotonic()
@@ -292,7 +285,7 @@ class Chaos:
         hits = [Hit(KILL, session, at, over, step) for session, step in left.items() if step == before[session]]
         self._force.replace(victim)
         self._tell(KILL, victim, len(hits), "killed")
-        self.hits += [h._replace(tokens=self._tokens(h)) for h in hits]
+        self.hits += [h._replace(tokens=tokens_of(self._db.read(h.session, h.step))) for h in hits]
 
     def _evict(self, victim: Member, before: dict[str, int]) -> None:
         at = self._now()
@@ -301,7 +294,7 @@ class Chaos:
         # As a cluster does it: the next pod starts while the old one goes.
         self._force.replace(victim)
         try:
-            code = victim.process.wait(self._grace + 10)
+            code = victim.process.wait(GRACE + 10)
         except subprocess.TimeoutExpired:
             victim.process.kill()
             victim.process.wait()
@@ -318,7 +311,7 @@ class Chaos:
         try:
             hits = [Hit(FREEZE, session, at, at, step) for session, step in self._in_step(victim.pid).items()]
             # Long enough for the others to notice, take over and get further.
-            self._stop.wait(self._lease * FROZEN_FOR)
+            self._stop.wait(LEASE * FROZEN_FOR)
         finally:
             over = self._now()
             victim.send(signal.SIGCONT)
@@ -328,12 +321,10 @@ class Chaos:
 
     # -- whom it hit ----------------------------------------------------------------------------------------------
 
-    def _claimed(self, pid: int) -> set[str]:
-        return {w.session for w in self._force.works() if pid_of(w.worker) == pid}
-
     def _in_step(self, pid: int) -> dict[str, int]:
         """The sessions a worker has in mid-step: it holds their lease, and what it was asked is unanswered."""
-        return self._unanswered(self._claimed(pid), pid)
+        claimed = [w.session for w in self._force.works() if pid_of(w.worker) == pid]
+        return self._unanswered(claimed, pid)
 
     def _unanswered(self, sessions: Iterable[str], held_by: int | None = None) -> dict[str, int]:
         """Those of some sessions that have something to answer, with the step they have reached."""
@@ -345,9 +336,6 @@ class Chaos:
             if row.pending or row.status == Status.RUNNING:
                 found[session] = next(h.step for h in row.heads if h.branch == MAIN)
         return found
-
-    def _tokens(self, hit: Hit) -> int:
-        return tokens_of(self._db.read(hit.session, hit.step))
 
     def _tell(self, kind: str, victim: Member, sessions: int, more: str) -> None:
         self.events.append(Event(kind, victim.number, sessions, time.monotonic() - self._began, more))

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.demo.desk import AGREE_OVER
 from perdure.demo.shop import Order
 from perdure.errors import ApprovalError, PerdureError
 from perdure.fleet.board import board_of
@@ -100,24 +99,13 @@ class Conversation(NamedTuple):
 class Night(NamedTuple):
     """All conversations, and what is in stock when they begin."""
 
-    seed: int
     conversations: tuple[Conversation, ...]
     stock: dict[str, int]
-
-    @property
-    def turns(self) -> int:
-        """Answers that a model has to give."""
-        return sum(c.turns for c in self.conversations)
 
     @property
     def messages(self) -> int:
         """Messages that customers write."""
         return sum(len(c.lines) for c in self.conversations)
-
-    @property
-    def approvals(self) -> int:
-        """Refunds that a supervisor has to agree to."""
-        return sum(cents > AGREE_OVER for c in self.conversations for _, cents in c.refunds)
 
 
 def night(seed: int, sessions: int, prefix: str = "bf") -> Night:
@@ -134,7 +122,7 @@ def night(seed: int, sessions: int, prefix: str = "bf") -> Night:
     for conversation in every:
         for _, sku in conversation.exchanges:
             stock[sku] += 1
-    return Night(seed, every, stock)
+    return Night(every, stock)
 
 
 class _Writing:
@@ -223,14 +211,6 @@ POLL = 0.02
 FEW = 2
 
 
-class Commit(NamedTuple):
-    """One commit, as the list of changes tells of it."""
-
-    at: int
-    step: int
-    status: str
-
-
 class Talk:
     """A conversation as its customer sees it."""
 
@@ -239,8 +219,7 @@ class Talk:
         self.said = 0
         """Messages that were posted."""
         self.answered = 0
-        self.status = ""
-        self.commits: list[Commit] = []
+        self.commits: list[Change] = []
 
     @property
     def finished(self) -> bool:
@@ -310,8 +289,7 @@ class Crowd:
             return
         self.commits += 1
         self.moved = time.monotonic()
-        talk.commits.append(Commit(change.at, change.step, change.status))
-        talk.status = change.status
+        talk.commits.append(change)
         self.asking.discard(change.session)
         # The first step only makes the session, and says who its agent is.
         if change.status == Status.IDLE and talk.open and change.step > 1:

@@ -121,13 +121,10 @@ class DeskModel:
 
     def __init__(self, factor: float = 1.0) -> None:
         self.name = "scripted-desk"
-        self.asked = 0
-        """How often this object was asked."""
         self._factor = factor
 
     async def answer(self, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Answer:
         """The answer to a conversation."""
-        self.asked += 1
         answer = say(request)
         await asyncio.sleep((LEAST + PER_TOKEN * answer.usage.output) * self._factor)
         return answer

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.models import text_of
-from perdure.demo.chaos import EVICT, FREEZE, KILL, Recoveries, tokens_of
+from perdure.demo.chaos import EVICT, FREEZE, KILL, LEASE, Recoveries, tokens_of
 from perdure.demo.shop import EFFECTS, EXCHANGE, REFUND
 from perdure.errors import PerdureError
 from perdure.model import Status
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.database import Database
     from perdure.demo.chaos import Hit
     from perdure.demo.crowd import Night, Talk
+    from perdure.demo.run import Wish
     from perdure.demo.shop import Shop
 
 SHOWN = 5
@@ -155,27 +156,15 @@ def _short(problems: list[str]) -> list[str]:
     return [*problems[:SHOWN], f"and {more} more like these"] if more > 1 else problems
 
 
-class Setting(NamedTuple):
-    """How the night was played."""
-
-    seed: int
-    sessions: int
-    kills: int
-    workers: int
-    factor: float
-    lease: float
-    store: str
-    """Without any secret."""
-
-
 class Measured(NamedTuple):
     """What was counted and timed while it was played."""
 
-    setting: Setting
+    wish: Wish
+    store: str
+    """Where it was played, without any secret."""
     struck: dict[str, int]
     hits: Sequence[Hit]
     messages: int
-    turns: int
     approvals: int
     commits: int
     seconds: float
@@ -192,22 +181,20 @@ def reckon(
     measured: Measured, talks: dict[str, Talk], books: Books, spoken: Spoken, verified: Verified
 ) -> dict[str, Any]:
     """Everything in one JSON object."""
-    setting = measured.setting
+    wish = measured.wish
     kills = [h for h in measured.hits if h.kind == KILL]
     recovered = Recoveries(talks)
     recovered.update(measured.hits)
     problems = [*measured.problems, *books.problems, *spoken.problems, *verified.problems]
-    if measured.struck[KILL] < setting.kills:
-        problems.append(
-            f"only {measured.struck[KILL]} of {setting.kills} kills found steps in flight: play more sessions"
-        )
+    if measured.struck[KILL] < wish.kills:
+        problems.append(f"only {measured.struck[KILL]} of {wish.kills} kills found steps in flight: play more sessions")
     if recovered.missing:
         problems.append(f"{recovered.missing} runs that were cut were never taken up again")
     if spoken.doubled:
         problems.append(f"{spoken.doubled} messages are in their session more than once")
     return {
-        "ok": not problems and spoken.finished == setting.sessions,
-        "sessions": setting.sessions,
+        "ok": not problems and spoken.finished == wish.sessions,
+        "sessions": wish.sessions,
         "finished": spoken.finished,
         "kills": measured.struck[KILL],
         "evictions": measured.struck[EVICT],
@@ -231,11 +218,11 @@ def reckon(
         "saves": measured.commits,
         "saves_per_second": round(measured.commits / measured.seconds, 1),
         "verified": {"sessions": verified.sessions, "checkpoints": verified.checkpoints},
-        "seed": setting.seed,
-        "workers": setting.workers,
-        "factor": setting.factor,
-        "lease_seconds": setting.lease,
-        "store": setting.store,
+        "seed": wish.seed,
+        "workers": wish.workers,
+        "factor": wish.factor,
+        "lease_seconds": LEASE,
+        "store": measured.store,
         "problems": problems,
         "duration_seconds": round(measured.seconds, 1),
     }

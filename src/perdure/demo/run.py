@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.demo.chaos import Chaos, Workforce, command, plan
+from perdure.demo.chaos import CONCURRENCY, GRACE, LEASE, Chaos, Workforce, plan
 from perdure.demo.crowd import Crowd
 from perdure.demo.crowd import night as planned
 from perdure.demo.desk import FACTOR, NAME, SHOP
-from perdure.demo.report import Measured, Setting, check_digests, check_sessions, check_shop, reckon
+from perdure.demo.report import Measured, check_digests, check_sessions, check_shop, reckon
 from perdure.demo.shop import Shop
 from perdure.errors import InvalidInput, Unavailable
 from perdure.fleet.board import board_of
@@ -25,8 +25,6 @@ from perdure.opening import open as open_database
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-LEASE, GRACE = 1.0, 5.0
-CONCURRENCY = 40
 AHEAD = 0.04
 """By so much of all answers the customers may be ahead of what is to go wrong; then most of them wait for it."""
 PATIENCE = 45.0
@@ -55,29 +53,20 @@ class Night:
         self.agent = f"support-{tag}" if tag else "support"
         self.night = planned(wish.seed, wish.sessions, f"bf-{tag}" if tag else "bf")
         self.phase = "opening the shop"
-        self.concurrency = CONCURRENCY
         self.began = time.monotonic()
         self._stop = threading.Event()
-        self._shop_path = f"{folder}/shop.db"
+        shop = f"{folder}/shop.db"
         self._log = folder / "workers.log"
-        self.shop = Shop(self._shop_path)
+        self.shop = Shop(shop)
         self.shop.stock_up([o for c in self.night.conversations for o in c.orders], self.night.stock)
         self.db = open_database(self.url, lease_ttl=LEASE, maintain=False)
-        self.board = board_of(self.db)
         # One of them is always just being replaced: what waits for an answer has room on the others.
         at_once = max(1, wish.workers - 1) * CONCURRENCY
         self.crowd = Crowd(self.db, self.night, self.agent, at_once, lambda: self._progress() > self.chaos.next + AHEAD)
-        self.force = Workforce(self.board, command(CONCURRENCY, LEASE, GRACE), self._env(), wish.workers, self._log)
-        strokes = plan(wish.seed, wish.kills)
-        self.chaos = Chaos(
-            self.db, self.force, strokes, seed=wish.seed, lease=LEASE, grace=GRACE,
-            progress=self._progress,
-        )  # fmt: skip
-        self.setting = Setting(wish.seed, wish.sessions, wish.kills, wish.workers, wish.factor, LEASE, self.db.url)
-
-    def _env(self) -> dict[str, str]:
-        more = {SHOP: self._shop_path, FACTOR: str(self.wish.factor), NAME: self.agent, "PERDURE_STORE": self.url}
-        return {**os.environ, **more}
+        # The store is named in the environment: a password has no place in a command.
+        env = {SHOP: shop, FACTOR: str(wish.factor), NAME: self.agent, "PERDURE_STORE": self.url}
+        self.force = Workforce(board_of(self.db), {**os.environ, **env}, wish.workers, self._log)
+        self.chaos = Chaos(self.db, self.force, plan(wish.seed, wish.kills), wish.seed, self._progress)
 
     def _progress(self) -> float:
         return self.crowd.answered / self.crowd.total
@@ -86,10 +75,6 @@ class Night:
     def seconds(self) -> float:
         """Since it began."""
         return time.monotonic() - self.began
-
-    def stop(self) -> None:
-        """Break it off."""
-        self._stop.set()
 
     def play(self) -> dict[str, Any]:
         """Play it to its end; the report."""
@@ -121,7 +106,7 @@ class Night:
         self.phase = "done"
         problems = [*self.chaos.problems, *self.force.unexpected]
         measured = Measured(
-            self.setting, self.chaos.struck, self.chaos.hits, self.crowd.posted, self.night.turns, self.crowd.approved,
+            self.wish, self.db.url, self.chaos.struck, self.chaos.hits, self.crowd.posted, self.crowd.approved,
             self.crowd.commits, self.seconds, problems,
         )  # fmt: skip
         return reckon(measured, self.crowd.talks, books, spoken, verified)
@@ -141,12 +126,11 @@ def opened(wish: Wish) -> Generator[Night]:
     """A night that is about to begin; its files are gone afterwards, and so are its processes."""
     if wish.store is not None and wish.store.startswith("memory:"):
         raise InvalidInput("memory:// lives inside one process: the workers of the demo are processes of their own")
-    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as folder:
-        played = Night(wish, Path(folder))
-        try:
-            yield played
-        finally:
-            played.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="perdure-demo-") as folder,
+        contextlib.closing(Night(wish, Path(folder))) as night,
+    ):
+        yield night
 
 
 def play(wish: Wish, *, live: bool) -> dict[str, Any]:

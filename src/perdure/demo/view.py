@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from perdure.demo.chaos import EVICT, FREEZE, FROZEN, KILL, LEAVING, STARTING, UP, Recoveries
+from perdure.demo.chaos import CONCURRENCY, EVICT, FREEZE, FROZEN, KILL, LEASE, LEAVING, STARTING, UP, Recoveries
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -110,11 +110,10 @@ class View:
         workers = self._workers(inner, room)
         events = self._events(room - len(workers))
         title = Text.assemble((" Black Friday night ", "bold"), (f"· {n.wish.sessions} conversations ", "dim"))
-        how = n.setting
-        about = f" {how.store.partition('://')[0]} · {how.workers} workers · {how.lease:g} s lease"
-        about += f" · model × {how.factor:g} · seed {how.seed} "
+        about = f" {n.db.url.partition('://')[0]} · {n.wish.workers} workers · {LEASE:g} s lease"
+        about += f" · model × {n.wish.factor:g} · seed {n.wish.seed} "
         body: list[RenderableType] = [
-            self._progress(inner), Text(), self._standing(inner), Text(), *self._numbers(inner), Text(), *workers,
+            self._progress(inner), Text(), self._standing(inner), Text(), self._numbers(inner), Text(), *workers,
             *([Text()] if events else []), *events,
         ]  # fmt: skip
         bottom = Text(about, style="dim", no_wrap=True, overflow="ellipsis")
@@ -146,7 +145,7 @@ class View:
         grid.add_row(*(Text.assemble((str(count), style), f" {name}") for count, name, style in parts))
         return grid
 
-    def _numbers(self, inner: int) -> list[RenderableType]:
+    def _numbers(self, inner: int) -> RenderableType:
         n, r = self._night, self._recoveries
         struck, planned = n.chaos.struck, n.chaos.planned
         cut = sum(h.kind == KILL for h in n.chaos.hits)
@@ -168,7 +167,7 @@ class View:
         sparks = self._sparks(max(5, inner - 48))
         rate = Text.assemble((f"{n.crowd.commits:,}", "bold"), f"  {self.rate():4.0f}/s  ", (sparks, "blue"))
         grid.add_row("checkpoints", rate)
-        return [grid]
+        return grid
 
     def _sparks(self, width: int) -> str:
         rates = self.rates()[-width:]
@@ -181,7 +180,7 @@ class View:
             sign, style = LOOKS.get(member.state, ("✖", "red"))
             busy = member.busy if member.state in (UP, FROZEN) else 0
             size = max(5, min(40, inner - 40))
-            full = min(size, round(size * busy / self._night.concurrency))
+            full = min(size, round(size * busy / CONCURRENCY))
             lines.append(
                 Text.assemble(
                     (f"{sign} ", style), f"worker {member.number:<3} ", (f"{member.state:<9}", style),
@@ -212,14 +211,9 @@ PICTURES = 4
 def watched(night: Night, *, live: bool) -> Generator[None]:
     """Show how the night goes until the block is left."""
     view = View(night)
-    with _picture(view) if live and sys.stderr.isatty() else _lines(view):
-        yield
-
-
-@contextlib.contextmanager
-def _picture(view: View) -> Generator[None]:
     # What the program prints goes to stdout, and may be piped.
-    with Live(view, console=Console(stderr=True), refresh_per_second=PICTURES, transient=True):
+    picture = Live(view, console=Console(stderr=True), refresh_per_second=PICTURES, transient=True)
+    with picture if live and sys.stderr.isatty() else _lines(view):
         yield
 
 

@@ -112,8 +112,9 @@ def run_child(task: Task, folder: str, timeout: float, paths: Sequence[str] = ()
     late = threading.Event()
 
     def end() -> None:
-        if child.poll() is None:
-            late.set()
+        # Also when only something that the app has left behind still holds on. Nobody asks how the app itself is:
+        # that would give its number back, and with it the way to all that it has started.
+        late.set()
         _kill(child)
 
     timer = threading.Timer(timeout, end)

@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import perdure
 from perdure.doctor.findings import FAIL, NOTE, OK, AppRun, Finding
 from perdure.system.wording import count
 
@@ -30,7 +31,6 @@ _REPR = re.compile(r"<[\w.]+[^<>]* at 0x[0-9a-f]{6,}>")
 
 def ending(url: str) -> dict[str, Any]:
     """What a run has left, session by session: its state, how it was saved, results that could not be kept."""
-    import perdure
     from perdure.session.read_cache import PREFIX
     from perdure.state.document import plain
 

@@ -17,6 +17,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import perdure
 from perdure.doctor.instrumentation import Instrumentation, Stop, is_theirs
 from perdure.errors import InvalidInput
 
@@ -113,8 +114,6 @@ class AppProcess:
                 raise InvalidInput(f"it ended by itself with {str(end.code)[:200]}") from None
 
     async def _talk(self, agent: Agent) -> None:
-        import perdure
-
         async with perdure.open_async(self._task.url) as db:
             for number, words in enumerate(self._task.say):
                 said = f"{words}\n\n{_filler(self._task.padding, number)}".strip()
@@ -126,8 +125,6 @@ class AppProcess:
             await agent.close()
 
     def _work(self, app: Callable[..., Any]) -> None:
-        import perdure
-
         end = time.monotonic() + REPEAT_FOR
         for _ in range(self._task.repeat):
             if inspect.iscoroutinefunction(app):
@@ -140,8 +137,6 @@ class AppProcess:
                 return
 
     async def _work_async(self, app: Callable[..., Any]) -> None:
-        import perdure
-
         async with perdure.open_async(self._task.url) as db:
             await app(db)
 
@@ -179,8 +174,6 @@ def _about(agent: Agent) -> dict[str, Any]:
 
 def _sizes(url: str) -> dict[str, int]:
     """How large each part of each session's state is, in characters of JSON."""
-    import perdure
-
     found: dict[str, int] = {}
     with perdure.open(url, maintain=False) as db:
         for row in db.sessions(limit=100):

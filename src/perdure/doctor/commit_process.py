@@ -10,14 +10,14 @@ from __future__ import annotations
 import sys
 import time
 
+import perdure
+from perdure.system import faults
+
 STOP_AT = 3
 
 
 def work(url: str, session: str, point: str = "") -> None:
     """Commit one number after the other."""
-    import perdure
-    from perdure.system import faults
-
     with perdure.open(url, maintain=False) as db, db.session(session, ttl=None) as s:
         for number in range(1, STOP_AT + 1):
             if point and number == STOP_AT:

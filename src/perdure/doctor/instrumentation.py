@@ -10,6 +10,7 @@ stop before anybody knows that it has ended, and a finding needs the line of the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
@@ -22,8 +23,10 @@ import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import perdure
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from types import FrameType
 
     from perdure.system.flow import Flow
@@ -166,7 +169,6 @@ class Instrumentation:
 
     def _rival(self, session: str) -> None:
         """Somebody else saves the session first."""
-        import perdure
 
         def touch(s: Any) -> None:
             s.vars["doctor"] = s.vars.get("doctor", 0) + 1
@@ -229,32 +231,24 @@ class Instrumentation:
         """A tool's function, with its beginning and its end told."""
         fn: Callable[..., Any] = tool.fn
 
-        def begins() -> None:
+        @contextlib.contextmanager
+        def told() -> Generator[None]:
             self.passed(f"{BEFORE} {tool.name}")
             self._tell(event=CALLING, name=tool.name)
-
-        def over() -> None:
+            yield
             self._tell(event=TOOL, name=tool.name, where=defined(fn))
             self.passed(f"{TOOL} {tool.name}")
             self.passed(TOOL)
 
-        if inspect.iscoroutinefunction(fn):
-
-            async def awaited(**kwargs: Any) -> Any:
-                begins()
-                result = await fn(**kwargs)
-                over()
-                return result
-
-            return awaited
+        async def awaited(**kwargs: Any) -> Any:
+            with told():
+                return await fn(**kwargs)
 
         def blocking(**kwargs: Any) -> Any:
-            begins()
-            result = fn(**kwargs)
-            over()
-            return result
+            with told():
+                return fn(**kwargs)
 
-        return blocking
+        return awaited if inspect.iscoroutinefunction(fn) else blocking
 
     def _watch_models(self) -> None:
         """See what is asked of models, and refuse what is too long for the one that is played."""

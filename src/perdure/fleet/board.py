@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from perdure.agent.models.parts import packed
 from perdure.errors import InvalidInput
 from perdure.protocols import Boarded, NewWork
-from perdure.system.flow import Do, Flow, drive
+from perdure.system.flow import Do, Flow, sync
+from perdure.system.flow_async import awaited
 from perdure.system.names import check_name, check_session
 
 if TYPE_CHECKING:
-    from perdure.aio import AsyncDatabase
-    from perdure.database import Database, DatabaseHandle
+    from perdure.database import DatabaseHandle
     from perdure.protocols import Board
 
 
@@ -33,8 +33,8 @@ MOST = 1_000_000
 """So many sessions may be queued unless told otherwise."""
 
 
-def submit(
-    db: Database,
+def submit_flow(
+    db: DatabaseHandle,
     session: str,
     message: Any = None,
     *,
@@ -44,36 +44,12 @@ def submit(
     priority: int = 0,
     ttl: Any = "default",
     most: int | None = MOST,
-) -> bool:
+) -> Flow[bool]:
     """Have a fleet work on a session: it is made if need be, and the message is put into its inbox; durably.
 
     ``agent`` is the name of the agent that has it; ``key`` makes this safe to repeat; larger ``priority`` goes first;
     with ``most`` queued already it is refused with ``LimitExceeded``: slow down. False when the key was there already.
     """
-    return drive(db.kernel.store, _submission(db, session, message, agent, owner, key, priority, ttl, most))
-
-
-async def submit_async(
-    db: AsyncDatabase,
-    session: str,
-    message: Any = None,
-    *,
-    agent: str,
-    owner: str = "",
-    key: str | None = None,
-    priority: int = 0,
-    ttl: Any = "default",
-    most: int | None = MOST,
-) -> bool:
-    """The same as :func:`submit`, awaited."""
-    work = _submission(db, session, message, agent, owner, key, priority, ttl, most)
-    return await db.driver.drive(work)
-
-
-def _submission(
-    db: DatabaseHandle, session: str, message: Any, agent: str, owner: str, key: str | None, priority: int,
-    ttl: Any, most: int | None,
-) -> Flow[bool]:  # fmt: skip
     check_session(session)
     check_name(agent, "agent")
     if not -1000 <= priority <= 1000:
@@ -85,3 +61,7 @@ def _submission(
     # Last: whoever is killed before it leaves a session with something to do, which a worker finds by itself.
     yield Do(lambda: board.put([NewWork(session, agent, owner, priority)], most=most))
     return fresh
+
+
+submit = sync(submit_flow)
+submit_async = awaited(submit_flow)

@@ -85,13 +85,6 @@ class ProcrastinateEngine:
 
     # -- tables --------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Make what is needed; when that cannot be done now, :meth:`run` tries again."""
-        try:
-            await self.install()
-        except PerdureError as e:
-            log.warning("no hints yet: %s", e)
-
     async def install(self) -> None:
         """Make Procrastinate's tables and what makes the jobs, unless they are there."""
         await asyncio.to_thread(self._link.do, "install", self._install)

@@ -15,8 +15,8 @@ from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.board import board_of
 from perdure.history.hydrate import look
 from perdure.protocols import Filter, NewWork
+from perdure.session.handover import CALLER, hand_over, served_by
 from perdure.state.document import plain
-from perdure.system.lease_holders import is_dead
 from perdure.system.names import check_session
 
 if TYPE_CHECKING:
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from perdure.database import DatabaseHandle
     from perdure.model import SessionRow
     from perdure.protocols import Board, WorkerRow
+    from perdure.session.handover import Handover
 
 DEEDS = ("pause", "unpause", "retry")
-SILENT = 60_000
-"""Milliseconds after which a worker that was not heard of no longer counts as serving its agents."""
 
 
 class Fleet(NamedTuple):
@@ -53,11 +52,6 @@ def fleet_of(db: DatabaseHandle) -> Fleet:
     served = served_by(workers)
     waiting = sorted(a for a, states in agents.items() if a not in served and states.get("queued"))
     return Fleet(workers, agents, waiting, board.held())
-
-
-def served_by(workers: Iterable[WorkerRow]) -> set[str]:
-    """The agents that somebody serves. A worker that died serves nobody, although its row stays until it is found."""
-    return {name for w in workers if w.age < SILENT and not is_dead(w.id) for name in w.agents}
 
 
 def drain_workers(db: DatabaseHandle, which: str | None, *, wait: float, here: bool) -> tuple[int, int]:
@@ -128,9 +122,13 @@ async def doubts_in(db: AsyncDatabase, row: SessionRow) -> list[Doubted]:
 
 
 async def settle(
-    db: AsyncDatabase, session: str, effect: str, branch: str, *, by: str, verdict: str, result: Any = None
-) -> dict[str, Any]:
-    """Say what became of one call, with the session's lease; its record afterwards."""
+    db: AsyncDatabase, session: str, effect: str, branch: str, *, by: str, verdict: str, result: Any = None,
+    wake: bool = True,
+) -> tuple[dict[str, Any], Handover]:  # fmt: skip
+    """Say what became of one call, with the session's lease, and wake it; the call's record, and who goes on then.
+
+    With ``wake=False`` the caller is about to go on with the session himself.
+    """
     if verdict not in VERDICTS:
         raise InvalidInput(f"what became of a call is one of {', '.join(VERDICTS)}, not {verdict!r:.40}")
     # Only here: who merely looks at a fleet need not load how agents run.
@@ -139,7 +137,10 @@ async def settle(
     said: dict[str, Any] = {"done": result} if verdict == "done" else {verdict: True}
     async with await open_as_stored(db, session, branch) as s:
         await s.resolve(effect, by=by, **said)
-        return next(e for e in s.effects() if e["id"] == effect)
+        record = next(e for e in s.effects() if e["id"] == effect)
+    # Only now: the lease is free for whoever comes.
+    handed = await db.driver.call(hand_over, db.kernel, await db.look(session), branch) if wake else CALLER
+    return record, handed
 
 
 async def settle_all(db: AsyncDatabase, session: str, *, by: str, verdict: str, result: Any = None) -> int:
@@ -148,6 +149,3 @@ async def settle_all(db: AsyncDatabase, session: str, *, by: str, verdict: str, 
     for one in found:
         await settle(db, session, one.record["id"], one.branch, by=by, verdict=verdict, result=result)
     return len(found)
-
-
-# -- words -----------------------------------------------------------------------------------------------------------

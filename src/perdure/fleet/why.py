@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import NotFound
-from perdure.fleet.status import served_by
 from perdure.history.checkpoint import Checkpoint
 from perdure.history.hydrate import load_head
 from perdure.model import MAIN, Status
-from perdure.protocols import Boarded, Filter
+from perdure.protocols import Boarded
+from perdure.session.handover import obstacle_of, served_by, work_of
 from perdure.state.document import BOOK, plain
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
@@ -89,7 +89,7 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN) -> Facts:
     work, served, held = None, None, False
     if branch == MAIN and isinstance(kernel.store, Boarded):
         board: Board = kernel.store.board()
-        work = next(iter(board.works(Filter(sessions=(row.id,)), limit=1)), None)
+        work = work_of(board, row.id)
         agent = row.agent or (work.agent if work is not None else "")
         if agent:
             served = agent in served_by(board.workers())
@@ -110,14 +110,8 @@ def _on_board(f: Facts) -> Why | None:
     settled = (Status.WAITING_APPROVAL, Status.IN_DOUBT, Status.CLOSED, Status.CANCELLED)
     if f.work is None or f.head.status in settled:
         return None
-    if f.work.paused:
-        return Why("A person has paused it: no worker takes it.", "Unpause it to let it go on.", ACT, "unpause")
-    if f.held and _has_more(f):
-        held = f"All sessions of agent {f.row.agent} are held: no worker takes them."
-        return Why(held, "Let the agent go on again.", ACT, "unhold")
-    if f.work.parked:
-        parked = f"No worker takes it any more: {_end(f.work.parked)}"
-        return Why(parked, "Look at the failing step, then retry it, or branch before it.", ACT, "retry")
+    if obstacle := obstacle_of(f.work, f.held and _has_more(f)):
+        return Why(obstacle.line, obstacle.next, ACT, obstacle.do)
     if f.work.due is not None and f.work.tries and f.head.status == Status.FAILED:
         again = "now" if f.work.due <= f.now else f"in {_gap(f.work.due - f.now)}"
         return Why(
@@ -160,12 +154,20 @@ def _by_status(f: Facts) -> Why:
             return _resting(f)
 
 
+def _effects(f: Facts, status: str) -> list[dict[str, Any]]:
+    return [e for e in f.book.get("effects", {}).values() if e["status"] == status]
+
+
+def _has_outcome(f: Facts, effect: dict[str, Any]) -> bool:
+    return any(e.key == f"outcome:{effect['id']}" for e in f.inbox)
+
+
 def _in_doubt(f: Facts) -> Why:
-    doubts = [e for e in f.book.get("effects", {}).values() if e["status"] == "in_doubt"]
+    doubts = _effects(f, "in_doubt")
     if not doubts:
         return _waiting_for_somebody(f, "A doubt was settled")
     first = doubts[0]
-    if any(e.key == f"outcome:{first['id']}" for e in f.inbox):
+    if _has_outcome(f, first):
         return _waiting_for_somebody(f, f"The outcome of {first['tool']} has arrived")
     more = f" ({len(doubts) - 1} more in doubt)" if len(doubts) > 1 else ""
     ended = f" It ended with {first['error']}." if first.get("error") else ""
@@ -193,11 +195,11 @@ def _approval(f: Facts) -> Why:
 
 
 def _result(f: Facts) -> Why:
-    waiting = [e for e in f.book.get("effects", {}).values() if e["status"] == "waiting"]
+    waiting = _effects(f, "waiting")
     if not waiting:
         return _waiting_for_somebody(f, "The result it waited for is there")
     first = waiting[0]
-    if any(e.key == f"outcome:{first['id']}" for e in f.inbox):
+    if _has_outcome(f, first):
         return _waiting_for_somebody(f, f"The result of {first['tool']} has arrived")
     line = f"{_call(first)} was made {_gap(f.now - first['at'])} ago and its result comes later."
     return Why(line, f"Nothing to do, unless it never comes: then post the outcome of {first['id']}.", WAIT, "outcome")
@@ -209,7 +211,7 @@ def _running(f: Facts) -> Why:
         return _waiting_for_somebody(f, "It was put down in the middle of its work")
     if is_dead(holder):
         return _taken_over(f, f"{describe(holder).capitalize()} died while it worked on it.")
-    working = [e for e in f.book.get("effects", {}).values() if e["status"] == "started"]
+    working = _effects(f, "started")
     who = describe(holder)
     if not working:
         return Why(f"{who.capitalize()} works on it: the model is being asked.", "Nothing to do.", WAIT)

@@ -79,7 +79,7 @@ class BlobStreams:
         self._guard.check()
         pieces = _content(self._kernel, blob)
         # The first piece is read here, so that a missing blob shows when it is opened.
-        first: bytes = yield Do(_next, (pieces,))
+        first: bytes = yield Do(next, (pieces, b""))
         return self._new_reader(itertools.chain([first], pieces))
 
 
@@ -121,10 +121,6 @@ def _checked(piece: Any) -> bytes:
     except TypeError:
         msg = f"a blob is made of bytes, not of {type(piece).__name__}: open the file in binary mode"
         raise InvalidInput(msg) from None
-
-
-def _next(pieces: Iterator[bytes]) -> bytes:
-    return next(pieces, b"")
 
 
 async def _await_next(pieces: AsyncIterator[bytes]) -> bytes | None:

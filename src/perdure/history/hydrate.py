@@ -278,8 +278,15 @@ def look(kernel: Kernel, session: str) -> SessionRow:
     return row
 
 
+SHORTEST_ID = 6
+"""Characters of an id that name a checkpoint, if no other id of the session begins with them."""
+
+
 def locate(kernel: Kernel, row: SessionRow, at: int | str | None, branch: str = MAIN) -> tuple[int, int]:
-    """The (line, step) that ``at`` means: a step of the branch, or a branch, a tag, or (the beginning of) an id."""
+    """The (line, step) that ``at`` means: a step of the branch, or a branch, a tag, or (the beginning of) an id.
+
+    In a text, as people type it, a name that somebody has given goes first, then a step.
+    """
     if isinstance(at, bool) or not isinstance(at, int | str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"a place is a step, a branch, a tag or a checkpoint id, not a {type(at).__name__}")
     names = {h.branch: h for h in row.heads}
@@ -292,7 +299,12 @@ def locate(kernel: Kernel, row: SessionRow, at: int | str | None, branch: str = 
             start = kernel.store.starts(row.id, TAG_PREFIX + at)[-1]
             origin = _first_envelope(kernel, row.id, start).x["from"]
             return (origin[0], origin[1]) if start.step == head.step else (head.line, head.step)
-        return _by_id(kernel, row, at)
+        if not (at.isascii() and at.isdigit()):
+            return _by_id(kernel, row, at)
+        if len(at) >= SHORTEST_ID and int(at[:18]) > head_of(kernel, row, branch).step:
+            # A number that is no step may be the beginning of an id that happens to have no letters.
+            return _by_id(kernel, row, at)
+        at = int(at[:18])
     head = head_of(kernel, row, branch)
     if at is None or at == head.step:
         return head.line, head.step
@@ -345,8 +357,7 @@ def _ancestor(kernel: Kernel, session: str, line: int, step: int) -> tuple[int, 
 def _by_id(kernel: Kernel, row: SessionRow, text: str) -> tuple[int, int]:
     """Find a checkpoint by id or by the beginning of one."""
     found: list[tuple[int, int]] = []
-    shortest = 6
-    if len(text) >= shortest and all(c in "0123456789abcdef" for c in text):
+    if len(text) >= SHORTEST_ID and all(c in "0123456789abcdef" for c in text):
         for line in range(row.lines):
             bundle = kernel.store.slice(row.id, line, 1, 2**53)
             found.extend((r.line, r.step) for r in bundle.rows if r.id.hex().startswith(text))

@@ -8,11 +8,11 @@ was none (a wrong password: explained after 0.03 s here; not explained, after al
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from perdure.errors import ForkedProcess, HandleClosed, Unavailable
+from perdure.errors import Unavailable
+from perdure.system.flow import HandleGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,21 +48,12 @@ class Pool(Generic[C]):
         self._size = size
         self._wait = wait
         self._advice = advice
-        self._pid = os.getpid()
-        self._closed = False
+        self._guard = HandleGuard(f"{url}: this handle")
+        self.check = self._guard.check
+        """Refuses to work on a handle that is closed or from another process."""
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(size)
         self._idle: list[C] = []
-
-    def check(self) -> None:
-        """Refuse to work on a handle that is closed or from another process."""
-        if os.getpid() != self._pid:
-            raise ForkedProcess(
-                f"{self._url}: this handle was opened in process {self._pid}, before a fork: "
-                "open a new one in this process"
-            )
-        if self._closed:
-            raise HandleClosed(f"{self._url}: this handle was closed: open a new one")
 
     def take(self) -> C:
         """A connection that was idle and is alive, or a new one; errors of making it are the caller's."""
@@ -76,7 +67,7 @@ class Pool(Generic[C]):
         try:
             while True:
                 with self._lock:
-                    if self._closed:
+                    if self._guard.closed:
                         self.check()
                     connection = self._idle.pop() if self._idle else None
                 if connection is None:
@@ -92,7 +83,7 @@ class Pool(Generic[C]):
     def give_back(self, connection: C) -> None:
         """Keep a connection that was used, unless it or the handle was closed."""
         with self._lock:
-            kept = not self._closed and not connection.closed
+            kept = not self._guard.closed and not connection.closed
             if kept:
                 self._idle.append(connection)
         if not kept:
@@ -115,8 +106,8 @@ class Pool(Generic[C]):
     def close(self) -> None:
         """Close all connections; those in use are closed when they are given back. Again: no error."""
         # In a forked child the connections belong to the parent: they are left alone, not closed.
-        if os.getpid() != self._pid:
+        if self._guard.forked:
             return
         with self._lock:
-            self._closed = True
+            self._guard.closed = True
         self.forget()

@@ -129,6 +129,8 @@ class Link:
         self._patience = patience
         self._timeout = timeout
         self._pool = Pool(place.url, self._connect, size=size, wait=timeout, advice="open with a larger pool=")
+        self.check = self._pool.check
+        """Refuses to work on a handle that is closed or from another process."""
 
     def do(self, what: str, work: Callable[[Connection], T], *, writes: bool = True, whole: bool = True) -> T:
         """Do some work on a connection; when that is lost, on another one. The work must bear being done twice.
@@ -150,7 +152,7 @@ class Link:
                     if is_lost(error):
                         self._pool.lose(connection)
                         sent, hopeless = True, False
-                        failure = errors.Unavailable(f"{self.url}: the connection was lost ({_why(error)})")
+                        failure = errors.Unavailable(f"{self.url}: the connection was lost ({_one_line(error)})")
                     elif is_worth_another_try(error) and (whole or not is_clash(error)):
                         self._give_back(connection)
                         hopeless = False
@@ -159,7 +161,7 @@ class Link:
                         self._give_back(connection)
                         if is_replica(error):
                             self._pool.forget()
-                        raise self._known(error) from None
+                        raise translate(error, self.url) or error from None
                 else:
                     self._give_back(connection)
                     return result
@@ -179,11 +181,6 @@ class Link:
     def ask(self, what: str, sql: str, values: Sequence[Any] = (), *, writes: bool = True) -> Rows:
         """Run one statement; see :meth:`do`."""
         return self.do(what, lambda connection: connection.ask(sql, values), writes=writes)
-
-    def _known(self, error: BaseException) -> BaseException:
-        if isinstance(error, errors.PerdureError):
-            return error
-        return translate(error, self.url) or error
 
     # -- connections -------------------------------------------------------------------------------
 
@@ -209,18 +206,9 @@ class Link:
             connection.close()
         self._pool.give_back(connection)
 
-    def check(self) -> None:
-        """Refuse to work on a handle that is closed or from another process."""
-        self._pool.check()
-
     def close(self) -> None:
         """Close all connections; those in use are closed when they are given back. Again: no error."""
         self._pool.close()
-
-
-def _why(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__
 
 
 _DEFAULTS = {
@@ -442,7 +430,7 @@ def _by_state(error: psycopg.Error, state: str, url: str) -> errors.PerdureError
             return errors.Unavailable(f"{url}: PostgreSQL says {state} {said}; nothing was written")
 
 
-def _one_line(error: psycopg.Error) -> str:
+def _one_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # libpq repeats itself for each address it tried.
     text = lines[0] if lines else type(error).__name__

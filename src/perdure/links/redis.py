@@ -110,6 +110,8 @@ class Link:
             wait=socket_timeout + retry_for,
             advice="use fewer threads per handle",
         )
+        self.check = self._pool.check
+        """Refuses to work after a fork or after the end."""
 
     # -- sending -----------------------------------------------------------------------------------
 
@@ -247,10 +249,6 @@ class Link:
                     raise translate(code, text, self.url) from None
             self._load_scripts(connection)
         raise AssertionError
-
-    def check(self) -> None:
-        """Refuse to work after a fork or after the end."""
-        self._pool.check()
 
     def close(self) -> None:
         """Close all connections; one that is in use is closed when its command is done."""

@@ -1,4 +1,4 @@
-"""How a commit becomes bytes: codec, keys, sealed commits, packs and snapshots. Pure, no I/O.
+"""How a commit becomes bytes: sealed commits, keys, packs and snapshots. Pure, no I/O.
 
-May import ``state`` and below. Read ``commit`` first, then ``codec``.
+May import ``state`` and below. Read ``codec`` first, then ``packs``.
 """

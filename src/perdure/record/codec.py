@@ -126,7 +126,8 @@ class Decoder:
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=wire_ref).encode
-_encode_env = msgspec.msgpack.Encoder().encode
+encode_envelope = msgspec.msgpack.Encoder().encode
+"""The canonical bytes of an envelope."""
 _decode_env = msgspec.msgpack.Decoder(Envelope).decode
 
 _ESCAPE = "$perdure"
@@ -167,11 +168,6 @@ def encode(value: Any, form: int = MSGPACK) -> Body:
 
 decode = Decoder()
 """Decodes plaintexts that hold no blob refs, or whose refs nobody looks into."""
-
-
-def encode_envelope(envelope: Envelope) -> bytes:
-    """The envelope's canonical bytes."""
-    return _encode_env(envelope)
 
 
 def decode_envelope(data: bytes, where: str) -> Envelope:

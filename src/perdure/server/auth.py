@@ -67,7 +67,7 @@ class Guard:
         if self._any_host:
             return
         name = _host_name(host)
-        if name in self._hosts or _is_address(name):
+        if name in self._hosts or _address(name) is not None:
             return
         raise Refusal(
             403,
@@ -129,12 +129,8 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, True, False)
     """
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    address = _address(host.strip("[]"))
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
 def _same(told: str, known: str) -> bool:
@@ -173,9 +169,9 @@ def _host_name(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that is written there; None when it is a name."""
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None

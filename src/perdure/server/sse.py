@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from perdure.errors import InvalidInput
-from perdure.server.api.routing import SSE, Answer, Call
+from perdure.server.api.routing import SSE, Call, Stream
 from perdure.server.problems import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from perdure.server.request_checks import Receive, Send
-    from perdure.server.resources import Ctx
+    from perdure.server.app import Ctx
+    from perdure.server.request_checks import Receive, Scope, Send
 
 BEAT = 15.0
 """Seconds after which a silent stream says something, so that nobody on the way takes it for dead."""
@@ -64,19 +64,19 @@ class Streams:
         self._open = 0
         self._most = most
 
-    def answer(self, ctx: Ctx, events: AsyncGenerator[ServerEvent | None]) -> Answer:
+    def answer(self, ctx: Ctx, events: AsyncGenerator[ServerEvent | None]) -> Stream:
         """Send events as they come; None means that there is nothing new."""
         if self._open >= self._most:
             raise Refusal(503, "too-many", f"{self._most} streams are open already: close one", Retry_After="5")
 
-        async def send_all(send: Send, receive: Receive) -> None:
+        async def send_all(_: Scope, receive: Receive, send: Send) -> None:
             self._open += 1
             try:
                 await _stream(ctx, events, send, receive)
             finally:
                 self._open -= 1
 
-        return Answer(send_all)
+        return send_all
 
 
 async def _stream(ctx: Ctx, events: AsyncGenerator[ServerEvent | None], send: Send, receive: Receive) -> None:

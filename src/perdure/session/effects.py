@@ -319,11 +319,18 @@ class Calls:
             self._others = (journal.loads, found)
         return self._others[1]
 
+    def _on_another_branch(self, digest: str) -> Flow[tuple[tuple[str, Any] | None, str]]:
+        """The outcome to reuse, or the id of the same effect on another line."""
+        others = yield from self.other_branches()
+        if self._journal.settings.effects == "live":
+            return None, others.report(digest)
+        reused = yield Do(others.reuse, (digest,))
+        return reused, "" if reused is not None else others.report(digest)
+
     def _reuse(self, tool: Tool, digest: str) -> Flow[tuple[str, Any] | None]:
         """What the same call returned on the line we came from; refuses when any other line has made it."""
-        elsewhere = yield from self.other_branches()
-        reused = yield Do(elsewhere.reuse, (digest,))
-        if reused is None and (other := elsewhere.report(digest)):
+        reused, other = yield from self._on_another_branch(digest)
+        if other:
             raise _done_elsewhere(tool, other)
         return reused
 
@@ -532,14 +539,6 @@ class Calls:
             record["attempt"] = 1
         # One that must wait for a place is only planned: whoever dies before it has one has not started it.
         return record
-
-    def _on_another_branch(self, digest: str) -> Flow[tuple[tuple[str, Any] | None, str]]:
-        """The outcome to reuse, or the id of the same effect on another line."""
-        others = yield from self.other_branches()
-        if self._journal.settings.effects == "live":
-            return None, others.report(digest)
-        reused = yield Do(others.reuse, (digest,))
-        return reused, "" if reused is not None else others.report(digest)
 
     def carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
         """Take a call as far as it goes now; answers where it stands. What it waits for is no error here."""

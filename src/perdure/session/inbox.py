@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.errors import Corrupted, InvalidInput, LimitExceeded, PerdureError
 from perdure.model import InboxEntry
 from perdure.record import codec
-from perdure.session.wakes import due_at, words_of
+from perdure.session.wakes import due_at
 from perdure.state.values import Wire
 from perdure.system import faults
 from perdure.system.flow import Do, Flow
+from perdure.system.times import when
 
 if TYPE_CHECKING:
     from perdure.kernel import Kernel
@@ -192,15 +193,15 @@ class Inbox:
             self.wakes_at = again.at if self.wakes_at is None else min(self.wakes_at, again.at)
         faults.point("wake.after_repost")
         said = body["message"]
-        return Message(message.key, message.kind, f"It is time: {words_of(body['due'])}." if said is None else said)
+        return Message(message.key, message.kind, f"It is time: {when(body['due'])}." if said is None else said)
 
-    def wake_later(self, name: str, **when: Any) -> Flow[bool]:
+    def wake_later(self, name: str, **asked: Any) -> Flow[bool]:
         """Have this session woken; the same name stands for the same wake."""
-        entry = wake_entry(self._journal.kernel, self._journal.id, name, **when)
+        entry = wake_entry(self._journal.kernel, self._journal.id, name, **asked)
         try:
             new = yield from posted(self._journal.kernel, entry)
         except InvalidInput:
-            if when.get("at") is not None:
+            if asked.get("at") is not None:
                 raise
             # Counted from now, the time differs at every attempt: the first one stands.
             return False

@@ -9,6 +9,7 @@ from perdure.errors import ApprovalError, InvalidInput
 from perdure.history.hydrate import load_head, look
 from perdure.session.answer_schema import misfit
 from perdure.session.approvals import decision
+from perdure.session.handover import CALLER, hand_over
 from perdure.session.inbox import posted, seal_entry, wake_entry
 from perdure.state.document import BOOK, plain
 from perdure.system.flow import Do, Flow
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
+    from perdure.session.handover import Handover
     from perdure.system.flow import HandleGuard
 
 
@@ -48,24 +50,41 @@ class Posting:
         return (yield from self._post(session, f"outcome:{effect}", "outcome", result))
 
     def approve(
-        self, session: str, approval: str, *, by: str, reason: str = "", args: dict[str, Any] | None = None
-    ) -> Flow[None]:
-        """Agree to a call, once, exactly as it was asked; with ``args`` to the same call with these arguments."""
-        yield from self._decide(session, approval, True, by, reason, **({"args": args} if args is not None else {}))
+        self,
+        session: str,
+        approval: str,
+        *,
+        by: str,
+        reason: str = "",
+        args: dict[str, Any] | None = None,
+        wake: bool = True,
+    ) -> Flow[Handover]:
+        """Agree to a call, once, exactly as it was asked; with ``args`` to the same call with these arguments.
 
-    def answer(self, session: str, approval: str, value: Any, *, by: str, reason: str = "") -> Flow[None]:
-        """Answer a question that a tool has put with ``ctx.ask``."""
-        yield from self._decide(session, approval, True, by, reason, answer=value)
+        The session is woken: the answer says whether a worker goes on with it, or who could. With ``wake=False`` you
+        are about to go on with it yourself, and no worker is sent for it before you.
+        """
+        more = {"args": args} if args is not None else {}
+        return (yield from self._decide(session, approval, True, by, reason, wake, **more))
 
-    def reject(self, session: str, approval: str, *, by: str, reason: str = "") -> Flow[None]:
-        """Refuse a call."""
-        yield from self._decide(session, approval, False, by, reason)
+    def answer(
+        self, session: str, approval: str, value: Any, *, by: str, reason: str = "", wake: bool = True
+    ) -> Flow[Handover]:
+        """Answer a question that a tool has put with ``ctx.ask``; who goes on then, as :meth:`approve`."""
+        return (yield from self._decide(session, approval, True, by, reason, wake, answer=value))
 
-    def _decide(self, session: str, approval: str, approved: bool, by: str, reason: str, **more: Any) -> Flow[None]:
+    def reject(self, session: str, approval: str, *, by: str, reason: str = "", wake: bool = True) -> Flow[Handover]:
+        """Refuse a call; who goes on then, as :meth:`approve`."""
+        return (yield from self._decide(session, approval, False, by, reason, wake))
+
+    def _decide(
+        self, session: str, approval: str, approved: bool, by: str, reason: str, wake: bool, **more: Any
+    ) -> Flow[Handover]:
+        """Post a decision, once, and wake the session: the one way, from library, command line, HTTP and console."""
         self._guard.check()
         row: SessionRow = yield Do(look, (self._kernel, check_session(session)))
         now = self._kernel.clock.wall()
-        request = yield Do(self._find_approval, (row, approval))
+        branch, request = yield Do(self._find_approval, (row, approval))
         if request["status"] != "pending":
             raise ApprovalError(f"approval {approval} was decided already: {request['status']}")
         if now >= request["expires"]:
@@ -81,13 +100,16 @@ class Posting:
             yield from self._post(session, f"decision:{approval}", "decision", body)
         except InvalidInput:
             raise ApprovalError(f"approval {approval} was decided already") from None
+        if not wake:
+            return CALLER
+        return (yield Do(hand_over, (self._kernel, row, branch)))
 
-    def _find_approval(self, row: SessionRow, approval: str) -> dict[str, Any]:
+    def _find_approval(self, row: SessionRow, approval: str) -> tuple[str, dict[str, Any]]:
         # A branch has the requests of the line it parted from; whose they are is asked first.
         for branch in row.branches:
             book = load_head(self._kernel, row, branch).doc[BOOK]
             if approval in book.get("approvals", {}):
-                return plain(book["approvals"][approval])
+                return branch, plain(book["approvals"][approval])
         raise ApprovalError(f"session {row.id!r} has no approval {approval!r:.60}")
 
     def wake(

@@ -152,17 +152,12 @@ class CatchUp:
         self._at = 0
 
     def _find(self, wanted: Callable[[Envelope], bool]) -> int | None:
-        for i in range(self._at, len(self._record)):
-            if wanted(self._record[i].point.envelope):
-                return i
-        return None
+        return next((i for i in range(self._at, len(self._record)) if wanted(self._record[i].point.envelope)), None)
 
     def took(self) -> list[Message] | None:
         """What the next recorded commit took from the inbox; None when there is none left to follow."""
-        for entry in self._record[self._at :]:
-            if entry.point.envelope.kind == Kind.COMMIT:
-                return [Message(*e) for e in entry.extra.get("took", ())]
-        return None
+        i = self._find(lambda e: e.kind == Kind.COMMIT)
+        return None if i is None else [Message(*e) for e in self._record[i].extra.get("took", ())]
 
     def commit(self) -> Flow[bool]:
         """Skip a recorded commit; False when there is none left and this one is new."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from perdure.errors import InvalidInput, MissingExtra
@@ -54,12 +54,3 @@ def next_after(cron: str, zone: str, after: int) -> int:
     except (CronSimError, StopIteration):
         raise InvalidInput(f'{cron!r:.60} names no time: a cron expression is such as "0 9 * * *"') from None
     return int(found.timestamp() * 1000)
-
-
-def words_of(ms: int) -> str:
-    """A moment for people and models to read.
-
-    >>> words_of(1_700_000_000_000)
-    '2023-11-14 22:13:20 UTC'
-    """
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perdure.history.checkpoint import Reading
+    from perdure.session.handover import Handover
 
 IN_LIST = 64 << 10
 """Bytes of arguments, facts or a result that are shown in a list."""
@@ -159,3 +160,12 @@ class Decided(Shape):
     id: str
     """Of the approval."""
     decision: Literal["approved", "rejected", "answered"]
+    woken: Literal["worker", "holder", "nobody"]
+    """Who goes on with the session: a worker of the fleet, at once; whoever has its lease; or nobody by itself."""
+    next: str
+    """The same as a sentence; where nobody goes on by itself, with what to do."""
+
+
+def decided(session: str, id: str, decision: Literal["approved", "rejected", "answered"], handed: Handover) -> Decided:
+    """What was decided, and who goes on."""
+    return Decided(session=session, id=id, decision=decision, woken=cast("Any", handed.to), next=handed.words)

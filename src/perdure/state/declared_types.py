@@ -37,7 +37,8 @@ def validator(declared: Any) -> Callable[[TrackedDict, list[Any]], None]:
             checks[key](value)
         except (msgspec.ValidationError, ValueError, TypeError) as e:
             name = getattr(declared, "__name__", "the declared type")
-            raise InvalidState(f"{format_path(path)} does not fit {name}: {_first_line(e)}") from None
+            said = "; ".join(line.strip() for line in str(e).splitlines() if line.strip())
+            raise InvalidState(f"{format_path(path)} does not fit {name}: {said:.300}") from None
 
     def validate(state: TrackedDict, ops: list[Any]) -> None:
         touched: set[str] = set()
@@ -108,7 +109,3 @@ def _check(kind: Any) -> Check:
 def _item_type(kind: Any) -> Any:
     args = typing.get_args(kind)
     return args[0] if typing.get_origin(kind) is list and args else None
-
-
-def _first_line(e: Exception) -> str:
-    return "; ".join(line.strip() for line in str(e).splitlines() if line.strip())[:300]

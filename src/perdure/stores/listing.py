@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perdure.model import SessionRow
-    from perdure.protocols import Store
+    from perdure.protocols import Filter, Store
 
 
 class Wanted(TypedDict, total=False):
@@ -122,6 +122,18 @@ class Asked(NamedTuple):
         kept = [(test.format(t=table, m=mark, p=position), values) for test, values in tests if values[0] is not None]
         order = f"{table}updated desc, {table}id" if self.newest else f"{table}id"
         return [test for test, _ in kept], [value for _, values in kept for value in values], order
+
+
+STATES = ("queued", "working", "waiting", "parked", "paused")
+"""Of a session on the board of a fleet."""
+
+
+def board_tests(which: Filter, state: str, mark: str, text: Callable[[str], str] = str) -> dict[str, Any]:
+    """The conditions that a filter of the board stands for, with their values; ``state`` is one in SQL."""
+    if which.state and which.state not in STATES:
+        raise InvalidInput(f"a session of a fleet is {', '.join(STATES)}, not {which.state!r:.40}")
+    asked = {"agent": which.agent, "owner": which.owner, state: which.state}
+    return {f"{what} = {mark}": text(value) for what, value in asked.items() if value}
 
 
 Count = tuple[str, str, str, int]

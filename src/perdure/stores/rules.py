@@ -13,12 +13,12 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure import errors
-from perdure.model import MAIN, LeaseInfo
+from perdure.model import MAIN, LeaseInfo, Span, Status
 from perdure.system.clock import boot_id
 from perdure.system.lease_holders import describe, is_dead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from perdure.model import Append, Dump, Head, InboxEntry, Landed, SessionRow
     from perdure.protocols import Clock
@@ -174,6 +174,29 @@ def is_final(error: errors.PerdureError, passing: Passing = FULL) -> bool:
     )
 
 
+# -- spans of steps ----------------------------------------------------------------------------------------------------
+
+
+def overlap(one: Span, other: Span) -> bool:
+    """Whether two spans share a step."""
+    return one.line == other.line and one.lo <= other.hi and other.lo <= one.hi
+
+
+def spans_of(steps: Iterable[tuple[int, int]]) -> list[Span]:
+    """Steps of one line (each as line and step, ascending), as few spans of neighbours.
+
+    >>> spans_of([(0, 1), (0, 2), (0, 4)])
+    [Span(line=0, lo=1, hi=2), Span(line=0, lo=4, hi=4)]
+    """
+    spans: list[Span] = []
+    for line, step in steps:
+        if spans and spans[-1].hi == step - 1:
+            spans[-1] = spans[-1]._replace(hi=step)
+        else:
+            spans.append(Span(line, step, step))
+    return spans
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
@@ -280,6 +303,11 @@ def has_checkpoints(session: str, head: Head | None) -> errors.Conflict:
         f"session {session!r} has checkpoints in this store already: restore it under a store without it",
         head,
     )
+
+
+def status_of_gone(reason: str) -> str:
+    """The status that a tombstone shows."""
+    return (Status.EXPIRED if reason == Status.EXPIRED else Status.CLOSED).value
 
 
 def sets_session_status(branch: str, has_main: bool) -> bool:

@@ -182,6 +182,20 @@ def sync_folder(disk: Disk, path: str) -> None:
         raise Poisoned(f"{path}: could not be synced ({error.strerror})") from error
 
 
+def make_folders(disk: Disk, path: str) -> bool:
+    """Make a folder and its parents where missing, each durably named before the next; whether any was missing."""
+    missing: list[str] = []
+    while not os.path.isdir(path):
+        if os.path.exists(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        disk.mkdir(folder)
+        sync_folder(disk, os.path.dirname(folder))
+    return bool(missing)
+
+
 def explain(error: OSError, path: str) -> Unavailable:
     """What the system says, as what happened and what to do about it."""
     said, path = error.strerror or str(error), str(error.filename or path)
@@ -214,6 +228,25 @@ _NETWORK_FUSE = {
 }  # fmt: skip
 
 
+def filesystem(path: str | os.PathLike[str], mounts: str | None = None) -> str:
+    """The type of the filesystem a path lies on; "" when nobody can tell."""
+    if mounts is None:
+        try:
+            with open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as file:
+                mounts = file.read()
+        except OSError:
+            return ""
+    target = os.path.realpath(path)
+    best, found = "", ""
+    for fields in (fields for line in mounts.splitlines() if len(fields := line.split(" ")) >= 3):
+        where = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[1])
+        inside = target == where or target.startswith(where.rstrip("/") + "/")
+        # A later mount on the same place hides an earlier one.
+        if inside and len(where) >= len(best):
+            best, found = where, fields[2]
+    return found
+
+
 def network_filesystem(path: str | os.PathLike[str], mounts: str | None = None) -> str:
     """The type of the network filesystem a path lies on; "" for a local one or when nobody can tell.
 
@@ -222,29 +255,9 @@ def network_filesystem(path: str | os.PathLike[str], mounts: str | None = None) 
     >>> network_filesystem("/local/agents.db", "/dev/sda / ext4 rw 0 0\\nserver:/x /data nfs4 rw 0 0")
     ''
     """
-    if mounts is None:
-        try:
-            with open("/proc/mounts", encoding="utf-8", errors="surrogateescape") as file:
-                mounts = file.read()
-        except OSError:
-            return ""
-    lines = [fields for line in mounts.splitlines() if len(fields := line.split(" ")) >= 3]
-    if not any(_is_network(fields[2]) for fields in lines):
-        return ""
-    target = os.path.realpath(path)
-    best, found = "", ""
-    for fields in lines:
-        where = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[1])
-        inside = target == where or target.startswith(where.rstrip("/") + "/")
-        # A later mount on the same place hides an earlier one.
-        if inside and len(where) >= len(best):
-            best, found = where, fields[2]
-    return found if _is_network(found) else ""
-
-
-def _is_network(filesystem: str) -> bool:
-    kind, _, fuse = filesystem.partition(".")
-    return kind in _NETWORK or (kind == "fuse" and fuse in _NETWORK_FUSE)
+    found = filesystem(path, mounts)
+    kind, _, fuse = found.partition(".")
+    return found if kind in _NETWORK or (kind == "fuse" and fuse in _NETWORK_FUSE) else ""
 
 
 def warn_if_network(path: str | os.PathLike[str]) -> None:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from perdure.errors import ForkedProcess, HandleClosed, Misuse
+from perdure.errors import ForkedProcess, HandleClosed, Misuse, Poisoned
 
 if TYPE_CHECKING:
     from perdure.model import Append
@@ -116,14 +116,16 @@ def named(method: R) -> R:
 class HandleGuard:
     """Asked before anything is done through a handle."""
 
-    __slots__ = ("_again", "_anew", "_pid", "_what", "closed")
+    __slots__ = ("_again", "_anew", "_pid", "_what", "closed", "poisoned")
 
-    def __init__(self, what: str, again: str, anew: str) -> None:
+    def __init__(self, what: str, again: str = "open a new one", anew: str = "open a new one in this process") -> None:
         self._what = what
         self._again = again
         self._anew = anew
         self._pid = os.getpid()
         self.closed = False
+        self.poisoned = ""
+        """What went wrong on the disk, when nobody knows any more what is on it."""
 
     @property
     def forked(self) -> bool:
@@ -131,8 +133,10 @@ class HandleGuard:
         return os.getpid() != self._pid
 
     def check(self) -> None:
-        """Refuse a handle that was closed, or opened before a fork."""
+        """Refuse a handle that was closed, opened before a fork, or poisoned."""
         if self.closed:
             raise HandleClosed(f"{self._what} was closed: {self._again}")
         if os.getpid() != self._pid:
             raise ForkedProcess(f"{self._what} was opened before a fork: {self._anew}")
+        if self.poisoned:
+            raise Poisoned(self.poisoned)

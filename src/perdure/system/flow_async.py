@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from perdure.errors import HandleClosed, PerdureError, Unavailable
-from perdure.system.flow import Do, Enter, Flow, Request, Write, named
+from perdure.system.flow import Do, Enter, Flow, Invoke, Write, named
 
 if TYPE_CHECKING:
     from perdure.model import Append, Landed
@@ -116,10 +116,7 @@ class AsyncDriver:
         self.writer = GroupCommit(store, max_batch)
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-io")
 
-    async def perform(self, request: Request) -> Any:
-        """Carry one request of a flow out."""
-        if isinstance(request, Write):
-            return await self.writer.submit(request.item)
+    async def _perform(self, request: Do | Enter | Invoke) -> Any:
         if isinstance(request, Enter):
             await request.gate.acquire()
             return _Held(request.gate)
@@ -145,10 +142,10 @@ class AsyncDriver:
             request = next(flow)
             while True:
                 try:
-                    if type(request) is Write:
+                    if isinstance(request, Write):
                         answer = await submit(request.item)
                     else:
-                        answer = await self.perform(request)
+                        answer = await self._perform(request)
                 except BaseException as e:
                     request = flow.throw(e)
                 else:

@@ -22,7 +22,7 @@ from perdure.errors import Conflict, Corrupted, LimitExceeded, NotFound, Unavail
 from perdure.model import Artifact, Dump, InboxEntry, Row, SessionRow
 from perdure.system import faults
 from perdure.system.disk import write_whole
-from perdure.upkeep.transfer import Sink, Source, StoreSink, Transferred, from_store, transfer
+from perdure.upkeep.transfer import Sink, Source, StoreSink, Transferred, from_store, in_batches, transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -147,22 +147,13 @@ class _Writer(Sink):
         self._write(self._hash.digest())
 
     def _parts(self, kind: int, items: Iterable[tuple[object, int]]) -> None:
-        part: list[object] = []
-        size = 0
-        for item, weight in items:
-            part.append(item)
-            size += weight
-            if len(part) >= PART or size >= PART_BYTES:
-                self._frame(kind, part)
-                part, size = [], 0
-        if part:
+        for part in in_batches(items, PART, PART_BYTES):
             self._frame(kind, part)
 
     def _frame(self, kind: int, value: Any) -> None:
         plain = msgspec.msgpack.encode(value)
         if len(plain) > MAX_FRAME:
-            msg = f"a single record has {len(plain)} bytes, over the limit of {MAX_FRAME} for a backup"
-            raise LimitExceeded(msg)
+            raise LimitExceeded(f"a single record has {len(plain)} bytes, over the limit of {MAX_FRAME} for a backup")
         packed = self._compressor.compress(plain)
         self._write(_FRAME.pack(kind, len(packed), len(plain)) + packed)
 

@@ -31,8 +31,7 @@ class Collected(NamedTuple):
 def collect(kernel: Kernel, grace: float = GRACE) -> Collected:
     """Delete the blobs that no checkpoint refers to and that were last put more than ``grace`` seconds ago."""
     if not grace >= 0:
-        msg = f"grace is a number of seconds, at least 0: {grace!r:.40}"
-        raise InvalidInput(msg)
+        raise InvalidInput(f"grace is a number of seconds, at least 0: {grace!r:.40}")
     # Taken before anything is looked at: a blob put from here on is younger than that.
     cutoff = kernel.clock.wall() - int(grace * 1000)
     held = dict(kernel.blobs.refs())

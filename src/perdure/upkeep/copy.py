@@ -17,11 +17,11 @@ from perdure.model import ANCHOR, Append
 from perdure.record import codec
 from perdure.record.packs import PackReader
 from perdure.system import faults
-from perdure.upkeep.transfer import NAMED, StoreSink, check_blob, from_store, projected, refs_of, transfer
+from perdure.upkeep.transfer import NAMED, StoreSink, check_blob, from_store, in_batches, projected, refs_of, transfer
 from perdure.upkeep.verify import Inspection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from perdure.model import Dump, InboxEntry, Row
     from perdure.stores.listing import Progress
@@ -124,7 +124,7 @@ class CopySink(StoreSink):
                 work.append(lease.token)
             finally:
                 store.release(lease)
-        work.post()
+        work.post(work.unposted)
         return True
 
     def _compare(self, dump: Dump) -> None:
@@ -214,20 +214,16 @@ class CatchUp:
     def append(self, token: int) -> None:
         """Add the missing checkpoints under a lease. Cut off in the middle, what is there is an earlier moment."""
         self.check()
+        for batch in in_batches(self._items(token), BATCH, BATCH_BYTES):
+            self._land(batch)
+
+    def _items(self, token: int) -> Iterator[tuple[Append, int]]:
         packs = PackReader(self._reading, self._id, self._dump.artifacts)
         heads = {head.branch: head.id for head in self._there.row.heads}
-        batch: list[Append] = []
-        size = 0
         for row, shown in self.missing:
             item = self._item(row, shown, packs, heads.get(shown["branch"]), token)
             heads[item.branch] = item.id
-            batch.append(item)
-            size += len(item.envelope) + len(item.payload)
-            if len(batch) >= BATCH or size >= BATCH_BYTES:
-                self._land(batch)
-                batch, size = [], 0
-        if batch:
-            self._land(batch)
+            yield item, len(item.envelope) + len(item.payload)
 
     def _item(
         self, row: Row, shown: dict[str, Any], packs: PackReader, expect: bytes | None, token: int
@@ -251,18 +247,15 @@ class CatchUp:
 
     def _land(self, batch: list[Append]) -> None:
         # An input that was taken has no body any more, but its key must be known: it comes and goes with its taker.
-        self._post([self._taken.pop(key) for item in batch for key in item.takes if key in self._taken])
+        self.post([self._taken.pop(key) for item in batch for key in item.takes if key in self._taken])
         faults.point("copy.before_append")
         for answer in self._target.store.append(batch):
             if isinstance(answer, PerdureError):
                 raise answer
         faults.point("copy.after_append")
 
-    def post(self) -> None:
-        """Add the inputs that wait in the source and never came to the copy."""
-        self._post(self.unposted)
-
-    def _post(self, entries: Sequence[InboxEntry]) -> None:
+    def post(self, entries: Sequence[InboxEntry]) -> None:
+        """Add inputs that are in the source to the copy."""
         for answer in self._target.store.post(entries) if entries else ():
             if isinstance(answer, PerdureError):
                 raise answer

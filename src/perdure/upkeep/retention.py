@@ -189,8 +189,7 @@ class LinePruner:
                 self.anchors += len(chunk)
             else:
                 return
-        msg = f"session {self._session!r} is being rewritten by others all the time: prune it again later"
-        raise Unavailable(msg)
+        raise Unavailable(f"session {self._session!r} is being rewritten by others all the time: prune it again later")
 
     def _scan(self) -> None:
         """What is there of the line: rows without their bytes, and the artifacts that hold thin ones."""
@@ -348,11 +347,9 @@ class Keep(NamedTuple):
         """Refuse what cannot be meant."""
         for name, value in (("keep_last", self.last), ("keep_every", self.every)):
             if value is not None and (type(value) is not int or value < 1):
-                msg = f"{name} is a whole number, at least 1, or None: {value!r:.40}"
-                raise InvalidInput(msg)
+                raise InvalidInput(f"{name} is a whole number, at least 1, or None: {value!r:.40}")
         if self.last is None and self.every is None:
-            msg = "say what to keep: keep_last=100, keep_every=10, or both"
-            raise InvalidInput(msg)
+            raise InvalidInput("say what to keep: keep_last=100, keep_every=10, or both")
 
 
 class Line(NamedTuple):

@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 from abc import ABC, abstractmethod
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from perdure.model import Dump, Envelope, Row, SessionRow
     from perdure.stores.listing import Progress
 
+T = TypeVar("T")
 NAMED = ("run", "effect", "approval")
 """What a store may project from envelopes, and need not: a dump has these only where its store keeps them."""
 
@@ -213,6 +214,20 @@ def _dump(source: Source, id: str) -> Dump | None:
             raise
         # It was listed and has ended since, and that is nobody's fault.
         return None
+
+
+def in_batches(items: Iterable[tuple[T, int]], most: int, most_bytes: int) -> Iterator[list[T]]:
+    """Items, each of which comes with its size, so many at a time, or as many as come to so many bytes."""
+    batch: list[T] = []
+    size = 0
+    for item, weight in items:
+        batch.append(item)
+        size += weight
+        if len(batch) >= most or size >= most_bytes:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def refs_of(dump: Dump) -> set[str]:

@@ -1,4 +1,7 @@
-"""Verifying what is stored: every session, against its own digests, against its blobs, and against a witness."""
+"""Verifying what is stored: every session, against its own digests, and against its blobs.
+
+What a witness saw is compared in :mod:`perdure.upkeep.witness`.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,12 @@ from perdure.state.document import genesis
 from perdure.state.values import BlobRef
 from perdure.stores.listing import each_session
 from perdure.upkeep.transfer import check_blob
-from perdure.upkeep.witness import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perdure.stores.listing import Progress
-    from perdure.upkeep.witness import Waited, Witness
+    from perdure.upkeep.witness import Witness
 
 
 class Report(NamedTuple):
@@ -68,18 +70,11 @@ class _Verifier:
         self._blobs: dict[str, str] = {}
         """Ref -> what is wrong with it; "" when nothing is."""
         self._checkpoints = 0
-        self._witness = witness
-        self._copied = copied
-        self._seen: dict[str, list[Seen | Waited]] = {}
-        for one in witness.seen.values() if witness else ():
-            self._seen.setdefault(one.session, []).append(one)
-        for entry in witness.waited if witness else ():
-            self._seen.setdefault(entry.session, []).append(entry)
+        self._seen = witness.by_session() if witness is not None else {}
+        if witness is not None and not copied:
+            self._findings.extend(witness.compare_store(kernel.store.id))
 
     def run(self, session: str | None, progress: Progress | None) -> Report:
-        if self._witness is not None and self._witness.store != self._kernel.store.id and not self._copied:
-            what = f"it was written for store {self._witness.store}, and this is {self._kernel.store.id}"
-            self._findings.append(Finding("lost", "", f"witness {self._witness.path}", what))
         done = 0
         if session is not None:
             self._seen = {k: v for k, v in self._seen.items() if k == session}
@@ -104,12 +99,13 @@ class _Verifier:
 
     def _session(self, id: str) -> bool:
         """Inspect one session; False when there is none."""
-        seen = self._seen.pop(id, [])
+        seen = self._seen.pop(id, None)
         try:
             listed = self._waiting(id)
             dump = self._kernel.store.dump(id)
         except NotFound:
-            self._vanished(id, seen)
+            if seen is not None:
+                self._findings.extend(seen.compare_ended(self._kernel.store.look(id)))
             return False
         except Corrupted as e:
             self._findings.append(Finding("corrupted", id, e.where, e.what))
@@ -118,30 +114,15 @@ class _Verifier:
         self._findings.extend(inspection.run())
         # An index may be older than its table. Somebody may also just have posted: then the list changes, too.
         if listed != [e.key for e in dump.inbox if not e.taken] and listed == self._waiting(id):
-            self._blame_inbox(id, "the store lists other inputs than those it holds")
+            what = "the store lists other inputs than those it holds"
+            self._findings.append(Finding("inbox", id, f"session {id!r}, inbox", what))
         self._checkpoints += len(inspection.rows)
         for ref in sorted(inspection.blobs):
             if what := self._blob(ref):
                 self._findings.append(Finding("blob", id, f"session {id!r}, blob {ref}", what))
-        since = {one.line: one.step for one in seen if isinstance(one, Seen)}
-        for one in seen:
-            self._compare(one, inspection, since)
-        order = [one.key for one in seen if not isinstance(one, Seen) and one.key in listed]
-        if order != [key for key in listed if key in order]:
-            self._blame_inbox(id, "its inputs wait in another order than the witness saw")
+        if seen is not None:
+            self._findings.extend(seen.compare(inspection, listed))
         return True
-
-    def _blame_inbox(self, id: str, what: str) -> None:
-        self._findings.append(Finding("inbox", id, f"session {id!r}, inbox", what))
-
-    def _compare(self, one: Seen | Waited, inspection: Inspection, since: dict[int, int]) -> None:
-        # Another life of the session began after it was seen: the one that was seen had ended before.
-        if inspection.born > one.at:
-            return
-        if isinstance(one, Seen):
-            self._compare_head(one, inspection)
-        elif what := inspection.input(one.key, one.digest, since):
-            self._lost(one, f"the witness saw input {one.key!r:.60} waiting, and {what}")
 
     def _waiting(self, id: str) -> list[str]:
         return [entry.key for entry in self._kernel.store.inbox(id, 1 << 31)]
@@ -156,28 +137,6 @@ class _Verifier:
             except Corrupted as e:
                 self._blobs[ref] = e.what
         return self._blobs[ref]
-
-    def _compare_head(self, one: Seen, inspection: Inspection) -> None:
-        row: Row | None = inspection.rows.get((one.line, one.step))
-        if row is not None and (row.id.hex(), row.digest.hex()) == (one.id, one.digest):
-            return
-        if row is not None:
-            self._lost(one, f"step {one.step} of line {one.line} is another checkpoint than the witness saw")
-        elif not inspection.covers(one.line, one.step):
-            steps = [step for line, step in inspection.rows if line == one.line]
-            now = f"line {one.line} ends at step {max(steps)}" if steps else f"there is no line {one.line}"
-            self._lost(one, f"the witness saw step {one.step} of line {one.line}, and {now}")
-
-    def _vanished(self, id: str, seen: list[Seen | Waited]) -> None:
-        row = self._kernel.store.look(id) if seen else None
-        for one in seen:
-            if row is None or not row.reason or row.updated < one.at:
-                saw = f"step {one.step} of line {one.line}" if isinstance(one, Seen) else f"input {one.key!r:.60}"
-                self._lost(one, f"the witness saw {saw}, and there is no such session")
-
-    def _lost(self, one: Seen | Waited, what: str) -> None:
-        where = f"session {one.session!r}, " + (f"branch {one.branch!r}" if isinstance(one, Seen) else "inbox")
-        self._findings.append(Finding("lost", one.session, where, what))
 
 
 Place = tuple[int, int]
@@ -211,7 +170,8 @@ class Inspection:
             self._lines.setdefault(row.line, []).append((row, shown))
         self._wanted = self._forks()
         self._kept: dict[Place, tuple[Point, bytes]] = {}
-        self._envelopes: dict[Place, Envelope] = {}
+        self.envelopes: dict[Place, Envelope] = {}
+        """The verified envelopes of all checkpoints that are intact, those in packs and anchors included."""
         self.findings: dict[tuple[str, str], Finding] = {}
         self.rows: dict[Place, Row] = {(row.line, row.step): row for row, _ in dump.rows}
         self.blobs: set[str] = set()
@@ -241,11 +201,6 @@ class Inspection:
             self._note(f"session {self._id!r}", str(e))
         return list(self.findings.values())
 
-    @property
-    def envelopes(self) -> dict[Place, Envelope]:
-        """The verified envelopes of all checkpoints that are intact, those in packs and anchors included."""
-        return self._envelopes
-
     def covers(self, line: int, step: int) -> bool:
         """Whether retention has dropped a step, by the word of an anchor."""
         anchors = (a for a in self._bases.values() if a.kind == ANCHOR and a.line == line)
@@ -261,7 +216,7 @@ class Inspection:
             return "it is not there"
         if entry.digest.hex() != digest:
             return "it is another one"
-        took = any(e.id == entry.taken and key in e.x.get("takes", ()) for e in self._envelopes.values())
+        took = any(e.id == entry.taken and key in e.x.get("takes", ()) for e in self.envelopes.values())
         # Where retention dropped checkpoints made since, the one that took it may be among them. A line that was
         # no branch's then had been left before: nothing was added to it since.
         newest = max(since, default=-1)
@@ -323,9 +278,9 @@ class Inspection:
                 before, doc = _claim(self._id, row), None
                 continue
             before = point
-            self._envelopes[line, row.step] = point.envelope
+            self.envelopes[line, row.step] = point.envelope
             self._keep(point, doc)
-        if line == 0 and (first := self._envelopes.get((0, rows[0][0].step))) is not None:
+        if line == 0 and (first := self.envelopes.get((0, rows[0][0].step))) is not None:
             self.born = first.at
 
     def _start(self, row: Row) -> tuple[Point | None, dict[str, Any] | None]:
@@ -424,7 +379,7 @@ class Inspection:
     def _pointers(self) -> None:
         newest: dict[str, int] = {}
         for line, rows in self._lines.items():
-            if (env := self._envelopes.get((line, rows[0][0].step))) is not None:
+            if (env := self.envelopes.get((line, rows[0][0].step))) is not None:
                 newest[env.branch] = max(newest.get(env.branch, -1), line)
         heads = {h.branch: h for h in self._dump.row.heads}
         for branch in newest.keys() | heads.keys():
@@ -444,11 +399,11 @@ class Inspection:
     def _standing(self, main: Head | None) -> None:
         """What the store tells of the session must be what its checkpoints say."""
         last, row, where = self._dump.rows[-1][0], self._dump.row, f"session {self._id!r}"
-        newest = self._envelopes.get((last.line, last.step))
+        newest = self.envelopes.get((last.line, last.step))
         if newest is not None and newest.owner != row.owner:
             self._note(where, "the store says another owner than its newest checkpoint")
         # Where it stands is what main says; only without it, any branch does.
-        env = self._envelopes.get((main.line, main.step)) if main is not None else newest
+        env = self.envelopes.get((main.line, main.step)) if main is not None else newest
         if env is not None and (env.status, str(env.x.get("error", ""))) != (row.status, row.error):
             of = " of main" if main is not None else ""
             self._note(where, f"the store says another status or error than its newest checkpoint{of}")
@@ -456,7 +411,7 @@ class Inspection:
     def _named(self) -> None:
         """Checkpoints that others name, and that nothing else need stand on: retention keeps those, too."""
         ends = {rows[-1][0].id for rows in self._lines.values()}
-        for (line, step), env in self._envelopes.items():
+        for (line, step), env in self.envelopes.items():
             if "leaves" in env.x and env.x["leaves"] not in ends:
                 self._note(where_is(self._id, line, step), "the checkpoint that this rewind left is missing")
             if "with" in env.x:
@@ -472,7 +427,7 @@ class Inspection:
                     open_entry(self._kernel, entry)
                 except (Corrupted, UnsupportedFormat) as e:
                     self._blame(e, f"session {self._id!r}, inbox entry {entry.key!r:.60}", "inbox")
-        for (line, step), env in self._envelopes.items():
+        for (line, step), env in self.envelopes.items():
             for key in env.x.get("takes", ()):
                 entry = entries.get(key)
                 if entry is None or entry.taken != env.id:

@@ -1,5 +1,7 @@
 """The witness: the newest checkpoint of every line, kept outside the store, against which a lost tail shows.
 
+How it is written, kept up to date by every commit, read, and compared with a store that is being verified.
+
 A text file of JSON lines. First a header (store id, epoch, time, name of the key), then one line per line of a
 session and one per input that waits in its inbox, then an end line with a digest over all before it (an HMAC when
 keys are held). A live witness appends one line per commit behind the end line, each with a digest of its own, and is
@@ -13,7 +15,6 @@ import fcntl
 import hmac
 import logging
 import os
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
@@ -22,11 +23,16 @@ from perdure.errors import Corrupted, NotFound, Unavailable, UnsupportedFormat
 from perdure.record import codec
 from perdure.stores.listing import each_session
 from perdure.system.disk import FILE_MODE, write_whole
+from perdure.upkeep.verify import Finding
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from perdure.kernel import Kernel
+    from perdure.model import SessionRow
     from perdure.record.codec import Point
     from perdure.stores.listing import Progress
+    from perdure.upkeep.verify import Inspection
 
 T = TypeVar("T")
 PAGE = 500
@@ -70,6 +76,77 @@ class Witness(NamedTuple):
     live: int = 0
     """Lines that were appended since the file was last written as a whole."""
     waited: tuple[Waited, ...] = ()
+
+    def by_session(self) -> dict[str, SeenSession]:
+        """What it saw, session by session."""
+        found: dict[str, SeenSession] = {}
+        for head in self.seen.values():
+            found.setdefault(head.session, SeenSession([], [])).heads.append(head)
+        for entry in self.waited:
+            found.setdefault(entry.session, SeenSession([], [])).waited.append(entry)
+        return found
+
+    def compare_store(self, id: str) -> Iterator[Finding]:
+        """Whether this is the store it was written for."""
+        if self.store != id:
+            what = f"it was written for store {self.store}, and this is {id}"
+            yield Finding("lost", "", f"witness {self.path}", what)
+
+
+class SeenSession(NamedTuple):
+    """What a witness saw of one session, to be compared with what the store has of it now."""
+
+    heads: list[Seen]
+    waited: list[Waited]
+
+    def compare(self, inspection: Inspection, waiting: Sequence[str]) -> Iterator[Finding]:
+        """What an inspected session has lost; ``waiting`` are the keys of the inputs in its inbox."""
+        since = {head.line: head.step for head in self.heads}
+        for one in (*self.heads, *self.waited):
+            # Another life of the session began after it was seen: the one that was seen had ended before.
+            if inspection.born > one.at:
+                continue
+            if isinstance(one, Seen):
+                if what := _compare_head(one, inspection):
+                    yield _lost(one, what)
+            elif what := inspection.input(one.key, one.digest, since):
+                yield _lost(one, f"the witness saw input {one.key!r:.60} waiting, and {what}")
+        order = [entry.key for entry in self.waited if entry.key in waiting]
+        if order != [key for key in waiting if key in order]:
+            id = self.waited[0].session
+            what = "its inputs wait in another order than the witness saw"
+            yield Finding("inbox", id, f"session {id!r}, inbox", what)
+
+    def compare_ended(self, row: SessionRow | None) -> Iterator[Finding]:
+        """What was lost with a session that is not there, unless its row says that it has rightly ended since."""
+        for one in (*self.heads, *self.waited):
+            if not _has_ended(row, one):
+                saw = f"step {one.step} of line {one.line}" if isinstance(one, Seen) else f"input {one.key!r:.60}"
+                yield _lost(one, f"the witness saw {saw}, and there is no such session")
+
+
+def _compare_head(one: Seen, inspection: Inspection) -> str:
+    """What became of a checkpoint; "" when it is there, or was dropped by retention."""
+    row = inspection.rows.get((one.line, one.step))
+    if row is not None and (row.id.hex(), row.digest.hex()) == (one.id, one.digest):
+        return ""
+    if row is not None:
+        return f"step {one.step} of line {one.line} is another checkpoint than the witness saw"
+    if inspection.covers(one.line, one.step):
+        return ""
+    steps = [step for line, step in inspection.rows if line == one.line]
+    now = f"line {one.line} ends at step {max(steps)}" if steps else f"there is no line {one.line}"
+    return f"the witness saw step {one.step} of line {one.line}, and {now}"
+
+
+def _has_ended(row: SessionRow | None, one: Seen | Waited) -> bool:
+    """Whether a session has rightly ended since it was seen, by the word of its tombstone."""
+    return row is not None and bool(row.reason) and row.updated >= one.at
+
+
+def _lost(one: Seen | Waited, what: str) -> Finding:
+    where = f"session {one.session!r}, " + (f"branch {one.branch!r}" if isinstance(one, Seen) else "inbox")
+    return Finding("lost", one.session, where, what)
 
 
 class _Header(msgspec.Struct, tag_field="perdure", tag="witness"):
@@ -228,15 +305,10 @@ class LiveWitness:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 known = read_witness(self._kernel, self._path)
-                kept = [one for one in (*known.seen.values(), *known.waited) if not self._is_over(one)]
-                _write(self._kernel, self._path, kept)
+                seen, look = (*known.seen.values(), *known.waited), self._kernel.store.look
+                _write(self._kernel, self._path, [one for one in seen if not _has_ended(look(one.session), one)])
         finally:
             os.close(fd)
-
-    def _is_over(self, one: Seen | Waited) -> bool:
-        """Whether a session has rightly ended since."""
-        row = self._kernel.store.look(one.session)
-        return row is not None and bool(row.reason) and row.updated >= one.at
 
     def note(self, point: Point) -> None:
         """Append one checkpoint."""

@@ -11,7 +11,7 @@ import pytest
 
 import perdure
 from perdure.agent.agent import Agent
-from perdure.agent.context.compactor import Compactor
+from perdure.agent.context.compactor import CUTS, Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.models import Answer, Request, Usage
 from perdure.errors import InvalidInput, ModelError
@@ -196,6 +196,21 @@ def test_a_message_that_can_never_fit_fails_after_a_few_tries_and_the_session_go
             model.limit = None
             assert (await worker(model).run(db, session="s")).ok
             assert sum("xxxx" in str(m.get("content")) for m in (await db.read("s")).messages) == 1
+
+    asyncio.run(main())
+
+
+def test_a_window_that_is_always_refused_is_cut_as_often_as_is_said_and_then_the_refusal_is_the_answer():
+    model = CheckingModel(script)
+    agent = worker(model, compactor=False)
+
+    async def main() -> None:
+        async with opened() as db:
+            await work(agent, db, 10)
+            model.limit = 0
+            assert (await agent.run(db, session="s", message="one more")).status == "failed"
+            cuts = [c.more["window"]["why"] for c in await db.history("s", limit=1000) if "window" in c.more]
+            assert (cuts.count("refused"), model.refused) == (CUTS, CUTS + 1)
 
     asyncio.run(main())
 

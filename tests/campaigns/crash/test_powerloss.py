@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.stores.sqlite import tables
 from perdure.stores.sqlite.store import SqliteStore
+from perdure.system.disk import Disk
 from tests.campaigns.crash.kills import STORES
 from tests.campaigns.crash.powerloss import campaign, without
 
@@ -69,6 +69,6 @@ def test_the_name_of_a_new_database_and_of_its_folders_is_synced(
 ) -> None:
     """SQLite's VFS does not see this: the file is made before it is opened."""
     synced: list[str] = []
-    monkeypatch.setattr(tables, "_sync_folder", synced.append)
+    monkeypatch.setattr(Disk, "fsync_folder", lambda _, path: synced.append(path))
     SqliteStore(tmp_path / "a" / "b" / "agents.db").close()
     assert synced == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]

@@ -123,7 +123,7 @@ async def talk(server: Running, folder: Path, steps: int, how: str, compactor: C
         [f"request {i}: {what}" for i, r in enumerate(asked) for what in orphans(r.messages)],
         sum(extends(a, b) for a, b in pairwise(asked)) / (len(asked) - 1),
         sum(_shared(a, b) for a, b in pairwise(turns)) / sum(map(len, turns[1:])),
-        next(c.more["window"]["from"] for c in history if "window" in c.more),
+        next((c.more["window"]["from"] for c in history if "window" in c.more), 0),
         said == [*(f"task {i}" for i in range(rounds)), "what was that old one?"] and facts == wanted,
         last["role"] == "tool" and f"{OLD} " in last["content"] and f"{OLD} " not in str(asked[-2].messages),
     )

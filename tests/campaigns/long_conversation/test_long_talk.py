@@ -29,3 +29,12 @@ def test_a_long_session_is_what_the_server_was_promised(tmp_path: Path):
     assert not talked._replace(warm=0.89).ok
     assert not talked._replace(kept=False).ok
     assert not talked._replace(recalled=False).ok
+
+
+def test_a_session_too_short_to_be_cut_is_told_and_does_not_count_as_what_was_promised(tmp_path: Path):
+    server = start_llmock("--context-window", str(REFUSED))
+    try:
+        talked = asyncio.run(talk(server, tmp_path, 12, "compactor", Compactor(max_tokens=200)))
+    finally:
+        stop(server)
+    assert (talked.steps, talked.summaries, talked.hidden, talked.ok) == (12, 0, 0, False)

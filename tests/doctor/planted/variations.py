@@ -29,6 +29,12 @@ def pay(city: str) -> str:
 
 
 @tool(if_unsure="retry", key_valid_for="1h")
+def keep(city: str) -> str:
+    """Keep a place in a city."""
+    return f"kept {city}"
+
+
+@tool(if_unsure="retry", key_valid_for="1h")
 def seats(city: str) -> Any:
     """Fault: a set is no JSON."""
     return {city}
@@ -149,6 +155,19 @@ def memory_of_a_queue(db: Any) -> None:
 @functools.cache
 def _plan() -> list[str]:
     return []
+
+
+def memory_of_an_order(db: Any) -> None:
+    """Fault: a set of strings has another order in each process, and a resumed run makes its calls in that."""
+
+    def work(s: Any) -> int:
+        for city in set(CITIES):
+            s.messages.append({"role": "assistant", "content": s.call(keep, city)})
+            s.commit()
+        return len(s.messages)
+
+    with db.session("trip") as s:
+        s.run("july", work)
 
 
 def memory_of_a_cache(db: Any) -> None:

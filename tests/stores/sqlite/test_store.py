@@ -19,9 +19,9 @@ from perdure.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from perdure.stores.sqlite.file import cursor_of
+from perdure.stores.sqlite.file import cursor_of, use_log
 from perdure.stores.sqlite.store import SqliteStore
-from perdure.stores.sqlite.tables import VERSION, _use_log
+from perdure.stores.sqlite.tables import VERSION
 from perdure.testing.sealed_rows import commit, land, write
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def test_making_a_file_waits_for_somebody_who_is_making_it(path: Path):
         other.execute("begin immediate")
         release = threading.Timer(0.2, other.execute, ("rollback",))
         release.start()
-        _use_log(cursor_of(ours), str(path), patience=10)
+        use_log(cursor_of(ours), str(path), patience=10)
         release.join()
 
 

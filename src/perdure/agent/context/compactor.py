@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FULL, EVERY, REFUSED = "full", "every", "refused"
 """Why a window is cut: it holds all it may, it is time, or the model refused it."""
-TRIES = 4
+CUTS = 3
 """How often in a row a refused window is cut before the refusal is the answer."""
 PIECE = 12_000
 """Tokens of messages that are summarised by one request, where no budget says less."""
@@ -141,7 +141,7 @@ class Cleaning:
     async def refused(self) -> bool:
         """The model has said that the request is too long: cut the window; False when that leads nowhere."""
         self._refusals += 1
-        return self._refusals < TRIES and await self.clean(REFUSED)
+        return self._refusals <= CUTS and await self.clean(REFUSED)
 
     # -- cutting --------------------------------------------------------------------------------------------------
 

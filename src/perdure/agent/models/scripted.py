@@ -90,8 +90,4 @@ def _call_id(request: Request, n: int) -> str:
 
 def _tokens(messages: list[dict[str, Any]]) -> int:
     """About as many tokens as a provider would count: four characters each; what is seen or heard counts for little."""
-    return sum(len(json.dumps(m, ensure_ascii=False, default=_uncounted)) for m in messages) // 4
-
-
-def _uncounted(_: Any) -> str:
-    return "bytes"
+    return sum(len(json.dumps(m, ensure_ascii=False, default=lambda _: "bytes")) for m in messages) // 4

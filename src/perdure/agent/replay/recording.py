@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from perdure.aio import AsyncDatabase
-    from perdure.history.checkpoint import Checkpoint
     from perdure.model import Envelope
     from perdure.state.delta import Op
 
-_PAGE = 500
 SUMMARY = "summary"
 """The use of an answer that went into the state's summary and not into the conversation."""
 
@@ -63,7 +61,7 @@ class RecordedModel:
             if message.get("role") == "assistant":
                 said.setdefault(message_digest(message), message)
         found: list[Recorded] = []
-        for point in await _history(db, session, branch):
+        for point in await db.history(session, branch=branch, limit=head.step):
             about = point.more.get("model")
             if not isinstance(about, dict) or "request" not in about or (upto is not None and point.step > upto):
                 continue
@@ -97,16 +95,6 @@ class RecordedModel:
 
     async def close(self) -> None:
         """Nothing to release."""
-
-
-async def _history(db: AsyncDatabase, session: str, branch: str) -> list[Checkpoint]:
-    """All checkpoints of a branch."""
-    found: list[Checkpoint] = []
-    before: int | None = None
-    while page := await db.history(session, branch=branch, limit=_PAGE, before=before):
-        found += page
-        before = page[-1].step
-    return found
 
 
 async def _said_at(db: AsyncDatabase, session: str, step: int, branch: str, about: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from perdure.errors import ApprovalError, NotFound, PerdureError
 from perdure.fleet.status import doubts_in, settle
 from perdure.model import Status
 from perdure.server.api.inputs import Decision, EffectsQuery, Resolution, Resume, WaitingQuery
-from perdure.server.api.routing import Call, Endpoint, Nothing
-from perdure.server.api.sessions import read_at
+from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.problems import Refusal
-from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, effect, interrupts
+from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, decided, effect, interrupts
 from perdure.shapes.basics import Page
 from perdure.state.document import plain
 from perdure.system.times import parse_timestamp
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from perdure.model import SessionRow
-    from perdure.server.resources import Ctx
+    from perdure.server.app import Ctx
 
 T = TypeVar("T")
 _OTHERS = "others"
@@ -32,6 +31,7 @@ _ROWS = 1000
 # -- approvals ------------------------------------------------------------------------------------------------------
 
 
+@endpoint("GET", "/approvals", tag="people")
 async def list_approvals(call: Call[WaitingQuery, None]) -> Page[Interrupt]:
     """What waits for agreement or an answer, in all sessions that wait. A page looks into some and may be empty.
 
@@ -41,17 +41,20 @@ async def list_approvals(call: Call[WaitingQuery, None]) -> Page[Interrupt]:
     return Page(items=found, next=following)
 
 
+@endpoint("GET", "/sessions/{session}/approvals", tag="people")
 async def session_approvals(call: Call[Nothing, None]) -> Page[Interrupt]:
     """What waits for agreement or an answer in one session, on all its branches."""
     found = await _interrupts(call.ctx, await call.ctx.db.look(call.session))
     return Page(items=found, next=None)
 
 
+@endpoint("POST", "/sessions/{session}/approvals/{approval}", tag="people", errors=(409,))
 async def decide(call: Call[Nothing, Decision]) -> Decided:
     """Decide on one interrupt, once. One that was decided already, or has expired, is a problem (409)."""
     return await _decide(call.ctx, call.session, call.path["approval"], call.body)
 
 
+@endpoint("POST", "/sessions/{session}/resume", tag="people", errors=(409,))
 async def resume(call: Call[Nothing, Resume]) -> Page[Decided]:
     """Decide on everything that is open in a session, in the shape of AG-UI: nothing open may be left out."""
     said = {one.interrupt_id: one for one in call.body.resume}
@@ -65,8 +68,7 @@ async def resume(call: Call[Nothing, Resume]) -> Page[Decided]:
     now = call.ctx.clock.wall()
     if late := [i.id for i in waiting.values() if i.expires_at and parse_timestamp(i.expires_at) <= now]:
         raise ApprovalError(f"approval {late[0]} has expired: the next call asks again")
-    decided = [await _decide(call.ctx, call.session, name, one) for name, one in said.items()]
-    return Page(items=decided, next=None)
+    return Page(items=[await _decide(call.ctx, call.session, name, one) for name, one in said.items()], next=None)
 
 
 async def _decide(ctx: Ctx, session: str, approval: str, said: Decision) -> Decided:
@@ -74,17 +76,17 @@ async def _decide(ctx: Ctx, session: str, approval: str, said: Decision) -> Deci
     refused = said.status == "cancelled" or payload.get("approved") is False
     if refused:
         reason = said.reason or str(payload.get("reason") or "") or ("cancelled" if said.status == "cancelled" else "")
-        await ctx.db.reject(session, approval, by=said.by, reason=reason[:2000])
-        return Decided(session=session, id=approval, decision="rejected")
+        handed = await ctx.db.reject(session, approval, by=said.by, reason=reason[:2000])
+        return decided(session, approval, "rejected", handed)
     if "answer" in payload:
-        await ctx.db.answer(session, approval, payload["answer"], by=said.by, reason=said.reason)
-        return Decided(session=session, id=approval, decision="answered")
+        handed = await ctx.db.answer(session, approval, payload["answer"], by=said.by, reason=said.reason)
+        return decided(session, approval, "answered", handed)
     if payload.get("approved") is True:
         args: Any = payload.get("editedArgs")
         if args is not None and not isinstance(args, dict):
             raise Refusal(422, "invalid-request", "editedArgs are the call's arguments, as an object")
-        await ctx.db.approve(session, approval, by=said.by, reason=said.reason, args=cast("Any", args))
-        return Decided(session=session, id=approval, decision="approved")
+        handed = await ctx.db.approve(session, approval, by=said.by, reason=said.reason, args=cast("Any", args))
+        return decided(session, approval, "approved", handed)
     raise Refusal(422, "invalid-request", 'the payload says {"approved": true or false}, or {"answer": ...}')
 
 
@@ -98,13 +100,14 @@ async def _interrupts(ctx: Ctx, row: SessionRow) -> list[Interrupt]:
         # A branch has the requests of the line it parted from: main has the word on those that are its own.
         seen |= {a["id"] for a in book.get("approvals", {}).values()}
     # A decision that waits to be taken up is one: nobody need be asked again.
-    decided = {e.key for e in await ctx.blocking(ctx.db.kernel.store.inbox, row.id, 1000)} if found else set[str]()
-    return [i for i in found.values() if f"decision:{i.id}" not in decided]
+    posted = {e.key for e in await ctx.blocking(ctx.db.kernel.store.inbox, row.id, 1000)} if found else set[str]()
+    return [i for i in found.values() if f"decision:{i.id}" not in posted]
 
 
 # -- calls in doubt -------------------------------------------------------------------------------------------------
 
 
+@endpoint("GET", "/in-doubt", tag="people")
 async def list_in_doubt(call: Call[WaitingQuery, None]) -> Page[Effect]:
     """Calls that were started and whose outcome nobody knows, in all sessions that stand still because of one.
 
@@ -114,10 +117,11 @@ async def list_in_doubt(call: Call[WaitingQuery, None]) -> Page[Effect]:
     return Page(items=found, next=following)
 
 
+@endpoint("GET", "/sessions/{session}/effects", tag="people")
 async def list_effects(call: Call[EffectsQuery, None]) -> Page[Effect]:
     """The calls in a session's journal at a place, oldest first; ``status`` keeps those with that status."""
     q = call.query
-    reading = await read_at(call.ctx.db, call.session, q.at, q.branch)
+    reading = await call.ctx.db.read(call.session, q.at, branch=q.branch, migrate=False)
     book = await call.ctx.blocking(plain, reading.book)
     start = int(q.after) if q.after is not None and q.after.isascii() and q.after.isdigit() else 0
     every = [e for e in book.get("effects", {}).values() if q.status is None or e["status"] == q.status]
@@ -126,11 +130,13 @@ async def list_effects(call: Call[EffectsQuery, None]) -> Page[Effect]:
     return Page(items=[effect(e, call.session, q.branch, IN_LIST) for e in page], next=following)
 
 
+@endpoint("POST", "/sessions/{session}/effects/{effect}/resolve", tag="people", errors=(409,))
 async def resolve(call: Call[Nothing, Resolution]) -> Effect:
     """Say what became of a call in doubt: it was done with this result, may be made again, or is given up."""
     b = call.body
-    id, said = call.path["effect"], {"by": b.by, "verdict": b.verdict, "result": b.result}
-    record = await settle(call.ctx.db, call.session, id, b.branch, **said)
+    record, _ = await settle(
+        call.ctx.db, call.session, call.path["effect"], b.branch, by=b.by, verdict=b.verdict, result=b.result
+    )
     return effect(record, call.session, b.branch, IN_LIST)
 
 
@@ -190,24 +196,3 @@ async def _tried(look: Callable[[Ctx, SessionRow], Awaitable[list[T]]], ctx: Ctx
 
         logging.getLogger("perdure.server").warning("session %r cannot be looked into: %s", row.id[:80], e)
         return []
-
-
-ENDPOINTS = [
-    Endpoint("GET", "/approvals", list_approvals, Page[Interrupt], WaitingQuery, tag="people"),
-    Endpoint("GET", "/sessions/{session}/approvals", session_approvals, Page[Interrupt], tag="people"),
-    Endpoint(
-        "POST", "/sessions/{session}/approvals/{approval}", decide, Decided, body=Decision, errors=(409,), tag="people"
-    ),
-    Endpoint("POST", "/sessions/{session}/resume", resume, Page[Decided], body=Resume, errors=(409,), tag="people"),
-    Endpoint("GET", "/in-doubt", list_in_doubt, Page[Effect], WaitingQuery, tag="people"),
-    Endpoint("GET", "/sessions/{session}/effects", list_effects, Page[Effect], EffectsQuery, tag="people"),
-    Endpoint(
-        "POST",
-        "/sessions/{session}/effects/{effect}/resolve",
-        resolve,
-        Effect,
-        body=Resolution,
-        errors=(409,),
-        tag="people",
-    ),
-]

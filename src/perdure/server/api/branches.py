@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.agent.branching_off import check_state, open_as_stored
 from perdure.errors import InvalidInput
 from perdure.server.api.inputs import Edit, NewBranch, NewTag, Rewind
-from perdure.server.api.routing import Call, Endpoint, Nothing
-from perdure.server.api.sessions import place_of, read_at
+from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.shapes.history import Checkpoint, checkpoint
 from perdure.shapes.truncation import parts_of
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.history.checkpoint import Reading
 
 
+@endpoint("POST", "/sessions/{session}/branches", tag="branches", status=201, errors=(409,))
 async def fork(call: Call[Nothing, NewBranch]) -> Checkpoint:
     """Start a branch at a step, tag, branch or checkpoint, and edit its state. What is there stays as it is.
 
@@ -28,11 +28,11 @@ async def fork(call: Call[Nothing, NewBranch]) -> Checkpoint:
     b = call.body
     if b.edits:
         # Tried on a copy first: an edit that does not fit must not leave a branch behind.
-        reading = await read_at(call.ctx.db, call.session, b.at, b.branch)
+        reading = await call.ctx.db.read(call.session, b.at, branch=b.branch, migrate=False)
         row = await call.ctx.db.look(call.session)
         await call.ctx.blocking(_tried, reading, b.edits, bool(row.agent))
     async with await open_as_stored(call.ctx.db, call.session, b.branch) as s:
-        made = await s.fork(b.name, at=place_of(b.at))
+        made = await s.fork(b.name, at=b.at)
         if b.edits:
             await s.switch(b.name)
             apply_edits(s.state, b.edits)
@@ -40,20 +40,20 @@ async def fork(call: Call[Nothing, NewBranch]) -> Checkpoint:
     return checkpoint(made)
 
 
+@endpoint("POST", "/sessions/{session}/rewind", tag="branches", errors=(409,))
 async def rewind(call: Call[Nothing, Rewind]) -> Checkpoint:
     """Go on from an earlier checkpoint of a branch. What is left stays in the history, under the id of its tip."""
     b = call.body
-    at = place_of(b.at)
-    assert at is not None
     async with await open_as_stored(call.ctx.db, call.session, b.branch) as s:
-        return checkpoint(await s.rewind(at))
+        return checkpoint(await s.rewind(b.at))
 
 
+@endpoint("POST", "/sessions/{session}/tags", tag="branches", status=201, errors=(409,))
 async def tag(call: Call[Nothing, NewTag]) -> Checkpoint:
     """Give a checkpoint a name that never moves."""
     b = call.body
     async with await open_as_stored(call.ctx.db, call.session, b.branch) as s:
-        return checkpoint(await s.tag(b.name, at=place_of(b.at)))
+        return checkpoint(await s.tag(b.name, at=b.at))
 
 
 def _tried(reading: Reading, edits: Sequence[Edit], agent: bool) -> None:
@@ -102,21 +102,3 @@ def _index(part: str, last: int, edit: Edit) -> int:
 
 def _nothing(edit: Edit) -> InvalidInput:
     return InvalidInput(f"there is nothing at {edit.path[:200]!r} to {edit.op}")
-
-
-ENDPOINTS = [
-    Endpoint(
-        "POST",
-        "/sessions/{session}/branches",
-        fork,
-        Checkpoint,
-        body=NewBranch,
-        status=201,
-        errors=(409,),
-        tag="branches",
-    ),
-    Endpoint("POST", "/sessions/{session}/rewind", rewind, Checkpoint, body=Rewind, errors=(409,), tag="branches"),
-    Endpoint(
-        "POST", "/sessions/{session}/tags", tag, Checkpoint, body=NewTag, status=201, errors=(409,), tag="branches"
-    ),
-]

@@ -10,7 +10,7 @@ from perdure.errors import CursorExpired, Gone, NotFound, Unavailable
 from perdure.history.reader import NOW
 from perdure.model import MAIN
 from perdure.server.api.inputs import EventsQuery, SessionEventsQuery
-from perdure.server.api.routing import SSE, Answer, Call, Endpoint
+from perdure.server.api.routing import SSE, Call, Stream, endpoint
 from perdure.server.sse import NO_ID, ServerEvent, Streams, last_event_id
 from perdure.shapes.basics import Page
 from perdure.shapes.events import Change, Rescan, changes, run_event
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from perdure.agent.session_stream import Event
-    from perdure.server.resources import Ctx
+    from perdure.server.app import Ctx
 
 FROM_START = "beginning"
 POLL = 0.25
@@ -31,7 +31,8 @@ LONGEST_TEXT = 1 << 20
 _streams = Streams()
 
 
-async def all_events(call: Call[EventsQuery, None]) -> Answer:
+@endpoint("GET", "/events", tag="events", answer=Page[Change], media=SSE, errors=(503,))
+async def all_events(call: Call[EventsQuery, None]) -> Stream:
     """Commits of all sessions as they happen, as server-sent events.
 
     ``changes`` holds a page of them; its id is the store's cursor: a reader that comes back with it as Last-Event-ID
@@ -67,7 +68,8 @@ async def _changes(ctx: Ctx, cursor: str | None, expired: bool) -> AsyncGenerato
             await asyncio.sleep(QUIET)
 
 
-async def session_events(call: Call[SessionEventsQuery, None]) -> Answer:
+@endpoint("GET", "/sessions/{session}/events", tag="events", answer=SessionEvent, media=SSE, errors=(503,))
+async def session_events(call: Call[SessionEventsQuery, None]) -> Stream:
     """Commits of one branch as they happen, and the answer that is being made, as server-sent events.
 
     ``delta`` is a provisional piece of an answer (step, attempt, offset, text); its step is ``committed`` later, with
@@ -102,18 +104,3 @@ def _sent(event: Event) -> ServerEvent:
     if event.kind == RESCAN:
         return ServerEvent(RESCAN, event.position, Rescan(reason=event.data["reason"]))
     return ServerEvent(event.kind, event.position, run_event(event, LONGEST_TEXT))
-
-
-ENDPOINTS = [
-    Endpoint("GET", "/events", all_events, Page[Change], EventsQuery, media=SSE, errors=(503,), tag="events"),
-    Endpoint(
-        "GET",
-        "/sessions/{session}/events",
-        session_events,
-        SessionEvent,
-        SessionEventsQuery,
-        media=SSE,
-        errors=(503,),
-        tag="events",
-    ),
-]

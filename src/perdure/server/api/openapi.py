@@ -1,20 +1,23 @@
-"""The OpenAPI document, made from the table: what is documented is what is checked and answered."""
+"""The whole table of the API, and the OpenAPI document that is made from it: what is documented is what is checked."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from perdure._version import __version__
-from perdure.server.api.routing import JSON, PREFIX, Call, Endpoint, Nothing
+from perdure.server.api import approvals, branches, events, sessions, steering
+from perdure.server.api.routing import JSON, PREFIX, Call, Nothing, endpoint, endpoints
 from perdure.server.problems import MEDIA
 from perdure.shapes.basics import Problem
 from perdure.shapes.schema import schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from perdure.server.api.routing import Endpoint
 
 TAGS = {
     "sessions": "Which sessions there are, new ones, and messages to them",
@@ -39,27 +42,25 @@ WITH_BODY = (400, 413, 415)
 REF = "#/components/schemas/{name}"
 
 
-def endpoint(table: Sequence[Endpoint]) -> Endpoint:
-    """The row of the table that answers with the document about all of them."""
-    made: dict[str, Any] = {}
-
-    async def get_openapi(call: Call[Nothing, None]) -> dict[str, Any]:
-        """This document."""
-        if not made:
-            made.update(document(table))
-        return made
-
-    return Endpoint("GET", "/openapi.json", get_openapi, dict[str, Any], open=True, tag="store")
+@endpoint("GET", "/openapi.json", tag="store", open=True)
+async def get_openapi(call: Call[Nothing, None]) -> dict[str, Any]:
+    """This document."""
+    return document()
 
 
-def document(table: Sequence[Endpoint]) -> dict[str, Any]:
+TABLE = endpoints(sessions, steering, branches, approvals, events, sys.modules[__name__])
+"""Every path of the API."""
+
+
+@functools.cache
+def document() -> dict[str, Any]:
     """The whole document."""
-    types = {_type_key(t): t for e in table for t in (e.answer, e.body) if t is not None}
+    types = {_type_key(t): t for e in TABLE for t in (e.answer, e.body) if t is not None}
     types["Problem"] = Problem
     found, components = schemas(list(types.values()), REF)
     known = dict(zip(types, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for e in table:
+    for e in TABLE:
         paths.setdefault(PREFIX + e.path, {})[e.method.lower()] = _operation(e, known)
     return {
         "openapi": "3.1.0",

@@ -5,7 +5,8 @@ Paths are matched on what was sent, segment by segment: a session's id may hold 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
@@ -15,10 +16,13 @@ from perdure.server.request_checks import respond
 from perdure.shapes.basics import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
+    from types import ModuleType
 
+    from perdure.server.app import Ctx
     from perdure.server.request_checks import Receive, Scope, Send
-    from perdure.server.resources import Ctx
+
+    Handler = Callable[["Call[Any, Any]"], Awaitable[Any]]
 
 PREFIX = "/api/v1"
 JSON = "application/json"
@@ -26,21 +30,21 @@ SSE = "text/event-stream"
 
 Q = TypeVar("Q")
 B = TypeVar("B")
+H = TypeVar("H", bound="Handler")
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):
     """No parameters."""
 
 
-class Call(Generic[Q, B]):
+class Call(NamedTuple, Generic[Q, B]):
     """One request, checked: ``query`` and ``body`` are what the table says they are."""
 
-    def __init__(self, ctx: Ctx, path: dict[str, str], query: Q, body: B, headers: dict[str, str]) -> None:
-        self.ctx = ctx
-        self.path = path
-        self.query = query
-        self.body = body
-        self.headers = headers
+    ctx: Ctx
+    path: dict[str, str]
+    query: Q
+    body: B
+    headers: dict[str, str]
 
     @property
     def session(self) -> str:
@@ -48,10 +52,8 @@ class Call(Generic[Q, B]):
         return self.path["session"]
 
 
-class Answer(NamedTuple):
-    """An answer that is no JSON of the table's: a stream, or text."""
-
-    send: Callable[[Send, Receive], Awaitable[None]]
+Stream = Callable[[Any, Any, Any], Awaitable[None]]
+"""What a handler answers with that sends events: an ASGI application of its own."""
 
 
 class Endpoint(NamedTuple):
@@ -60,18 +62,18 @@ class Endpoint(NamedTuple):
     method: str
     path: str
     """Below the prefix; ``{name}`` stands for one segment."""
-    handler: Callable[[Call[Any, Any]], Awaitable[Any]]
+    handler: Handler
+    query: type[msgspec.Struct]
+    body: type[msgspec.Struct] | None
     answer: Any
     """The type of the answer's body."""
-    query: type[msgspec.Struct] = Nothing
-    body: type[msgspec.Struct] | None = None
-    status: int = 200
-    errors: tuple[int, ...] = ()
+    status: int
+    errors: tuple[int, ...]
     """Beside those that every request may end with, and every one that names a session (404, 410)."""
-    media: str = JSON
-    open: bool = False
+    media: str
+    open: bool
     """Whether it is answered without a token."""
-    tag: str = ""
+    tag: str
 
     @property
     def name(self) -> str:
@@ -89,6 +91,32 @@ class Endpoint(NamedTuple):
         return self.path.strip("/").split("/")
 
 
+def endpoint(
+    method: str, path: str, *, tag: str, answer: Any = None, status: int = 200, errors: tuple[int, ...] = (),
+    media: str = JSON, open: bool = False,
+) -> Callable[[H], H]:  # fmt: skip
+    """Make a handler a row of the table: what it takes and answers is what its annotations say.
+
+    ``answer`` is what a stream consists of: its handler answers with a ``Stream``.
+    """
+
+    def mark(handler: H) -> H:
+        said = get_type_hints(handler)
+        query, body = get_args(said["call"])
+        takes = None if body is type(None) else body
+        row = Endpoint(method, path, handler, query, takes, answer or said["return"], status, errors, media, open, tag)
+        vars(handler)["endpoint"] = row
+        return handler
+
+    return mark
+
+
+def endpoints(*modules: ModuleType) -> list[Endpoint]:
+    """The rows that modules define, in their order."""
+    made = [getattr(value, "endpoint", None) for module in modules for value in vars(module).values()]
+    return [row for row in made if isinstance(row, Endpoint)]
+
+
 class Api:
     """Answers requests by the table."""
 
@@ -103,8 +131,8 @@ class Api:
         query = _query(endpoint, scope["query_string"])
         body = _body(endpoint, headers, (await receive()).get("body", b""))
         found = await endpoint.handler(Call(self._ctx, path, query, body, headers))
-        if isinstance(found, Answer):
-            await found.send(send, receive)
+        if endpoint.media == SSE:
+            await found(scope, receive, send)
         else:
             await respond(send, endpoint.status, _encoded(found), JSON, {})
 

@@ -22,7 +22,7 @@ from perdure.server.api.inputs import (
     QueueQuery,
     SessionFilter,
 )
-from perdure.server.api.routing import Call, Endpoint, Nothing
+from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.api.sessions import properties
 from perdure.server.problems import Refusal
 from perdure.shapes.basics import Failure, Page, failure, page
@@ -41,12 +41,13 @@ from perdure.shapes.work import (
 
 if TYPE_CHECKING:
     from perdure.model import SessionRow
-    from perdure.server.resources import Ctx
+    from perdure.server.app import Ctx
 
 
 # -- giving work ----------------------------------------------------------------------------------------------------
 
 
+@endpoint("POST", "/sessions", tag="sessions", status=201, errors=(409,))
 async def create_session(call: Call[Nothing, NewSession]) -> Submitted:
     """Make a session that an agent works on, with a message in its inbox, durably; a fleet takes it up.
 
@@ -66,6 +67,7 @@ async def create_session(call: Call[Nothing, NewSession]) -> Submitted:
     return Submitted(session=session, agent=b.agent, new=new, queued=False)
 
 
+@endpoint("POST", "/sessions/{session}/messages", tag="sessions", status=202)
 async def post_message(call: Call[Nothing, NewMessage]) -> Posted:
     """Put a message into a session's inbox, durably, whoever writes the session; with a key only once."""
     if call.body.message is None:
@@ -75,6 +77,7 @@ async def post_message(call: Call[Nothing, NewMessage]) -> Posted:
     return Posted(session=call.session, new=new)
 
 
+@endpoint("POST", "/sessions/{session}/runs", tag="sessions", status=202, errors=(409, 429))
 async def start_run(call: Call[Nothing, NewRun]) -> Started:
     """Run an agent of this server on a session, in the background; its events tell how it goes.
 
@@ -109,6 +112,7 @@ async def start_run(call: Call[Nothing, NewRun]) -> Started:
 # -- one session ----------------------------------------------------------------------------------------------------
 
 
+@endpoint("POST", "/sessions/{session}/cancel", tag="steering")
 async def cancel(call: Call[Nothing, Cancellation]) -> Bulk:
     """Stop a session's agent: it ends as soon as it notices, and goes on only with a new message."""
     await call.ctx.db.look(call.session)
@@ -116,16 +120,19 @@ async def cancel(call: Call[Nothing, Cancellation]) -> Bulk:
     return Bulk(action="cancel", dry_run=False, sessions=[call.session], changed=1, failed=[], next=None)
 
 
+@endpoint("POST", "/sessions/{session}/retry", tag="steering", errors=(409,))
 async def retry(call: Call[Nothing, None]) -> Bulk:
     """Have the fleet try a session again that has failed or was parked."""
     return await _change(call, "retry")
 
 
+@endpoint("POST", "/sessions/{session}/pause", tag="steering", errors=(409,))
 async def pause(call: Call[Nothing, None]) -> Bulk:
     """Let no worker take a session any more; a step under way ends."""
     return await _change(call, "pause")
 
 
+@endpoint("POST", "/sessions/{session}/unpause", tag="steering", errors=(409,))
 async def unpause(call: Call[Nothing, None]) -> Bulk:
     """Let workers take a paused session again."""
     return await _change(call, "unpause")
@@ -145,6 +152,7 @@ def _need_board(ctx: Ctx) -> None:
 # -- many sessions --------------------------------------------------------------------------------------------------
 
 
+@endpoint("POST", "/bulk", tag="steering", errors=(404, 409, 410))
 async def bulk(call: Call[Nothing, BulkAction]) -> Bulk:
     """Cancel, retry, pause, unpause or resolve many sessions, chosen by their properties; with dry_run only say which.
 
@@ -194,11 +202,13 @@ async def _picked(ctx: Ctx, b: BulkAction) -> tuple[list[SessionRow], str | None
 # -- the fleet and the store ----------------------------------------------------------------------------------------
 
 
+@endpoint("GET", "/fleet", tag="fleet")
 async def get_fleet(call: Call[Nothing, None]) -> Fleet:
     """The workers, how many sessions are in which state by agent, and which agents nobody serves."""
     return await call.ctx.blocking(fleet, call.ctx.db)
 
 
+@endpoint("GET", "/fleet/queue", tag="fleet", errors=(409,))
 async def get_queue(call: Call[QueueQuery, None]) -> Page[QueuedSession]:
     """Sessions on the fleet's board, in order of id."""
     _need_board(call.ctx)
@@ -209,6 +219,7 @@ async def get_queue(call: Call[QueueQuery, None]) -> Page[QueuedSession]:
     return page(works, q.limit, queued_session, lambda w: w.session)
 
 
+@endpoint("POST", "/fleet/drain", tag="fleet", errors=(404, 409))
 async def drain(call: Call[Nothing, Drain]) -> Drained:
     """Tell workers to finish their steps and go; what they had is taken up by others."""
     _need_board(call.ctx)
@@ -216,33 +227,7 @@ async def drain(call: Call[Nothing, Drain]) -> Drained:
     return Drained(told=told, left=left)
 
 
+@endpoint("GET", "/store", tag="store")
 async def get_store(call: Call[Nothing, None]) -> Store:
     """How much the store holds, what it promises, and how many sessions there are by status, agent and error."""
     return await call.ctx.blocking(store, call.ctx.db, await call.ctx.db.counts())
-
-
-ENDPOINTS = [
-    Endpoint(
-        "POST", "/sessions", create_session, Submitted, body=NewSession, status=201, errors=(409,), tag="sessions"
-    ),
-    Endpoint("POST", "/sessions/{session}/messages", post_message, Posted, body=NewMessage, status=202, tag="sessions"),
-    Endpoint(
-        "POST",
-        "/sessions/{session}/runs",
-        start_run,
-        Started,
-        body=NewRun,
-        status=202,
-        errors=(409, 429),
-        tag="sessions",
-    ),
-    Endpoint("POST", "/sessions/{session}/cancel", cancel, Bulk, body=Cancellation, tag="steering"),
-    Endpoint("POST", "/sessions/{session}/retry", retry, Bulk, errors=(409,), tag="steering"),
-    Endpoint("POST", "/sessions/{session}/pause", pause, Bulk, errors=(409,), tag="steering"),
-    Endpoint("POST", "/sessions/{session}/unpause", unpause, Bulk, errors=(409,), tag="steering"),
-    Endpoint("POST", "/bulk", bulk, Bulk, body=BulkAction, errors=(404, 409, 410), tag="steering"),
-    Endpoint("GET", "/fleet", get_fleet, Fleet, tag="fleet"),
-    Endpoint("GET", "/fleet/queue", get_queue, Page[QueuedSession], QueueQuery, errors=(409,), tag="fleet"),
-    Endpoint("POST", "/fleet/drain", drain, Drained, body=Drain, errors=(404, 409), tag="fleet"),
-    Endpoint("GET", "/store", get_store, Store, tag="store"),
-]

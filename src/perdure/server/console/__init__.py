@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
 
-    from perdure.server.resources import Ctx
+    from perdure.server.app import Ctx
 
 
 class _Static(StaticFiles):

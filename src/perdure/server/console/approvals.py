@@ -6,15 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.errors import InvalidInput
-from perdure.fleet.status import served_by, settle
+from perdure.fleet.status import settle
 from perdure.model import MAIN
-from perdure.protocols import Boarded, NewWork
 from perdure.server.api.approvals import doubts_of, list_approvals, list_in_doubt, session_approvals
 from perdure.server.api.inputs import WaitingQuery
 from perdure.server.api.routing import Call, Nothing
-from perdure.server.console.page_text import editable
-from perdure.server.console.rendering import Pages, asked, decider, named, see, short_mark
+from perdure.server.console.rendering import Pages, asked, decider, editable, named, see, short_mark
 from perdure.server.problems import Refusal
+from perdure.session.handover import Handover, hand_over
 from perdure.system.times import parse_timestamp
 from perdure.system.wording import json_or_text
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from perdure.server.resources import Ctx
+    from perdure.server.app import Ctx
     from perdure.shapes.approvals import Interrupt
 
 PAGE = 50
@@ -94,20 +93,17 @@ class Deciding(Pages):
         session, approval, by = named(form, "session"), asked(form, "approval", 100), decider(form)
         do, reason = asked(form, "do", 10), asked(form, "reason", 2000)
         if do == "reject":
-            await db.reject(session, approval, by=by, reason=reason)
+            handed = await db.reject(session, approval, by=by, reason=reason)
         elif do == "answer":
-            await db.answer(session, approval, _answer(form), by=by, reason=reason)
+            handed = await db.answer(session, approval, _answer(form), by=by, reason=reason)
         elif do == "approve":
-            await db.approve(session, approval, by=by, reason=reason, args=_edited(form))
+            handed = await db.approve(session, approval, by=by, reason=reason, args=_edited(form))
         else:
             raise InvalidInput("a decision is to approve, to reject or to answer")
         words = {"reject": "Rejected", "answer": "Answered", "approve": "Approved"}[do]
-        if (named(form, "branch") or MAIN) != MAIN:
-            # Nobody runs a branch by himself: whether its calls may change anything, a person says.
-            return see(request, "/approvals", by=by, told=f"{words}. It is taken up when the branch is run on.")
-        left = await go_on(self._ctx, session)
-        after = left or "The session goes on as soon as a worker takes it up."
-        return see(request, "/approvals", by=by, told=f"{words}. {after}")
+        if (named(form, "branch") or MAIN) == MAIN:
+            handed = await go_on(self._ctx, session, handed)
+        return see(request, "/approvals", by=by, told=f"{words}. {handed.words}")
 
     async def doubts(self, request: Request) -> Response:
         """Calls that were started and whose outcome nobody knows."""
@@ -133,10 +129,11 @@ class Deciding(Pages):
         if do not in ("done", "retry", "abort"):
             raise InvalidInput("a call in doubt was done, may be made again, or is given up")
         result = json_or_text(asked(form, "result", 200_000)) if do == "done" else None
-        await settle(self._ctx.db, session, effect, branch, by=by, verdict=do, result=result)
-        left = await go_on(self._ctx, session) if branch == MAIN else ""
-        words = {"done": "It is recorded as done.", "retry": "It is made again.", "abort": "It is given up."}[do]
-        return see(request, "/in-doubt", by=by, told=f"{words} {left}".rstrip())
+        _, handed = await settle(self._ctx.db, session, effect, branch, by=by, verdict=do, result=result)
+        if branch == MAIN:
+            handed = await go_on(self._ctx, session, handed)
+        words = {"done": "It is recorded as done.", "retry": "It may be made again.", "abort": "It is given up."}[do]
+        return see(request, "/in-doubt", by=by, told=f"{words} {handed.words}")
 
 
 def ask_of(i: Interrupt) -> Ask:
@@ -157,26 +154,21 @@ def ask_of(i: Interrupt) -> Ask:
     )  # fmt: skip
 
 
-async def go_on(ctx: Ctx, session: str) -> str:
-    """Have a session looked at again now: by the fleet where a worker has its agent, else here if this server does.
+async def go_on(ctx: Ctx, session: str, handed: Handover | None = None) -> Handover:
+    """Run a session here when it was handed to no worker and this server has its agent; who goes on with it then.
 
-    What was decided stands when this server has no room for another run; then a sentence says so.
+    Not yet ``handed`` to anybody, it is first. What was decided stands when this server has no room for another run.
     """
     row = await ctx.db.look(session)
-    if not row.agent:
-        return ""
-    store = ctx.db.kernel.store
-    served = False
-    if isinstance(store, Boarded):
-        board = await ctx.blocking(store.board)
-        served = row.agent in served_by(await ctx.blocking(board.workers))
-        await ctx.blocking(board.put, [NewWork(row.id, row.agent, row.owner)])
-    if not served and row.agent in ctx.agents:
-        try:
-            ctx.runs.start(ctx.agents[row.agent], session, MAIN)
-        except Refusal as e:
-            return f"It is recorded, but the session does not go on by itself: {e}, then send it a message."
-    return ""
+    handed = handed or await ctx.blocking(hand_over, ctx.db.kernel, row)
+    if handed.to == "worker" or row.agent not in ctx.agents:
+        return handed
+    try:
+        ctx.runs.start(ctx.agents[row.agent], session, MAIN)
+    except Refusal as e:
+        why = f"It is recorded, but the session does not go on by itself: {e}, then send it a message."
+        return Handover("nobody", why)
+    return Handover("server", "The session goes on here.")
 
 
 def _edited(form: Mapping[str, Any]) -> dict[str, Any] | None:

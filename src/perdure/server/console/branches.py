@@ -10,8 +10,7 @@ from perdure.errors import InvalidInput
 from perdure.history.hydrate import ancestry
 from perdure.server.console import session_past
 from perdure.server.console.conversation import Said, said_of, text_of_content
-from perdure.server.console.page_text import harmless
-from perdure.server.console.rendering import Pages, asked, named, see, whole
+from perdure.server.console.rendering import Pages, asked, harmless, named, see, whole
 from perdure.state.document import plain
 from perdure.state.merge import differences
 

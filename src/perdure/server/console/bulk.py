@@ -49,12 +49,12 @@ class BulkPages(Pages):
     """The preview and the deed."""
 
     async def preview(self, request: Request) -> Response:
-        """SessionFilter sessions are meant; nothing is done yet."""
+        """Which sessions are meant; nothing is done yet."""
         form = await request.form(max_fields=2000)
         do, which, filter = _read(form, self._console.now)
         verdict: Any = None
         if do == "resolve":
-            # SessionFilter one it will be is said on the page; what was clicked is chosen there.
+            # Which one it will be is said on the page; what was clicked is chosen there.
             verdict = asked(form, "verdict", 10)
             verdict = verdict if verdict in VERDICTS else "retry"
         found = await self._call(BulkAction(action=do, filter=which, dry_run=True, limit=BATCH, verdict=verdict))
@@ -92,7 +92,8 @@ class BulkPages(Pages):
             if do == "resolve":
                 left = {f.session for f in found.failed}
                 for session in (s for s in found.sessions if s not in left):
-                    left_over += [why] if (why := await go_on(self._ctx, session)) else []
+                    handed = await go_on(self._ctx, session)
+                    left_over += [handed.words] if handed.to == "nobody" else []
             if found.next is None:
                 break
             after = found.next

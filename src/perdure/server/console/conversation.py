@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.server.console.page_text import as_json
+from perdure.server.console.rendering import as_json
 from perdure.state.document import plain
 from perdure.system.wording import brief, size
 

@@ -1,22 +1,26 @@
-"""How pages are made: templates that escape everything, the headers that let nothing else run, and who is asking."""
+"""How pages are made: templates that escape everything, the headers that let nothing else run, and who is asking.
+
+Whatever an agent wrote may be hostile. HTML is escaped by the templates; what is left then is made harmless here:
+control characters, terminal escapes, characters that turn the direction of text around or cannot be seen, and texts
+without end.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import logging
+import json
 import secrets
 from collections import Counter
 from functools import wraps
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote, unquote, urlencode
 
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from perdure._version import __version__
-from perdure.errors import InvalidInput, MissingExtra, PerdureError
+from perdure.errors import InvalidInput, MissingExtra
 from perdure.model import TAG_PREFIX
-from perdure.server.console import page_text
-from perdure.server.problems import Refusal, status_of
+from perdure.server.problems import problem_of
 from perdure.system import times, wording
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from perdure.aio import AsyncDatabase
-    from perdure.server.resources import Ctx
+    from perdure.server.app import Ctx
 
     Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -36,17 +40,12 @@ except ImportError:
     raise MissingExtra("jinja2", "console") from None
 
 
-log = logging.getLogger("perdure.server")
-
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "font-src 'self'; manifest-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-    ),
-    "Referrer-Policy": "same-origin",
-}
-"""What pages have beside the headers of every answer: nothing that is not ours runs, is loaded, or frames a page."""
+HEADERS = {"Referrer-Policy": "same-origin"}
+"""What pages have beside the headers of every answer, which let nothing run or load that is not ours."""
 NAME_COOKIE = "perdure_name"
+LONG = 6000
+"""Characters of one text that are shown before it is cut."""
+_CONTROLS = {0: "NUL", 7: "BEL", 8: "BS", 13: "CR", 27: "ESC", 127: "DEL"}
 FRESH = 500
 """Milliseconds for which a count of all sessions is good."""
 STATUS_WORDS = {"waiting_approval": "needs approval", "waiting_result": "awaits a result", "in_doubt": "in doubt"}
@@ -76,7 +75,7 @@ def make_environment() -> Environment:
     filters.update(
         cut=wording.one_line, size=wording.size, number=wording.number, money=wording.money, span=times.span,
         when=times.when, moment=times.parse_timestamp,
-        json=page_text.as_json, brief=wording.brief, shown=page_text.shown, plural=wording.count,
+        json=as_json, brief=wording.brief, shown=shown, plural=wording.count,
     )  # fmt: skip
     shared = cast("dict[str, Any]", env.globals)  # pyright: ignore[reportUnknownMemberType]
     shared.update(
@@ -88,7 +87,7 @@ def make_environment() -> Environment:
 
 def _finalized(value: Any) -> Any:
     # What templates made themselves is marked as such, and was finalized piece by piece.
-    return page_text.harmless(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    return harmless(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def url(path: str, **query: Any) -> str:
@@ -145,14 +144,11 @@ class Console:
 
     def problem(self, request: Request, error: Exception) -> Response:
         """A page that says what went wrong; a part of a page when only that was asked for."""
-        known = isinstance(error, PerdureError | Refusal)
-        status = error.problem.status if isinstance(error, Refusal) else status_of(error)
-        if not known:
-            log.error("a page failed", exc_info=error)
-        said = str(error)[:2000] if known else "Something unexpected went wrong; the server's log tells more."
+        found, _ = problem_of(error)
         part = request.headers.get("hx-request") == "true" and request.headers.get("hx-boosted") != "true"
         template = "problem_part.html" if part else "problem.html"
-        return self.page(request, template, status=status, said=said, code=status)
+        said = found.detail or f"{found.title}."
+        return self.page(request, template, status=found.status, said=said, code=found.status)
 
     def guarded(self, endpoint: Endpoint) -> Endpoint:
         """An endpoint whose errors are told as pages."""
@@ -263,3 +259,49 @@ def decider(fields: Mapping[str, Any]) -> str:
 def is_tag(branch: str) -> bool:
     """Whether a head is a tag's."""
     return branch.startswith(TAG_PREFIX)
+
+
+# -- texts and values -------------------------------------------------------------------------------------------------
+
+
+def harmless(text: str) -> str:
+    r"""The text with everything that cannot be seen, or steers how it is shown, made visible.
+
+    >>> harmless("\x1b[2Jpaid\r\n"), harmless("a\u202eb")
+    ('⟨ESC⟩[2Jpaid⟨CR⟩\n', 'a⟨U+202E⟩b')
+    """
+    return wording.visible(text, _named, keep="\n\t")
+
+
+def _named(c: str) -> str:
+    code = ord(c)
+    return f"⟨{_CONTROLS.get(code, f'U+{code:04X}')}⟩"
+
+
+class Shown(NamedTuple):
+    """A text as far as it is shown."""
+
+    text: str
+    more: int = 0
+    """Characters that were left out."""
+
+
+def shown(text: str, limit: int = LONG) -> Shown:
+    """The beginning of a text that may have megabytes."""
+    return Shown(text) if len(text) <= limit else Shown(text[:limit], len(text) - limit)
+
+
+def as_json(value: Any, limit: int = 100_000) -> str:
+    """A value as indented JSON of bounded length."""
+    text = wording.as_json(value, indent=2)
+    return text if len(text) <= limit else text[:limit] + "\n…"
+
+
+def editable(value: Any) -> str:
+    r"""A value as JSON for somebody to edit: what cannot be seen is written out, and comes back as it was.
+
+    >>> editable({"a": "\u200bé"})
+    '{\n  "a": "\\u200bé"\n}'
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return text if harmless(text) == text else "".join(c if harmless(c) == c else json.dumps(c)[1:-1] for c in text)

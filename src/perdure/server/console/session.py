@@ -14,7 +14,7 @@ from perdure.errors import Corrupted, Gone, InvalidInput
 from perdure.fleet.why import Why, gather, told
 from perdure.history.hydrate import origins
 from perdure.model import MAIN, TAG_PREFIX, Kind
-from perdure.protocols import Boarded, Filter
+from perdure.protocols import Boarded
 from perdure.server.console import session_past
 from perdure.server.console.approvals import go_on
 from perdure.server.console.conversation import conversation_of
@@ -22,6 +22,7 @@ from perdure.server.console.drawing import Graph, Line, chart_of, graph_of
 from perdure.server.console.rendering import HEADERS, Pages, asked, named, see, whole
 from perdure.server.console.state_tree import tree_of
 from perdure.server.console.updates import session_mark
+from perdure.session.handover import work_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -103,8 +104,8 @@ class SessionPage(Pages):
         once = asked(form, "once", 40)
         key = hashlib.sha256(f"{once} {text}".encode()).hexdigest()[:32] if once else None
         await ctx.db.post(session, packed(text), key=key)
-        left = await go_on(ctx, session)
-        return see(request, "/session", id=session, told=f"The message is in the inbox. {left}".rstrip())
+        handed = await go_on(ctx, session)
+        return see(request, "/session", id=session, told=f"The message is in the inbox. {handed.words}")
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ class SessionPage(Pages):
         store = self._kernel.store
         if spot.branch != MAIN or not isinstance(store, Boarded):
             return None
-        return next(iter(store.board().works(Filter(sessions=(spot.id,)), limit=1)), None)
+        return work_of(store.board(), spot.id)
 
 
 def draw(kernel: Kernel, spot: Spot) -> Graph:

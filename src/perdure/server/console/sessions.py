@@ -49,13 +49,8 @@ class Wanted(NamedTuple):
 
     def options(self, now: int) -> dict[str, Any]:
         """The filter as a store takes it."""
-        found: dict[str, Any] = {
-            "status": self.status or None,
-            "agent": self.agent or None,
-            "owner": self.owner or None,
-            "error": self.error or None,
-            "search": self.q or None,
-        }
+        found: dict[str, Any] = {name: getattr(self, name) or None for name in ("status", "agent", "owner", "error")}
+        found["search"] = self.q or None
         if self.age in _SPANS:
             found["since"] = now - _SPANS[self.age]
         elif self.age == "old":

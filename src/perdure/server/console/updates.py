@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from starlette.requests import Request
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from perdure.server.api.routing import Stream
     from perdure.server.console.rendering import Console
 
 POLL = 0.4
@@ -39,15 +39,10 @@ class Live(Pages):
         self._streams = Streams()
         self._watched: dict[str, _Topic] = {}
 
-    async def stream(self, request: Request) -> ASGIApp:
+    async def stream(self, request: Request) -> Stream:
         """Tell a browser of changes in the topics it names, until it goes."""
         topics = request.query_params.getlist("topic")[:MOST_TOPICS]
-        answer = self._streams.answer(self._ctx, self._changes(topics))
-
-        async def respond(_: Scope, receive: Receive, send: Send) -> None:
-            await answer.send(send, receive)
-
-        return respond
+        return self._streams.answer(self._ctx, self._changes(topics))
 
     async def _changes(self, names: list[str]) -> AsyncGenerator[ServerEvent | None]:
         topics = [(name, self._topic(name)) for name in dict.fromkeys(names)]

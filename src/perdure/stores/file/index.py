@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.model import ANCHOR, MAIN, PACK, SNAPSHOT, Head, SessionRow, Span, Status
 from perdure.stores.file.records import Birth, Commit, Posted, Record, Rewritten, State
-from perdure.stores.rules import sets_session_status
+from perdure.stores.rules import overlap, sets_session_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -81,11 +81,6 @@ class ArtifactAt(msgspec.Struct, frozen=True, gc=False):
     def overlaps(self, span: Span) -> bool:
         """Whether it covers any step of the span."""
         return overlap(Span(self.line, self.lo, self.hi), span)
-
-
-def overlap(one: Span, other: Span) -> bool:
-    """Whether two spans share a step."""
-    return one.line == other.line and one.lo <= other.hi and other.lo <= one.hi
 
 
 class PostAt(msgspec.Struct, gc=False):
@@ -169,8 +164,7 @@ class SessionIndex:
         if line is None:
             line = self.lines[record.line] = LineAt()
         elif record.step in line.rows or record.ordinal in self.commits:
-            msg = f"step {record.step} of line {record.line} is there twice"
-            raise ValueError(msg)
+            raise ValueError(f"step {record.step} of line {record.line} is there twice")
         if not line.steps or record.step > line.steps[-1]:
             line.steps.append(record.step)
         else:
@@ -323,9 +317,8 @@ class SessionIndex:
         """The packs that hold any step of the spans, by line and step."""
         wanted = list(spans)
         packs = (at for at in self.artifacts.values() if at.kind == PACK)
-        return sorted(
-            (at for at in packs if any(at.overlaps(span) for span in wanted)), key=lambda at: (at.line, at.lo)
-        )
+        held = (at for at in packs if any(at.overlaps(span) for span in wanted))
+        return sorted(held, key=lambda at: (at.line, at.lo))
 
     def anchors(self, spans: Iterable[Span]) -> list[ArtifactAt]:
         """The anchors that stand for a row of the spans, by line and step."""

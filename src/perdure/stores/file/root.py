@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from perdure.errors import Corrupted, InvalidInput, UnsupportedFormat
 from perdure.stores.file.records import FORMAT
 from perdure.system import faults
-from perdure.system.disk import open_to_write, sync, sync_folder, write_all
+from perdure.system.disk import make_folders, open_to_write, sync, sync_folder, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -63,7 +63,10 @@ class FileRoot:
         self.sessions = f"{path}/sessions"
         self._disk = disk
         self._mutex = threading.Lock()
-        self._make_folders()
+        try:
+            make_folders(disk, path)
+        except NotADirectoryError as error:
+            raise InvalidInput(f"{error.filename} is a file: a file store needs a folder of its own") from error
         self._lock_fd = open_to_write(disk, f"{path}/lock")
         try:
             with self.locked():
@@ -151,19 +154,6 @@ class FileRoot:
         return token
 
     # --- creation --------------------------------------------------------------------------------
-
-    def _make_folders(self) -> None:
-        """Make the root (and its parents) where missing, each durably named before the next."""
-        missing: list[str] = []
-        path = self.path
-        while not os.path.isdir(path):
-            if os.path.exists(path):
-                raise InvalidInput(f"{path} is a file: a file store needs a folder of its own")
-            missing.append(path)
-            path = os.path.dirname(path)
-        for folder in reversed(missing):
-            self._disk.mkdir(folder)
-            sync_folder(self._disk, os.path.dirname(folder))
 
     def _create(self) -> None:
         disk = self._disk

@@ -1,4 +1,4 @@
-"""One session's folder: its lock, its lease and its log. Decides nothing.
+"""One session's folder: its lock, its lease and its log, and what is read of it. Decides nothing.
 
 ``log``
     the session's records (:mod:`perdure.stores.file.log`), and its inbox's; replaced as a whole when too
@@ -14,11 +14,14 @@ import os
 import struct
 import threading
 import zlib
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from perdure.errors import Corrupted, InvalidInput
+from perdure.model import Artifact, Change, InboxEntry, Row
+from perdure.stores import rules
 from perdure.stores.file.log import SessionLog, new_birth
 from perdure.stores.file.records import Commit, Posted, Record, Rewritten, checked
 from perdure.stores.rules import StoredLease
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from perdure.protocols import Clock
-    from perdure.stores.file.index import SessionIndex
+    from perdure.stores.file.index import ArtifactAt, RowAt, SessionIndex
     from perdure.stores.file.log import Packed
     from perdure.system.disk import Disk
 
@@ -133,9 +136,8 @@ class SessionFile:
         rows = list(index.commits.values())
         for row, commit in zip(rows, self.commits(), strict=True):
             yield msgspec.structs.replace(commit, envelope=b"", payload=b"") if row.thin else commit
-        artifacts = list(index.artifacts.values())
-        for at, record in zip(artifacts, self.log.records([at.place for at in artifacts]), strict=True):
-            yield Rewritten(put=(self.expect(record, Rewritten).put[at.nth],))
+        for artifact in self.artifacts(list(index.artifacts.values())):
+            yield Rewritten(put=(artifact,))
         yield index.state(max(index.token, self.lease().token))
 
     def posts(self) -> Iterator[Posted]:
@@ -149,6 +151,47 @@ class SessionFile:
         """All commits in the order they were made, as written (a thin one may still have its payload)."""
         for record in self.log.records([row.place for row in self.index.commits.values()]):
             yield self.expect(record, Commit)
+
+    def rows(self, found: Sequence[RowAt]) -> list[Row]:
+        """Some rows, each verified."""
+        records = self.log.records([row.place for row in found])
+        return [row_of(at, self.expect(record, Commit)) for at, record in zip(found, records, strict=True)]
+
+    def artifacts(self, found: Sequence[ArtifactAt] | None = None) -> list[Artifact]:
+        """Some artifacts, each verified; without any named, all of them in order of their keys."""
+        if found is None:
+            found = [self.index.artifacts[key] for key in sorted(self.index.artifacts)]
+        records = self.log.records([at.place for at in found])
+        return [self.expect(record, Rewritten).put[at.nth] for at, record in zip(found, records, strict=True)]
+
+    def entry(self, said: Posted) -> InboxEntry:
+        """An inbox entry as callers see it."""
+        session = self.index.session
+        return InboxEntry(session, said.key, said.kind, said.at, said.digest, said.body, said.seq, said.taken)
+
+    def changes(self, after: int, limit: int) -> list[tuple[int, Change]]:
+        """Commits after an ordinal, each with its own."""
+        index = self.index
+        numbers = (number for number in range(after + 1, index.ordinal + 1) if number in index.commits)
+        found = [index.commits[number] for number in islice(numbers, limit)]
+        items: list[tuple[int, Change]] = []
+        for row, record in zip(found, self.log.records([row.place for row in found]), strict=True):
+            said = self.expect(record, Commit)
+            change = Change(index.session, said.branch, said.line, said.step, said.id, said.kind, said.status, said.at)
+            items.append((row.ordinal, change))
+        return items
+
+    def last_step(self, line: int) -> int:
+        """The last step of a line that can be read."""
+        index = self.index
+        if index.reason:
+            raise rules.gone(index.session, index.reason)
+        if not index.next_line:
+            raise rules.no_session(index.session)
+        last = index.last(line)
+        if last is None:
+            raise rules.no_line(index.session, line)
+        return last
 
     def expect(self, record: Record, kind: type[R]) -> R:
         """The record, which the index says is of this type."""
@@ -186,6 +229,13 @@ class SessionFile:
             raise InvalidInput("the holder's name is too long: use 200 characters at most")
         # Always of the same length, so that one system call reads it.
         write_all(self._disk, self._lock_fd, raw.ljust(_LEASE_SIZE, b"\0"), 0)
+
+
+def row_of(at: RowAt, said: Commit) -> Row:
+    """A row as callers see it."""
+    # Until the log is rewritten, a row that is thin still has its bytes there: they no longer count.
+    envelope, payload = (b"", b"") if at.thin else (said.envelope, said.payload)
+    return Row(said.line, said.step, said.id, said.digest, envelope, payload)
 
 
 OPEN = 128

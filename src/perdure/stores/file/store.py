@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure import model
-from perdure.errors import Busy, ForkedProcess, HandleClosed, PerdureError, Poisoned
+from perdure.errors import PerdureError, Poisoned
 from perdure.stores import rules
-from perdure.stores.file import read, write
-from perdure.stores.file.read import Listing
+from perdure.stores.file import write
+from perdure.stores.file.changes import Reach, resume
 from perdure.stores.file.records import Posted
 from perdure.stores.file.root import FileRoot, salt_of, session_name
-from perdure.stores.file.session_folder import Pool, SessionFile
+from perdure.stores.file.session_folder import Pool, SessionFile, row_of
 from perdure.stores.listing import Asked
 from perdure.stores.live import FolderLive
 from perdure.stores.rules import LeaseJudge, StoredLease, is_final
 from perdure.system.clock import SystemClock
 from perdure.system.disk import Disk, explain, warn_if_network
+from perdure.system.flow import HandleGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import Unpack
 
     from perdure.protocols import Clock
+    from perdure.stores.file.index import RowAt, SessionIndex
     from perdure.stores.listing import Count, Wanted
-    from perdure.system.disk import Disk
 
 __all__ = ["FileStore", "Torn", "TornTail"]
 
@@ -56,7 +58,7 @@ class FileStore:
         self._handle = FileHandle(folder, clock, disk)
         self._clock = self._handle.clock
         self._judge = LeaseJudge(self._clock)
-        self._listing = Listing(self._handle)
+        self._glances: dict[str, Glance] = {}
         self.torn = self._handle.torn
         self.id, self.epoch = self._handle.root.identity
 
@@ -97,7 +99,7 @@ class FileStore:
                 if is_final(error):
                     raise
                 return [error]
-        self._handle.check()
+        self._handle.guard.check()
         groups: dict[str, list[int]] = {}
         for number, item in enumerate(items):
             groups.setdefault(item.session, []).append(number)
@@ -127,7 +129,7 @@ class FileStore:
             else:
                 waiting = [post for post in (file.index.waiting.get(key),) if post is not None][: max(limit, 0)]
             records = file.log.records([post.place for post in waiting])
-            return [read.entry_of(file, file.expect(record, Posted)) for record in records]
+            return [file.entry(file.expect(record, Posted)) for record in records]
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -147,15 +149,14 @@ class FileStore:
             found = [
                 row for row in file.index.commits.values() if row.starts and (branch is None or row.branch == branch)
             ]
-            return read.rows_at(file, sorted(found, key=lambda row: (row.line, row.step)))
+            return file.rows(sorted(found, key=lambda row: (row.line, row.step)))
 
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
         with self._handle.known(session) as file:
             if file is None:
                 raise rules.no_session(session)
-            index = file.index
-            last = read.last_step(file, line)
+            index, last = file.index, file.last_step(line)
             at = last if step is None else step
             if at > last:
                 raise rules.no_step(index.session, line, at, last)
@@ -167,48 +168,104 @@ class FileStore:
                     if art.kind == model.ANCHOR and art.line == line and art.lo <= at < art.hi:
                         raise rules.retained(index.session, line, at, art.lo, art.hi)
                 raise rules.no_step(index.session, line, at, last)
-            packs = index.packs([*read.thin_spans(rows), *(base.refs if base and refs else ())])
-            held = read.artifacts_at(file, [*packs, *([base] if base else [])])
-            return model.Bundle(held.pop() if base else None, tuple(read.rows_at(file, rows)), tuple(held), last)
+            packs = index.packs([*thin_spans(rows), *(base.refs if base and refs else ())])
+            held = file.artifacts([*packs, *([base] if base else [])])
+            return model.Bundle(held.pop() if base else None, tuple(file.rows(rows)), tuple(held), last)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
         with self._handle.known(session) as file:
             if file is None:
                 raise rules.no_session(session)
-            last = read.last_step(file, line)
+            last = file.last_step(line)
             rows = file.index.rows(model.Span(line, lo, hi))
-            thin = read.thin_spans(rows)
-            held = read.artifacts_at(file, [*file.index.packs(thin), *file.index.anchors(thin)])
-            return model.Bundle(None, tuple(read.rows_at(file, rows)), tuple(held), last)
+            thin = thin_spans(rows)
+            held = file.artifacts([*file.index.packs(thin), *file.index.anchors(thin)])
+            return model.Bundle(None, tuple(file.rows(rows)), tuple(held), last)
 
     def artifacts(self, session: str) -> list[model.Artifact]:
         """All artifacts of a session."""
         with self._handle.known(session) as file:
-            return read.artifacts(file) if file else []
+            return file.artifacts() if file else []
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
-        """Sessions in order of id, or the newest first, without tombstones."""
-        return self._listing.sessions(self.look, Asked(**wanted))
+        """Sessions in the order that is asked for; each is looked at anew before it is shown."""
+        asked = Asked(**wanted)
+        found = [glance.row for _, glance in self._all() if asked.keeps(glance.row.id, glance.row)]
+        rows: list[model.SessionRow] = []
+        for glance in sorted(found, key=lambda row: asked.key(row.id, row.updated)):
+            if len(rows) >= asked.limit:
+                break
+            row = self.look(glance.id)
+            if row is not None and asked.keeps(row.id, row):
+                rows.append(row)
+        return sorted(rows, key=lambda row: asked.key(row.id, row.updated))
 
     def counts(self) -> list[Count]:
         """How many sessions there are by status, agent and error."""
-        return self._listing.counts()
+        living = Counter((g.row.status, g.row.agent, g.row.error) for _, g in self._all() if not g.row.reason)
+        return [(*what, number) for what, number in sorted(living.items())]
 
     def changes(self, after: str | None = None, limit: int = 1000) -> model.ChangePage:
         """Commits after a cursor, session by session."""
         with self._handle.alone():
             # Another process may have renewed it.
             self.epoch = self._handle.root.read_identity().epoch
-        return self._listing.changes(after, limit, self.epoch)
+        known = {name: glance.reach for name, glance in self._all()}
+        cursor = resume(after, epoch=self.epoch, reaches=known)
+        items: list[model.Change] = []
+        for name, reach in known.items():
+            if len(items) >= limit:
+                break
+            if cursor.at(name) >= reach.newest:
+                continue
+            with self._handle.named(name) as file:
+                if file is None:
+                    continue
+                found = file.changes(cursor.at(name), limit - len(items))
+                newest = file.index.ordinal
+            items += [change for _, change in found]
+            # On a page that is not full there was no more; the newest commits may also have been dropped.
+            cursor.move(name, found[-1][0] if len(items) >= limit else newest)
+        return model.ChangePage(tuple(items), str(cursor))
 
     def blob_refs(self) -> Iterator[str]:
         """Every blob that any row or artifact refers to."""
-        return self._listing.blob_refs()
+        self._handle.guard.check()
+        for name in self._handle.root.names():
+            with self._handle.named(name) as file:
+                refs = list(file.index.blobs()) if file else []
+            yield from refs
 
     def usage(self) -> model.Usage:
         """Sizes; bytes are those of the logs."""
-        return self._listing.usage()
+        sessions = checkpoints = size = 0
+        for _, glance in self._all():
+            sessions += not glance.row.reason
+            checkpoints += glance.checkpoints
+            size += glance.log[1]
+        return model.Usage(sessions, checkpoints, size)
+
+    def _all(self) -> Iterator[tuple[str, Glance]]:
+        """Goes through the folders; reads only the logs that have changed since it last did."""
+        handle = self._handle
+        handle.guard.check()
+        for name in handle.root.names():
+            try:
+                stat = handle.disk.stat(f"{handle.root.folder(name)}/log")
+            except FileNotFoundError:
+                continue
+            log = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            glance = self._glances.get(name)
+            if glance is None or glance.log != log:
+                with handle.named(name) as file:
+                    if file is None:
+                        continue
+                    glance = Glance.of(file.index, log)
+                if len(self._glances) >= GLANCES:
+                    self._glances.clear()
+                self._glances[name] = glance
+            yield name, glance
 
     # -- leases ------------------------------------------------------------------------------------
 
@@ -217,8 +274,7 @@ class FileStore:
         with self._handle.session(session) as file:
             assert file is not None
             current = file.lease()
-            busy: Busy | None = self._judge.busy(session, current)
-            if busy is not None:
+            if busy := self._judge.busy(session, current):
                 raise busy
             file.append(session, [], "acquire")
             token = self._handle.root.next_token(current.token)
@@ -269,9 +325,9 @@ class FileStore:
                 raise rules.gone(index.session, index.reason)
             rows: list[tuple[model.Row, dict[str, Any]]] = []
             for at, said in zip(index.commits.values(), file.commits(), strict=True):
-                rows.append((read.row_of(at, said), {name: getattr(said, name) for name in rules.SHOWN}))
-            entries = tuple(read.entry_of(file, posted) for posted in file.posts())
-            return model.Dump(self._look(file), tuple(rows), tuple(read.artifacts(file)), entries)
+                rows.append((row_of(at, said), {name: getattr(said, name) for name in rules.SHOWN}))
+            entries = tuple(file.entry(posted) for posted in file.posts())
+            return model.Dump(self._look(file), tuple(rows), tuple(file.artifacts()), entries)
 
     def restore(self, dump: model.Dump) -> None:
         """Put a dumped session into this store."""
@@ -295,6 +351,34 @@ class FileStore:
     def close(self) -> None:
         """Close all files; the store cannot be used afterwards."""
         self._handle.close()
+
+
+GLANCES = 100_000
+"""Sessions of which a few words are kept, so that listing them again need not read their logs."""
+
+
+class Glance(NamedTuple):
+    """What listings need of a session, and the state of its log (inode, size, time) when that was so."""
+
+    log: tuple[int, int, int]
+    row: model.SessionRow
+    """Without heads and lease, which no listing asks about."""
+    reach: Reach
+    checkpoints: int
+
+    @classmethod
+    def of(cls, index: SessionIndex, log: tuple[int, int, int]) -> Glance:
+        """What an index says."""
+        row = index.row(_NOBODY)._replace(heads=())
+        return cls(log, row, Reach(index.ordinal, index.trimmed), len(index.commits))
+
+
+_NOBODY = model.LeaseInfo("", 0, 0)
+
+
+def thin_spans(rows: Sequence[RowAt]) -> list[model.Span]:
+    """The thin rows among these, as few spans of neighbours."""
+    return rules.spans_of([(row.line, row.step) for row in rows if row.thin])
 
 
 TORN = 1000
@@ -324,9 +408,7 @@ class FileHandle:
         self.clock: Clock = clock or SystemClock()
         self.disk = disk or Disk()
         self.torn: list[Torn] = []
-        self._pid = os.getpid()
-        self._closed = False
-        self._poisoned = ""
+        self.guard = HandleGuard(f"{path}: this handle")
         self.pool = Pool(self._make)
         warn_if_network(path)
         try:
@@ -334,23 +416,11 @@ class FileHandle:
         except OSError as error:
             raise explain(error, path) from error
 
-    def check(self) -> None:
-        """Refuse to work on a handle that is closed, poisoned or from another process."""
-        if self._closed:
-            raise HandleClosed(f"{self.path}: this handle was closed: open a new one")
-        if os.getpid() != self._pid:
-            raise ForkedProcess(
-                f"{self.path}: this handle was opened in process {self._pid}, before a fork: "
-                "open a new one in this process"
-            )
-        if self._poisoned:
-            raise Poisoned(self._poisoned)
-
     def close(self) -> None:
         """Close all files. In a forked child they belong to the parent, and are left alone."""
-        if self._closed or os.getpid() != self._pid:
+        if self.guard.closed or self.guard.forked:
             return
-        self._closed = True
+        self.guard.closed = True
         self.pool.close()
         self.root.close()
 
@@ -369,7 +439,7 @@ class FileHandle:
     @contextmanager
     def alone(self) -> Generator[None]:
         """For work on the root."""
-        self.check()
+        self.guard.check()
         try:
             yield
         except BaseException as error:
@@ -382,10 +452,10 @@ class FileHandle:
             raise explain(error, self.path) from error
         if isinstance(error, Poisoned):
             todo = "close this handle, see to the disk, and open a new one"
-            self._poisoned = f"{error}, so nobody knows what is on disk: {todo}"
+            self.guard.poisoned = f"{error}, so nobody knows what is on disk: {todo}"
             names = ", ".join(item.id.hex() for item in at_stake)
             unknown = f". It is unknown whether these commits landed: {names}" if names else ""
-            raise Poisoned(self._poisoned + unknown) from error
+            raise Poisoned(self.guard.poisoned + unknown) from error
 
     def _make(self, name: str) -> SessionFile:
         return SessionFile(self.disk, self.root.folder(name), salt_of(name), self.clock, self._note_torn)
@@ -418,7 +488,7 @@ class Held:
 
     def __enter__(self) -> SessionFile | None:
         handle = self._handle
-        handle.check()
+        handle.guard.check()
         file = handle.pool.take(self._name)
         file.mutex.acquire()
         try:

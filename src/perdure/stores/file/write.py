@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, PerdureError
-from perdure.model import Append, Head, Landed, Span, Status
+from perdure.model import Append, Head, Landed, Span
 from perdure.stores import rules
 from perdure.stores.file.records import Commit, Posted, Record, Rewritten, State, checked
 from perdure.stores.rules import StoredLease, restored_row
@@ -157,8 +157,7 @@ def post(file: SessionFile, session: str, entries: Sequence[InboxEntry]) -> list
 def rewrite(file: SessionFile, change: Rewrite, judge: LeaseJudge) -> bool:
     """Store a session otherwise; False (and nothing is done) when it no longer applies."""
     if change.token is not None:
-        refused = rules.fenced(change.session, change.token, file.lease(), judge)
-        if refused:
+        if refused := rules.fenced(change.session, change.token, file.lease(), judge):
             raise refused
     elif file.index.reason:
         return False
@@ -191,7 +190,7 @@ def drop(file: SessionFile, session: str, reason: str, wall: int) -> None:
     index, token = file.index, max(file.index.token, file.lease().token)
     gone = State(
         "",
-        (Status.EXPIRED if reason == Status.EXPIRED else Status.CLOSED).value,
+        rules.status_of_gone(reason),
         index.created,
         wall,
         None,
@@ -259,25 +258,6 @@ def _merged(posts: list[Posted], newest: int, entries: Sequence[InboxEntry]) -> 
 
 def _restored(dump: Dump, ordinal: int) -> Iterator[Commit]:
     for number, (row, said) in enumerate(dump.rows, ordinal + 1):
-        p: dict[str, Any] = said
-        yield Commit(
-            number,
-            p["branch"],
-            row.line,
-            row.step,
-            row.id,
-            row.digest,
-            p["starts"],
-            dump.row.owner,
-            p["status"],
-            p["kind"],
-            p["at"],
-            p["at"],
-            None,
-            tuple(p["takes"]),
-            tuple(p["blobs"]),
-            p["tool"],
-            p["error"],
-            row.envelope,
-            row.payload,
-        )
+        shown: dict[str, Any] = {name: said[name] for name in rules.SHOWN}
+        shown.update(takes=tuple(said["takes"]), blobs=tuple(said["blobs"]))
+        yield Commit(number, wall=said["at"], owner=dump.row.owner, ttl=None, **row._asdict(), **shown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 from bisect import bisect_right
@@ -12,14 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from perdure import model
-from perdure.errors import ForkedProcess, HandleClosed, InvalidInput, PerdureError
+from perdure.errors import InvalidInput, PerdureError
 from perdure.stores import rules
 from perdure.stores.cursors import resume
 from perdure.stores.listing import Asked
 from perdure.stores.live import MemoryLive
-from perdure.stores.rules import LeaseJudge, StoredLease, restored_row, sets_session_status
+from perdure.stores.rules import LeaseJudge, StoredLease, overlap, restored_row, sets_session_status
 from perdure.system import faults
 from perdure.system.clock import SystemClock
+from perdure.system.flow import HandleGuard
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -47,18 +47,14 @@ class MemoryStore:
         self.promise = _PROMISE
         self._clock: Clock = clock or SystemClock()
         self._judge = LeaseJudge(self._clock)
-        self._pid = os.getpid()
-        self._closed = False
+        self._guard = HandleGuard(f"{self.url}: this handle", anew="the child has its own memory")
         self._room = room_of(name)
         self.id = self._room.id
         self.epoch = self._room.epoch
 
     @contextmanager
     def _inside(self) -> Generator[Room]:
-        if self._closed:
-            raise HandleClosed(f"{self.url}: this handle was closed: open a new one")
-        if os.getpid() != self._pid:
-            raise ForkedProcess(f"{self.url}: this handle was opened before a fork: the child has its own memory")
+        self._guard.check()
         with self._room.lock:
             yield self._room
 
@@ -279,10 +275,9 @@ class MemoryStore:
             found = room.sessions.get(change.session)
             if found is None or (found.reason and change.token is None):
                 return False
-            if change.token is not None:
-                refused = rules.fenced(change.session, change.token, found.lease, self._judge)
-                if refused:
-                    raise refused
+            token, lease = change.token, found.lease
+            if token is not None and (refused := rules.fenced(change.session, token, lease, self._judge)):
+                raise refused
             thin = [(found.rows.get(span.line, {}), span) for span in change.thin]
             for rows, span in thin:
                 records = [rows.get(step) for step in range(span.lo, span.hi + 1)]
@@ -313,11 +308,10 @@ class MemoryStore:
                 raise refused
             for rows in found.rows.values():
                 delete_rows(room, rows, list(rows))
-            status = model.Status.EXPIRED if reason == model.Status.EXPIRED else model.Status.CLOSED
             room.sessions[session] = Session(
                 found.created,
                 self._clock.wall(),
-                status=status.value,
+                status=rules.status_of_gone(reason),
                 reason=reason or "deleted",
                 lease=StoredLease(token=found.lease.token),
             )
@@ -348,13 +342,8 @@ class MemoryStore:
             if found.lines:
                 raise rules.has_checkpoints(row.id, next(iter(found.heads.values()), None))
             for stored, shown in dump.rows:
-                write_row(
-                    room,
-                    row.id,
-                    found,
-                    stored,
-                    {**shown, "takes": tuple(shown["takes"]), "blobs": tuple(shown["blobs"])},
-                )
+                said = {**shown, "takes": tuple(shown["takes"]), "blobs": tuple(shown["blobs"])}
+                write_row(room, row.id, found, stored, said)
             found.heads.update({head.branch: head for head in row.heads})
             found.artifacts.update({(a.kind, a.line, a.lo): a for a in dump.artifacts})
             for entry in dump.inbox:
@@ -364,14 +353,8 @@ class MemoryStore:
                     found.inbox[entry.key] = entry._replace(seq=room.arrivals)
                 elif entry.taken:
                     found.inbox[entry.key] = found.inbox[entry.key]._replace(taken=entry.taken, body=b"")
-            found.owner, found.status, found.reason = row.owner, row.status, row.reason
-            found.agent, found.error = row.agent, row.error
-            found.created, found.updated, found.expires, found.lines = (
-                row.created,
-                row.updated,
-                row.expires,
-                row.lines,
-            )
+            for name in ("owner", "status", "reason", "agent", "error", "created", "updated", "expires", "lines"):
+                setattr(found, name, getattr(row, name))
             room.token = max(room.token, row.lease.token)
             if not found.lease.holder:
                 found.lease = StoredLease(token=max(found.lease.token, row.lease.token))
@@ -396,8 +379,7 @@ class MemoryStore:
 
     def close(self) -> None:
         """Close this handle; a named store stays for the others."""
-        if os.getpid() == self._pid:
-            self._closed = True
+        self._guard.closed = self._guard.closed or not self._guard.forked
 
 
 @dataclass
@@ -517,8 +499,3 @@ def packs_for(session: Session, rows: Iterable[model.Row], refs: Iterable[model.
     ]
     anchors = [a for a in kept if a.kind == model.ANCHOR and model.Span(a.line, a.hi, a.hi) in thin]
     return (*sorted(packs, key=lambda a: a[1:3]), *sorted(anchors, key=lambda a: a[1:3]))
-
-
-def overlap(one: model.Span, other: model.Span) -> bool:
-    """Whether two spans share a step."""
-    return one.line == other.line and one.lo <= other.hi and other.lo <= one.hi

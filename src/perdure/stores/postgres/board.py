@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import InvalidInput, LimitExceeded, StoreError, UnsupportedFormat
 from perdure.links.postgres import packed, unpacked
 from perdure.protocols import EVERY, Filter, NewWork, Rest, Work, WorkerRow
-from perdure.stores.postgres.rows import new_claim
+from perdure.stores.listing import board_tests
+from perdure.stores.postgres.rows import columns_of, new_claim
 from perdure.stores.postgres.tables import LOCK
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ PARTS = ("", "_work")
 
 _WORK = "session, agent, owner, priority, rank is not null, due, worker, since, tries, step, parked, paused"
 _ROW = "id, host, pid, version, agents, concurrency, busy, started, {now} - seen, wish, done, recovered"
-_STATES = ("queued", "working", "waiting", "parked", "paused")
 _CHANGES = {
     "pause": (
         "update {work} w set paused = true, touched = w.touched or w.rank is not null, rank = null"
@@ -64,7 +64,7 @@ class PostgresBoard:
 
         def put(connection: Connection) -> int:
             with connection.transaction():
-                ((new,),) = connection.ask(sql, (*_columns(rows), most))
+                ((new,),) = connection.ask(sql, (*columns_of(rows), most))
                 if new is None:
                     raise LimitExceeded(
                         f"{self._link.url}: sessions queued would be over the limit of {most}: nothing was put; "
@@ -114,7 +114,7 @@ class PostgresBoard:
         ]
         if rows:
             sql = f"select {self._schema}.perdure_fleet_rest(%s{', %s' * 7})"
-            self._link.ask("rest", sql, (packed(worker), *_columns(rows)))
+            self._link.ask("rest", sql, (packed(worker), *columns_of(rows)))
 
     def got(self, worker: str, session: str, step: int) -> int:
         """Say how far a claimed session has come; how many tries it has had there."""
@@ -205,18 +205,11 @@ class PostgresBoard:
         return self._link.do("change", change)
 
     def _where(self, which: Filter) -> tuple[str, list[Any]]:
-        parts, values = ["true"], list[Any]()
-        if which.agent:
-            parts, values = [*parts, "w.agent = %s"], [*values, packed(which.agent)]
-        if which.owner:
-            parts, values = [*parts, "w.owner = %s"], [*values, packed(which.owner)]
-        if which.state:
-            if which.state not in _STATES:
-                raise InvalidInput(f"there is no state {which.state!r:.40}: there are {', '.join(_STATES)}")
-            parts, values = [*parts, f"{self._schema}.perdure_fleet_state(w) = %s"], [*values, which.state]
+        """The condition that a filter stands for."""
+        tests = board_tests(which, f"{self._schema}.perdure_fleet_state(w)", "%s", packed)
         if which.sessions is not None:
-            parts, values = [*parts, "w.session = any (%s)"], [*values, [packed(s) for s in which.sessions]]
-        return " and ".join(parts), values
+            tests["w.session = any (%s)"] = [packed(session) for session in which.sessions]
+        return " and ".join(["true", *tests]), list(tests.values())
 
     def hold(self, agent: str, on: bool) -> None:
         """Let no worker take sessions of an agent any more; or let them again."""
@@ -288,10 +281,6 @@ def _works(rows: Rows) -> list[Work]:
         )
         for session, agent, owner, priority, queued, due, worker, since, tries, step, parked, paused in rows
     ]  # fmt: skip
-
-
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return list(map(list, zip(*rows, strict=True)))
 
 
 def _counts(rest: Rest) -> bool | None:

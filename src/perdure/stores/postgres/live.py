@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from perdure.stores.live import MOST
 
 if TYPE_CHECKING:
-    from perdure.links.postgres import Connection, Link
+    from perdure.links.postgres import Link
 
 
 class PostgresLive:
@@ -54,14 +54,10 @@ class PostgresLive:
         return self._there
 
     def _make(self) -> None:
-        if self._is_there():
-            return
-
-        def make(connection: Connection) -> None:
-            connection.run(
+        if not self._is_there():
+            script = (
                 f"create unlogged table if not exists {self._table}"
                 " (no bigint generated always as identity, session bytea not null, body bytea not null);"
                 f"create index if not exists perdure_live_session on {self._table} (session, no)"
             )
-
-        self._link.do("live", make)
+            self._link.do("live", lambda connection: connection.run(script))

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from perdure.model import Dump, Row, Span
 
 ROW = "line, step, id, digest, envelope, payload"
-SHOWN = "branch, kind, status, at, tool, error, takes, blobs, starts, run, effect, approval"
 EXTRA = ("run", "effect", "approval")
 """Projections that only some rows have."""
+SHOWN = ", ".join((*rules.SHOWN, *EXTRA))
 INLINE = 5_000
 """Rows that are deleted in the transaction that says so; more than that follow bit by bit."""
 
@@ -175,7 +175,8 @@ def answer_of(item: Append, row: tuple[Any, ...]) -> Landed | PerdureError:
             return rules.moved(item, head)
 
 
-def columns_of(rows: Sequence[tuple[Any, ...]], count: int) -> list[list[Any]]:
+def columns_of(rows: Sequence[tuple[Any, ...]], count: int = 0) -> list[list[Any]]:
+    """Rows turned into columns; ``count`` says how many there are where no row does."""
     return list(map(list, zip(*rows, strict=True))) if rows else [[] for _ in range(count)]
 
 
@@ -252,20 +253,13 @@ def changes_of(found: Iterable[tuple[Any, ...]]) -> tuple[model.Change, ...]:
 
 
 def shown_of(values: tuple[Any, ...]) -> dict[str, Any]:
-    branch, kind, status, at, tool, error, takes, blobs, starts, *extra = values
-    shown: dict[str, Any] = {
-        "branch": unpacked(branch),
-        "kind": unpacked(kind),
-        "status": unpacked(status),
-        "at": at,
-        "tool": unpacked(tool or ""),
-        "error": unpacked(error or ""),
-        "takes": tuple(map(unpacked, takes or ())),
-        "blobs": tuple(map(unpacked, blobs or ())),
-        "starts": starts,
-    }
-    shown.update({name: unpacked(value) for name, value in zip(EXTRA, extra, strict=True) if value})
-    return shown
+    shown: dict[str, Any] = dict(zip(rules.SHOWN, values, strict=False))
+    for name in ("branch", "kind", "status", "tool", "error"):
+        shown[name] = unpacked(shown[name] or "")
+    for name in ("takes", "blobs"):
+        shown[name] = tuple(map(unpacked, shown[name] or ()))
+    extra = zip(EXTRA, values[len(rules.SHOWN) :], strict=True)
+    return {**shown, **{name: unpacked(value) for name, value in extra if value}}
 
 
 def of(table: str, columns: str) -> str:

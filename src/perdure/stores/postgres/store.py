@@ -38,7 +38,7 @@ PASSING = (StoreFull, Clash)
 
 
 class PostgresStore:
-    """Implements :class:`perdure.protocols.Store` in one schema rows.of a PostgreSQL database.
+    """Implements :class:`perdure.protocols.Store` in one schema of a PostgreSQL database.
 
     The URL's parameter ``schema`` names it (else it is the connection's current one); ``pgbouncer=true`` says that
     PgBouncer is in between, where that is not seen by itself. Without ``create`` no tables are made. ``pool`` is how
@@ -104,11 +104,11 @@ class PostgresStore:
         return result
 
     def live(self) -> PostgresLive:
-        """Carries pieces rows.of answers on their way, in a table that no log is written for."""
+        """Carries pieces of answers on their way, in a table that no log is written for."""
         return PostgresLive(self._link, self.schema)
 
     def board(self) -> PostgresBoard:
-        """The board rows.of a fleet, in tables beside the store's own, which are made when it is first asked for."""
+        """The board of a fleet, in tables beside the store's own, which are made when it is first asked for."""
         from perdure.stores.postgres.board import PostgresBoard
 
         return PostgresBoard(self._link, self.schema, self._time)
@@ -178,7 +178,7 @@ class PostgresStore:
     def _post(self, connection: Connection, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
         if not entries:
             return []
-        # In the order rows.of sessions: two that post to several must not wait for each other.
+        # In the order of sessions: two that post to several must not wait for each other.
         placed = sorted(enumerate(entries), key=lambda pair: pair[1].session)
         values = [(packed(e.session), packed(e.key), packed(e.kind), e.at, e.digest, e.body) for _, e in placed]
         columns = list(map(list, zip(*values, strict=True)))
@@ -193,7 +193,7 @@ class PostgresStore:
         ]
 
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
-        """Waiting entries in order rows.of arrival; with ``key`` only the one rows.of that key."""
+        """Waiting entries in order of arrival; with ``key`` only the one of that key."""
         if key is not None:
             return self._entries(
                 partial(self._ask, "inbox"), session, "i.key = %s and i.taken is null limit %s", (packed(key), limit)
@@ -214,7 +214,7 @@ class PostgresStore:
     # -- looking -----------------------------------------------------------------------------------
 
     def look(self, session: str) -> model.SessionRow | None:
-        """What is known rows.of a session, a tombstone included."""
+        """What is known of a session, a tombstone included."""
         return self._look(partial(self._ask, "look"), session)
 
     def _look(self, ask: Ask, session: str) -> model.SessionRow | None:
@@ -222,7 +222,7 @@ class PostgresStore:
         return rows.session_row(found[0]) if found else None
 
     def starts(self, session: str, branch: str | None) -> list[model.Row]:
-        """The first rows rows.of all lines rows.of a branch (None: rows.of all branches)."""
+        """The first rows of all lines of a branch (None: of all branches)."""
         found = self._ask(
             "starts",
             f"select {rows.of('r', rows.ROW)} from {self.schema}.perdure_row r"
@@ -238,12 +238,12 @@ class PostgresStore:
         return rows.bundle_of(self._ask("load", sql, (packed(session), line, step, refs)), session, line, step)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
-        """Rows lo..hi rows.of a line, with the packs that hold the thin ones."""
+        """Rows lo..hi of a line, with the packs that hold the thin ones."""
         sql = f"select * from {self.schema}.perdure_slice(%s, %s, %s, %s)"
         return rows.bundle_of(self._ask("slice", sql, (packed(session), line, lo, hi)), session, line, None)
 
     def artifacts(self, session: str) -> list[model.Artifact]:
-        """All artifacts rows.of a session."""
+        """All artifacts of a session."""
         return self._artifacts(partial(self._ask, "artifacts"), session)
 
     def _artifacts(self, ask: Ask, session: str) -> list[model.Artifact]:
@@ -255,7 +255,7 @@ class PostgresStore:
         return [rows.artifact_of(*values) for values in found]
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
-        """Sessions in order rows.of id, or the newest first, without tombstones."""
+        """Sessions in order of id, or the newest first, without tombstones."""
         asked = Asked(**wanted)
         tests, values, order = asked.sql("s.", "%s", "strpos", packed)
         sql = " and ".join([f"{self._session} where s.reason = ''", *tests])
@@ -401,9 +401,9 @@ class PostgresStore:
 
     def drop(self, session: str, token: int | None, reason: str) -> None:
         """Delete a session and leave a tombstone; it is gone at once, and its rows bit by bit."""
-        status = (model.Status.EXPIRED if reason == model.Status.EXPIRED else model.Status.CLOSED).value
         sql = f"select * from {self.schema}.perdure_drop(%s{', %s' * 8})"
-        values = (rows.new_claim(), packed(session), token, status, packed(reason or "deleted"))
+        status, why = rules.status_of_gone(reason), packed(reason or "deleted")
+        values = (rows.new_claim(), packed(session), token, status, why)
         self._write("drop", lambda connection: self._fenced(connection, sql, values, session))
         self._sweep()
 
@@ -418,7 +418,7 @@ class PostgresStore:
         return done
 
     def _clean(self, dead: int) -> None:
-        """Note that rows died, and make their room free again once there are enough rows.of them."""
+        """Note that rows died, and make their room free again once there are enough of them."""
         self._dead += dead
         # Read and written by several threads without a lock: it need not be exact.
         if self._dead >= ENOUGH and self._write("clean", partial(clean, schema=self.schema, dead=self._dead)):
@@ -466,7 +466,7 @@ class PostgresStore:
         self.epoch = epoch
 
     def usage(self) -> model.Usage:
-        """Sizes; bytes are those rows.of what is kept, without indexes and room that was freed: see ``bloat``."""
+        """Sizes; bytes are those of what is kept, without indexes and room that was freed: see ``bloat``."""
         ((sessions, checkpoints, size),) = self._ask(
             "usage",
             "select count(*) filter (where reason = ''), coalesce(sum(rows), 0)::bigint,"

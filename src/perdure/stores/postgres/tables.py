@@ -160,38 +160,28 @@ def _script(version: int, schema: str) -> str:
 
 def _promise(sync: str, fsync: str) -> Promise:
     if fsync == "off":
-        return Promise(
-            process_crash=True,
-            power_loss=False,
-            words=(
-                "When a commit has returned, PostgreSQL has it, and it survives the end of any process. The server "
-                "runs with fsync=off: a loss of power may take back commits or damage the whole database."
-            ),
+        words = (
+            "When a commit has returned, PostgreSQL has it, and it survives the end of any process. The server "
+            "runs with fsync=off: a loss of power may take back commits or damage the whole database."
         )
-    if sync == "off":
-        return Promise(
-            process_crash=True,
-            power_loss=False,
-            words=(
-                "When a commit has returned, PostgreSQL has it. The server runs with synchronous_commit=off: a crash "
-                "of the server or a loss of power may take back the commits of the last moments."
-            ),
+    elif sync == "off":
+        words = (
+            "When a commit has returned, PostgreSQL has it. The server runs with synchronous_commit=off: a crash "
+            "of the server or a loss of power may take back the commits of the last moments."
         )
-    more = {
-        "on": "When synchronous replicas are named, they have it, too.",
-        "remote_apply": "When synchronous replicas are named, they have it and show it, too.",
-        "remote_write": "When synchronous replicas are named, their systems have it, too.",
-        "local": "Replicas may not have it yet.",
-    }.get(sync, "")
-    return Promise(
-        process_crash=True,
-        power_loss=True,
-        words=(
+    else:
+        more = {
+            "on": "When synchronous replicas are named, they have it, too.",
+            "remote_apply": "When synchronous replicas are named, they have it and show it, too.",
+            "remote_write": "When synchronous replicas are named, their systems have it, too.",
+            "local": "Replicas may not have it yet.",
+        }.get(sync, "")
+        words = (
             f"When a commit has returned it is in the server's log and the log was synced (synchronous_commit={sync}): "
             "it survives the end of the client, of the server and a loss of power, as far as the server's disk keeps "
             f"what it says it has synced. {more} An asynchronous replica that is promoted may lack the newest commits."
-        ),
-    )
+        )
+    return Promise(process_crash=True, power_loss="off" not in (fsync, sync), words=words)
 
 
 class Table(NamedTuple):

@@ -1,4 +1,4 @@
-"""How rows, artifacts, inbox entries and sessions look inside Redis: bytes from records and back. No I/O here.
+"""How rows, artifacts and inbox entries look inside Redis: bytes from records and back. No I/O here.
 
 The scripts in ``lua/`` read the beginnings of these bytes too: change one and the other together.
 A row is ``<number of its change>:<length of its head><head><length of the envelope><envelope><payload>``; a thin one
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from perdure.errors import Corrupted, InvalidInput
-from perdure.model import Artifact, Head, InboxEntry, Row, SessionRow, Span
+from perdure.model import Artifact, Head, InboxEntry, Row, Span
+from perdure.stores.rules import SHOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from perdure.model import Append, LeaseInfo
+    from perdure.model import Append
 
 _length = Struct(">I")
 _pack = msgspec.msgpack.Encoder().encode
@@ -27,7 +28,6 @@ _shown = msgspec.msgpack.Decoder(tuple[str, str, str, int, str, str, tuple[str, 
 _artifact = msgspec.msgpack.Decoder(tuple[str, int, int, int, tuple[tuple[int, int, int], ...], tuple[str, ...]])
 _entry = msgspec.msgpack.Decoder(tuple[str, int])
 _names = msgspec.msgpack.Decoder(list[str])
-SHOWN = ("branch", "kind", "status", "at", "tool", "error", "takes", "blobs", "starts")
 WHOLE = 1 << 53
 """Numbers up to here are whole inside scripts."""
 
@@ -142,10 +142,6 @@ class Form:
         except msgspec.MsgspecError:
             raise self.damaged("a list of blobs") from None
 
-    def session(self, id: bytes, flat: Sequence[bytes], pending: int) -> Session:
-        """A session's hash."""
-        return Session(self, id.decode(), dict(zip(flat[::2], flat[1::2], strict=True)), pending)
-
     def head(self, branch: str, value: bytes | None) -> Head | None:
         """A head as stored under its branch."""
         if value is None:
@@ -155,56 +151,6 @@ class Form:
             return Head(branch, int(line), int(step), id)
         except ValueError:
             raise self.damaged("a head") from None
-
-
-class Session:
-    """The hash of a session."""
-
-    def __init__(self, form: Form, id: str, fields: dict[bytes, bytes], pending: int) -> None:
-        self.id = id
-        self._form = form
-        self._fields = fields
-        self._pending = pending
-
-    def whole(self, name: bytes) -> int:
-        """A number; 0 when it is not there."""
-        try:
-            return int(self._fields.get(name) or b"0")
-        except ValueError:
-            raise self._form.damaged(f"session {self.id!r}") from None
-
-    def text(self, name: bytes) -> str:
-        """A text; "" when it is not there."""
-        try:
-            return self._fields.get(name, b"").decode()
-        except UnicodeDecodeError:
-            raise self._form.damaged(f"session {self.id!r}") from None
-
-    def heads(self) -> Iterator[Head]:
-        """Heads of all branches, by name."""
-        for name in sorted(self._fields):
-            if name.startswith(b"h:"):
-                head = self._form.head(name[2:].decode(), self._fields[name])
-                assert head is not None
-                yield head
-
-    def shown(self, lease: LeaseInfo) -> SessionRow:
-        """The row that callers see."""
-        return SessionRow(
-            self.id,
-            self.text(b"owner"),
-            self.text(b"status"),
-            self.whole(b"created"),
-            self.whole(b"updated"),
-            self.whole(b"expires") if self._fields.get(b"expires") else None,
-            lease,
-            tuple(self.heads()),
-            self.text(b"reason"),
-            self._pending,
-            self.whole(b"lines"),
-            self.text(b"agent"),
-            self.text(b"error"),
-        )
 
 
 def artifact_value(artifact: Artifact) -> bytes:

@@ -11,7 +11,6 @@ from perdure.model import PACK
 from perdure.stores import rules
 from perdure.stores.redis import scripts
 from perdure.stores.redis.format import (
-    SHOWN,
     artifact_value,
     entry_tail,
     mark,
@@ -20,7 +19,7 @@ from perdure.stores.redis.format import (
     row_tail,
 )
 from perdure.stores.redis.scripts import refusal, utf8
-from perdure.stores.rules import restored_row
+from perdure.stores.rules import SHOWN, restored_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from perdure.errors import Busy, Corrupted, InvalidInput
 from perdure.links.redis import Script
-from perdure.model import LeaseInfo
 from perdure.stores import rules
-from perdure.stores.redis.format import Form, Session
+from perdure.stores.redis.format import Form
 from perdure.system.clock import SystemClock
 from perdure.system.lease_holders import describe, is_dead
 
@@ -82,17 +81,6 @@ class ScriptRunner:
             "or another store was put in its place)",
         )
 
-    # -- sessions ----------------------------------------------------------------------------------
-
-    def lease(self, about: Sequence[Any], session: Session) -> LeaseInfo:
-        """The lease as callers see it, judged by the store's own time; a holder known to be dead holds nothing."""
-        wall, now, fence = about
-        holder, token = session.text(b"holder"), session.whole(b"token")
-        left = session.whole(b"until") - now
-        if not holder or token <= int(fence) or left <= 0 or is_dead(holder):
-            return LeaseInfo("", token, 0)
-        return LeaseInfo(holder, token, wall + left)
-
 
 _EVERYWHERE = (b"other", b"lost", b"busy", b"none", b"gone")
 
@@ -118,12 +106,14 @@ def utf8(text: str) -> bytes:
         raise InvalidInput("a name holds half of a surrogate pair, which is no text") from None
 
 
+ALL: list[Script] = []
 _FOLDER = resources.files("perdure.stores.redis") / "lua"
 _COMMON = (_FOLDER / "common.lua").read_text(encoding="utf-8")
 
 
 def _script(name: str, flags: str = "") -> Script:
-    return Script(name, _COMMON + (_FOLDER / f"{name}.lua").read_text(encoding="utf-8"), flags)
+    ALL.append(Script(name, _COMMON + (_FOLDER / f"{name}.lua").read_text(encoding="utf-8"), flags))
+    return ALL[-1]
 
 
 _READS = "no-writes"
@@ -150,7 +140,3 @@ CHANGES = _script("changes", _READS)
 INBOX = _script("inbox", _READS)
 SIZES = _script("sizes", _READS)
 REFS = _script("refs", _READS)
-ALL = (
-    OPEN, APPEND, POST, ACQUIRE, RENEW, RELEASE, REWRITE, DROP, RESTORE, EPOCH, LINEAGE, LOOK, LIST, READ, STARTS,
-    CHANGES, INBOX, SIZES, REFS,
-)  # fmt: skip

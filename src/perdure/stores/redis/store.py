@@ -16,7 +16,7 @@ import msgspec
 
 from perdure.errors import InvalidInput, OutcomeUnknown, PerdureError, UnsupportedFormat
 from perdure.links.redis import Link, Lost, check_server, prefix_of, server_info
-from perdure.model import Bundle, Change, ChangePage, Dump, Landed, Lease, Promise, Status, Usage
+from perdure.model import Bundle, Change, ChangePage, Dump, Landed, Lease, LeaseInfo, Promise, SessionRow, Usage
 from perdure.stores import rules
 from perdure.stores.cursors import resume
 from perdure.stores.listing import Asked
@@ -38,6 +38,7 @@ from perdure.stores.redis.restore import restore
 from perdure.stores.redis.scripts import ScriptRunner, dead_holder, refusal, utf8
 from perdure.system import faults
 from perdure.system.clock import SystemClock
+from perdure.system.lease_holders import is_dead
 from perdure.system.urls import shown
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from perdure.links.redis import Ask, Command, Server
-    from perdure.model import Append, Artifact, InboxEntry, Rewrite, Row, SessionRow
+    from perdure.model import Append, Artifact, InboxEntry, Rewrite, Row
     from perdure.protocols import Clock
     from perdure.stores.listing import Count, Wanted
 
@@ -172,69 +173,49 @@ class RedisStore:
         return answers
 
     def _append(self, items: Sequence[Append]) -> list[Landed | PerdureError]:
-        answers: list[Landed | PerdureError | None] = [None] * len(items)
-        waiting = list(range(len(items)))
+        answers: dict[int, Landed | PerdureError] = {}
+        waiting: Sequence[int] = range(len(items))
         freed: dict[str, bytes] = {}
         for attempt in range(TRIES):
-            commands, places = self._packed(items, waiting, answers, freed)
-            replies = self._send(commands, places, items, answers)
-            again = -1
-            for place, reply in zip(places, replies, strict=False):
+            now = self._runner.now()
+            commands: dict[int, Command] = {}
+            for place in waiting:
+                item = items[place]
+                try:
+                    commands[place] = self._commit(item, now, freed.get(item.session, b""))
+                except InvalidInput as error:
+                    answers[place] = error
+                except (OverflowError, UnicodeEncodeError, msgspec.MsgspecError, TypeError) as error:
+                    what = f"session {item.session!a}: a field of the commit cannot be stored"
+                    answers[place] = InvalidInput(f"{what} ({type(error).__name__})")
+            for place, reply in zip(commands, self._send(commands, items), strict=True):
                 dead = dead_holder(reply)
                 if dead is not None and attempt < TRIES - 1:
                     # Those behind it may build on it: all are sent again.
                     freed[items[place].session] = dead
-                    again = place
+                    waiting = [other for other in commands if other >= place]
                     break
                 answers[place] = self._answer(items[place], reply)
-            if again < 0:
+            else:
                 break
-            waiting = [place for place in places if place >= again]
-        return [answer for answer in answers if answer is not None]
+        return [answers[place] for place in range(len(items))]
 
-    def _packed(
-        self,
-        items: Sequence[Append],
-        waiting: Sequence[int],
-        answers: list[Landed | PerdureError | None],
-        freed: dict[str, bytes],
-    ) -> tuple[list[Command], list[int]]:
-        now = self._runner.now()
-        commands: list[Command] = []
-        places: list[int] = []
-        for place in waiting:
-            try:
-                commands.append(self._commit(items[place], now, freed.get(items[place].session, b"")))
-                places.append(place)
-            except InvalidInput as error:
-                answers[place] = error
-            except (OverflowError, UnicodeEncodeError, msgspec.MsgspecError, TypeError) as error:
-                what = f"session {items[place].session!a}: a field of the commit cannot be stored"
-                answers[place] = InvalidInput(f"{what} ({type(error).__name__})")
-        return commands, places
-
-    def _send(
-        self,
-        commands: list[Command],
-        places: list[int],
-        items: Sequence[Append],
-        answers: list[Landed | PerdureError | None],
-    ) -> list[Any]:
+    def _send(self, commands: dict[int, Command], items: Sequence[Append]) -> list[Any]:
+        """The reply to each command; what has none has an error."""
         if not commands:
             return []
         faults.point("redis.append.before_send")
         try:
-            replies = self._link.many([*commands, *self._wait] if self._wait_for else commands)
+            replies = self._link.many([*commands.values(), *(self._wait if self._wait_for else ())])
         except Lost as lost:
-            replies = lost.answers
-            for n, place in enumerate(places):
-                if n >= len(replies):
-                    answers[place] = _unknown(items[place], str(lost)) if lost.may_be_done(n) else lost.problem
-            return replies[: len(commands)]
+            replies = lost.answers[: len(commands)]
+            for n, place in islice(enumerate(commands), len(replies), None):
+                replies.append(_unknown(items[place], str(lost)) if lost.may_be_done(n) else lost.problem)
+            return replies
         faults.point("redis.append.after_send")
         if self._wait_for and not self._confirmed(replies[-1]):
             said = f"{self._runner.url}: fewer than {self._wait_for} replicas have it: a promotion could lose it"
-            for n, place in enumerate(places):
+            for n, place in enumerate(commands):
                 if replies[n] in (0, 1):
                     replies[n] = _unknown(items[place], said)
         return replies[: len(commands)]
@@ -354,8 +335,37 @@ class RedisStore:
         return [self._session(about, values) for values in found]
 
     def _session(self, about: Sequence[Any], values: Sequence[Any]) -> SessionRow:
-        session = self._runner.form.session(*values)
-        return session.shown(self._runner.lease(about, session))
+        """A session by its hash; its lease is judged by the store's own time, and a dead holder holds nothing."""
+        (wall, now, fence), (id, flat, pending), form = about, values, self._runner.form
+        fields: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+
+        def text(name: bytes) -> str:
+            return fields.get(name, b"").decode()
+
+        def whole(name: bytes) -> int:
+            return int(fields.get(name) or b"0")
+
+        try:
+            holder, token, left = text(b"holder"), whole(b"token"), whole(b"until") - now
+            held = holder and token > int(fence) and left > 0 and not is_dead(holder)
+            heads = [form.head(name[2:].decode(), fields[name]) for name in sorted(fields) if name.startswith(b"h:")]
+            return SessionRow(
+                id.decode(),
+                text(b"owner"),
+                text(b"status"),
+                whole(b"created"),
+                whole(b"updated"),
+                whole(b"expires") if fields.get(b"expires") else None,
+                LeaseInfo(holder, token, wall + left) if held else LeaseInfo("", token, 0),
+                tuple(head for head in heads if head is not None),
+                text(b"reason"),
+                pending,
+                whole(b"lines"),
+                text(b"agent"),
+                text(b"error"),
+            )
+        except ValueError:
+            raise form.damaged(f"session {id.decode(errors='replace')!r}") from None
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
         """Sessions in order of id, or the newest first, without tombstones; each is looked at anew."""
@@ -557,7 +567,7 @@ class RedisStore:
 
     def drop(self, session: str, token: int | None, reason: str) -> None:
         """Delete a session and leave a tombstone."""
-        status = (Status.EXPIRED if reason == Status.EXPIRED else Status.CLOSED).value.encode()
+        status = rules.status_of_gone(reason).encode()
         fence, why = b"" if token is None else b"%d" % token, utf8(reason or "deleted")
 
         def call(op: bytes, freed: bytes) -> Command:

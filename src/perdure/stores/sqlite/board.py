@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.errors import InvalidInput, LimitExceeded, UnsupportedFormat
 from perdure.model import Status
 from perdure.protocols import EVERY, Work, WorkerRow
+from perdure.stores.listing import board_tests
 from perdure.stores.sqlite.file import Damaged, lease_of, names, text, value_of, whole
 from perdure.system.clock import boot_id
 
@@ -46,7 +47,6 @@ _STATE = (
     "case when parked <> '' then 'parked' when paused then 'paused' when worker <> '' then 'working'"
     " when rank is not null then 'queued' else 'waiting' end"
 )
-STATES = ("queued", "working", "waiting", "parked", "paused")
 # A session that changes its lane leaves the queue there, and is queued anew.
 _PUT = (
     "insert into fleet_work (no, session, agent, owner, priority) values (?, ?, ?, ?, ?)"
@@ -459,13 +459,10 @@ def _make(cursor: Cursor) -> None:
 
 def _where(which: Filter) -> tuple[str, list[Any]]:
     """The condition that a filter stands for."""
-    if which.state and which.state not in STATES:
-        raise InvalidInput(f"a session of a fleet is {', '.join(STATES)}, not {which.state!r:.40}")
-    tests = {"agent = ?": which.agent, "owner = ?": which.owner, f"{_STATE} = ?": which.state}
-    given: dict[str, Any] = {test: value for test, value in tests.items() if value}
+    tests = board_tests(which, _STATE, "?")
     if which.sessions is not None:
-        given["session in (select value from json_each(?))"] = json.dumps(which.sessions)
-    return " and ".join(["true", *given]), list(given.values())
+        tests["session in (select value from json_each(?))"] = json.dumps(which.sessions)
+    return " and ".join(["true", *tests]), list(tests.values())
 
 
 NEAR = 64

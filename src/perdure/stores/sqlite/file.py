@@ -1,5 +1,5 @@
-"""One SQLite file: connections, one writer, several readers, transactions; typed cursors, checks of what is read,
-and what the errors of apsw mean to a caller. Its contents are not known here.
+"""One SQLite file: its pragmas, connections, one writer, several readers, transactions; typed cursors, checks of what
+is read, and what the errors of apsw mean to a caller. Its contents are not known here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from perdure.model import Span
 from perdure.stores.rules import StoredLease
 from perdure.stores.sqlite.own_locks import OwnFile
 from perdure.system import faults
+from perdure.system.flow import HandleGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -27,11 +28,55 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# -- pragmas: how SQLite is told to keep the file, and what holds when nobody says otherwise ---------------------------
+
+SYNCHRONOUS = "full"
+"""``pragma synchronous``: "full" waits for the disk with each commit, "normal" with each checkpoint of the log."""
+BUSY_TIMEOUT = 30.0
+"""Seconds to wait for other processes that are writing. SQLite's own ``busy_timeout`` is not used: see
+:func:`wait_for_others`."""
+LOG_LIMIT = 64 << 20
+"""``pragma journal_size_limit``: a log that once grew (a long reader) is cut to this many bytes when it is next used
+from its start."""
+CHECKPOINT_PAGES = 1000
+"""``pragma wal_autocheckpoint``: pages in the log before they are moved into the main file. A longer log is no faster:
+until it has been written once from end to end, each commit makes the file longer, which costs a third more."""
+
+
+def set_pragmas(cursor: Cursor, path: str, *, fresh: bool, synchronous: str, patience: float) -> None:
+    """Say how the file is kept and written; ``fresh`` is one in which nothing was made yet."""
+    if fresh:
+        # Takes effect only before anything is written, so it comes before the switch to a log.
+        cursor.execute("pragma auto_vacuum = incremental")
+    use_log(cursor, path, patience)
+    cursor.execute(f"pragma synchronous = {synchronous}")
+    # Elsewhere than on Darwin these say nothing; there, a plain sync stops at the drive's own cache.
+    cursor.execute("pragma fullfsync = 1")
+    cursor.execute("pragma checkpoint_fullfsync = 1")
+    value_of(cursor, f"pragma journal_size_limit = {LOG_LIMIT}")
+    value_of(cursor, f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
+
+
+def use_log(cursor: Cursor, path: str, patience: float) -> None:
+    """Switch to write-ahead logging. SQLite does not wait for others here, so we do."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            mode = value_of(cursor, "pragma journal_mode = wal")
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+            continue
+        if mode != "wal":
+            raise errors.Unavailable(
+                f"{path}: SQLite cannot keep its log here (mode {mode}): use a local disk that can be written"
+            )
+        return
+
+
 READERS = 8
 """Idle reading connections that are kept open."""
-CHECKPOINT_PAGES = 1000
-"""Pages in the log before they are moved into the main file. A longer log is no faster: until it has been
-written once from end to end, each commit makes the file longer, which costs a third more."""
 VACUUM_STEP = 512
 """Pages given back to the filesystem in one transaction."""
 KEEP_FREE = 64
@@ -53,11 +98,11 @@ class SqliteFile:
         vfs: str | None = None,
     ) -> None:
         self.path = path
-        self._pid = os.getpid()
+        self._guard = HandleGuard(f"{path}: this handle")
+        self.check = self._guard.check
+        """Refuses to work on a handle that is closed, poisoned or from another process."""
         self._busy_ms = max(0, round(busy_timeout * 1000))
         self._vfs = vfs
-        self._closed = False
-        self._poisoned = ""
         self._lock = threading.Lock()
         self._pool_lock = threading.Lock()
         self._idle: list[apsw.Connection] = []
@@ -77,7 +122,6 @@ class SqliteFile:
         try:
             self._cursor = cursor_of(self._writer)
             prepare(self._cursor)
-            self._writer.wal_autocheckpoint(CHECKPOINT_PAGES)
         except BaseException as error:
             self._writer.close(True)
             self._own.close()
@@ -198,9 +242,9 @@ class SqliteFile:
                 left = f"all that was committed through it was set aside in {aside}"
         except apsw.Error as error:
             alone, left = False, f"what was committed through it since could not be saved ({error})"
-        self._poisoned = f"{gone} was removed or replaced while it was open; {left}: close this handle, open a new one"
+        self._guard.poisoned = f"{gone} was removed or replaced while it was open; {left}: close this handle, open a new one"
         if not alone:
-            raise errors.Poisoned(self._poisoned + _in_doubt(commits))
+            raise errors.Poisoned(self._guard.poisoned + _in_doubt(commits))
 
     def _wait_for_disk(self, on: bool) -> None:
         """Set whether the end of a transaction waits for the disk. An interrupt leaves the cautious belief."""
@@ -218,11 +262,11 @@ class SqliteFile:
         unsure = committing and isinstance(error, apsw.IOError) and type(known) is errors.Unavailable
         if not (unsure or isinstance(known, errors.Poisoned)):
             return known
-        self._poisoned = (
+        self._guard.poisoned = (
             f"{self.path}: writing to the disk failed, so nobody knows what is on it: close this handle, "
             "see to the disk, and open a new one"
         )
-        return errors.Poisoned(self._poisoned + _in_doubt(commits))
+        return errors.Poisoned(self._guard.poisoned + _in_doubt(commits))
 
     def _rollback(self) -> None:
         if self._writer.in_transaction:
@@ -274,29 +318,17 @@ class SqliteFile:
                 total += os.stat(self.path + suffix).st_size
         return total
 
-    def check(self) -> None:
-        """Refuse to work on a handle that is closed, poisoned or from another process."""
-        if self._closed:
-            raise errors.HandleClosed(f"{self.path}: this handle was closed: open a new one")
-        if os.getpid() != self._pid:
-            raise errors.ForkedProcess(
-                f"{self.path}: this handle was opened in process {self._pid}, before a fork: "
-                "open a new one in this process"
-            )
-        if self._poisoned:
-            raise errors.Poisoned(self._poisoned)
-
     def close(self) -> None:
         """Close all connections; those in use are closed by whoever uses them. Again: no error."""
         # In a forked child the connections belong to the parent: they are left alone, not closed.
-        if self._closed or os.getpid() != self._pid:
+        if self._guard.closed or self._guard.forked:
             return
         # Closing must neither fail for want of space nor wait for a writer: the pages stay free instead.
         with suppress(errors.PerdureError):
             self._writer.set_busy_timeout(0)
             self.write("shrink", lambda cursor: _vacuum(cursor, last=True))
         with self._lock, self._pool_lock, self._watch_lock:
-            self._closed = True
+            self._guard.closed = True
             idle, self._idle = self._idle, []
             watchers = [] if self._watcher is None else [self._watcher]
             for connection in (*idle, *watchers, self._writer):
@@ -319,7 +351,7 @@ class SqliteFile:
 
     def _give_reader(self, connection: apsw.Connection) -> None:
         with self._pool_lock:
-            if not self._closed and len(self._idle) < READERS:
+            if not self._guard.closed and len(self._idle) < READERS:
                 self._idle.append(connection)
                 return
         connection.close()

@@ -20,13 +20,25 @@ from perdure.stores.cursors import resume
 from perdure.stores.listing import Asked
 from perdure.stores.live import FolderLive
 from perdure.stores.rules import LeaseJudge
-from perdure.stores.sqlite.file import Damaged, SqliteFile, lease_of, names, raw, spans, text, value_of, whole
+from perdure.stores.sqlite.file import (
+    BUSY_TIMEOUT,
+    SYNCHRONOUS,
+    Damaged,
+    SqliteFile,
+    lease_of,
+    names,
+    raw,
+    spans,
+    text,
+    value_of,
+    whole,
+)
 from perdure.stores.sqlite.tables import make_file, prepare
 from perdure.system import faults
 from perdure.system.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Unpack
 
     from perdure.protocols import Clock
@@ -65,6 +77,10 @@ _SESSION = (
 _ARTIFACT = "select kind, line, lo, hi, body, refs, blobs from artifacts"
 _ROW_COLUMNS = "select line, step, id, digest, envelope, payload"
 _ROW = f"{_ROW_COLUMNS} from commits"
+_SHOWN: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(rules.SHOWN, text), "at": whole, "takes": names, "blobs": names, "starts": lambda n: bool(whole(n)),
+}  # fmt: skip
+"""What a dump tells of a commit beside its sealed bytes, and how each is read."""
 NEWEST = "select max(ifnull((select max(seq) from commits), 0), (select value from meta where key = 'trimmed'))"
 TOKENS_PER_EPOCH = 1 << 32
 """By how much tokens jump with a new epoch: past every one that a lost past may have given out."""
@@ -102,8 +118,8 @@ class SqliteStore:
         path: str | os.PathLike[str],
         *,
         clock: Clock | None = None,
-        synchronous: str = "full",
-        busy_timeout: float = 30.0,
+        synchronous: str = SYNCHRONOUS,
+        busy_timeout: float = BUSY_TIMEOUT,
         vfs: str | None = None,
     ) -> None:
         mode = synchronous.lower()
@@ -182,7 +198,7 @@ class SqliteStore:
         except apsw.ConstraintError as error:
             if landed := _landed(cursor, no, item):
                 return landed
-            if _is_place_taken(cursor, no, item):
+            if _holds(cursor, no, model.Span(item.line, item.step, item.step)):
                 return rules.taken_place(item, _head(item, place))
             # What SQLite says here names the column and the type, not the value.
             what = f"session {item.session!r}: a field of the commit has the wrong type ({error})"
@@ -475,13 +491,12 @@ class SqliteStore:
         if not found or (found[1] and change.token is None):
             return False
         no = whole(found[0])
-        if change.token is not None:
-            refused = rules.fenced(change.session, change.token, _lease(cursor, no), self._judge)
-            if refused:
-                raise refused
-        if not all(_all_full(cursor, no, span) for span in change.thin):
+        token, lease = change.token, _lease(cursor, no)
+        if token is not None and (refused := rules.fenced(change.session, token, lease, self._judge)):
+            raise refused
+        if not all(_holds(cursor, no, span, full=True) for span in change.thin):
             return False
-        if not all(_all_there(cursor, no, span) for span in change.needs):
+        if not all(_holds(cursor, no, span) for span in change.needs):
             return False
         faults.point("sqlite.rewrite.before_insert")
         _discard(cursor, no, change.discard)
@@ -512,7 +527,7 @@ class SqliteStore:
                 "update sessions set owner = '', status = ?, updated = ?, expires = null, holder = '', until = 0,"
                 " span = 0, boot = '', reason = ?, lines = 0, agent = '', error = '',"
                 " line = null, step = null, head = null where no = ?",
-                (_status_of_gone(reason), self._clock.wall(), reason or "deleted", no),
+                (rules.status_of_gone(reason), self._clock.wall(), reason or "deleted", no),
             )
             faults.point("sqlite.drop.after_insert")
 
@@ -529,21 +544,10 @@ class SqliteStore:
                 raise rules.gone(session, row.reason)
             no = _known_number(cursor, session)
             rows: list[tuple[model.Row, dict[str, Any]]] = []
-            columns = "branch, kind, status, at, tool, error, takes, blobs, starts"
+            columns = ", ".join(_SHOWN)
             for values in cursor.execute(f"{_ROW_COLUMNS}, {columns} from commits where no = ? order by seq", (no,)):
-                branch, kind, status, at, tool, error, takes, blobs, starts = values[6:]
-                projections = {
-                    "branch": text(branch),
-                    "kind": text(kind),
-                    "status": text(status),
-                    "at": whole(at),
-                    "tool": text(tool),
-                    "error": text(error),
-                    "takes": names(takes),
-                    "blobs": names(blobs),
-                    "starts": bool(whole(starts)),
-                }
-                rows.append((_rows([values[:6]])[0], projections))
+                shown = {name: read(value) for (name, read), value in zip(_SHOWN.items(), values[6:], strict=True)}
+                rows.append((_rows([values[:6]])[0], shown))
             entries = _entries(cursor, session, "true order by seq", ())
             return model.Dump(row, tuple(rows), tuple(_all_artifacts(cursor, session)), tuple(entries))
 
@@ -698,11 +702,7 @@ def _dangling(cursor: Cursor, no: int, gone: Sequence[model.Span]) -> list[tuple
     return [
         (model.SNAPSHOT, whole(line), whole(lo))
         for line, lo, refs in found.fetchall()
-        if any(
-            one.line == span.line and one.lo <= span.hi and span.lo <= one.hi
-            for one in (model.Span(line, lo, lo), *spans(refs))
-            for span in gone
-        )
+        if any(rules.overlap(one, span) for one in (model.Span(line, lo, lo), *spans(refs)) for span in gone)
     ]
 
 
@@ -729,15 +729,7 @@ def _meta(cursor: Cursor, key: str) -> Any:
 
 def _thin_spans(rows: list[model.Row]) -> list[model.Span]:
     """The thin rows among these, as few spans of neighbours."""
-    spans: list[model.Span] = []
-    for row in rows:
-        if row.envelope or row.payload:
-            continue
-        if spans and spans[-1].hi == row.step - 1:
-            spans[-1] = spans[-1]._replace(hi=row.step)
-        else:
-            spans.append(model.Span(row.line, row.step, row.step))
-    return spans
+    return rules.spans_of([(row.line, row.step) for row in rows if not (row.envelope or row.payload)])
 
 
 def _discard(cursor: Cursor, no: int, keys: Sequence[tuple[str, int, int]]) -> None:
@@ -761,11 +753,6 @@ def _landed(cursor: Cursor, no: int | None, item: model.Append) -> model.Landed 
     return model.Landed(item.id, again=True) if digest == item.digest else rules.other_digest(item)
 
 
-def _is_place_taken(cursor: Cursor, no: int, item: model.Append) -> bool:
-    sql = "select 1 from commits where no = ? and line = ? and step = ?"
-    return cursor.execute(sql, (no, item.line, item.step)).fetchone() is not None
-
-
 def _not_waiting(cursor: Cursor, no: int | None, keys: Sequence[str]) -> str | None:
     """The first of the keys that cannot be taken."""
     seen: set[str] = set()
@@ -786,17 +773,11 @@ def _thin(cursor: Cursor, no: int, span: model.Span) -> None:
     cursor.executemany(f"insert into commits ({kept}, envelope, payload) values (?{', ?' * 14}, x'', x'')", rows)
 
 
-def _all_full(cursor: Cursor, no: int, span: model.Span) -> bool:
-    sql = (
-        "select count(*) from commits where no = ? and line = ? and step between ? and ?"
-        " and (length(envelope) > 0 or length(payload) > 0)"
-    )
-    return value_of(cursor, sql, (no, *span)) == span.hi - span.lo + 1
-
-
-def _all_there(cursor: Cursor, no: int, span: model.Span) -> bool:
+def _holds(cursor: Cursor, no: int, span: model.Span, *, full: bool = False) -> bool:
+    """Whether all rows of a span are there; with ``full``, and none of them is thin."""
     sql = "select count(*) from commits where no = ? and line = ? and step between ? and ?"
-    return value_of(cursor, sql, (no, *span)) == span.hi - span.lo + 1
+    thick = " and (length(envelope) > 0 or length(payload) > 0)" if full else ""
+    return value_of(cursor, sql + thick, (no, *span)) == span.hi - span.lo + 1
 
 
 def _delete_commits(cursor: Cursor, where: str, values: tuple[int, ...]) -> None:
@@ -822,10 +803,6 @@ def _restored(no: int, row: model.Row, projections: dict[str, Any]) -> tuple[Any
         )  # fmt: skip
     except (KeyError, TypeError) as error:
         raise InvalidInput(f"the dump is incomplete: a row has no proper {error}") from error
-
-
-def _status_of_gone(reason: str) -> str:
-    return (model.Status.EXPIRED if reason == model.Status.EXPIRED else model.Status.CLOSED).value
 
 
 def _json(values: Sequence[Any]) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import apsw
 
 from perdure.errors import Corrupted, InvalidInput, Unavailable, UnsupportedFormat
-from perdure.stores.sqlite.file import value_of
-from perdure.system.disk import warn_if_network
+from perdure.stores.sqlite.file import set_pragmas, value_of
+from perdure.system.disk import Disk, make_folders, warn_if_network
 
 if TYPE_CHECKING:
     from perdure.stores.sqlite.file import Cursor
@@ -28,32 +27,23 @@ def make_file(path: str) -> None:
     try:
         if os.path.isdir(path):
             raise InvalidInput(f"{path} is a folder: name a file in it, such as agents.db")
-        folder = os.path.dirname(path)
-        _make_folder(folder)
+        disk, folder = Disk(), os.path.dirname(path)
+        make_folders(disk, folder)
         warn_if_network(path)
         # Only when there is none: closing any descriptor of an open database would drop its locks.
         if not os.path.exists(path):
             with suppress(FileExistsError):
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-                _sync_folder(folder)
+                disk.close(disk.open(path, exclusive=True))
+                disk.fsync_folder(folder)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise Unavailable(f"{path!r} cannot be made ({why}): choose another path or see to its folder") from error
 
 
 def prepare(cursor: Cursor, path: str, *, synchronous: str, patience: float) -> None:
-    """Make the tables when there are none, refuse what is not ours, and set how to write."""
+    """Make the tables when there are none, and refuse what is not ours."""
     fresh = _look(cursor, path)
-    if fresh:
-        # Takes effect only before anything is written, so it comes before the switch to a log.
-        cursor.execute("pragma auto_vacuum = incremental")
-    _use_log(cursor, path, patience)
-    cursor.execute(f"pragma synchronous = {synchronous}")
-    # Elsewhere than on Darwin these say nothing; there, a plain sync stops at the drive's own cache.
-    cursor.execute("pragma fullfsync = 1")
-    cursor.execute("pragma checkpoint_fullfsync = 1")
-    # A log that once grew (a long reader) is cut to this size when it is next used from its start.
-    value_of(cursor, "pragma journal_size_limit = 67108864")
+    set_pragmas(cursor, path, fresh=fresh, synchronous=synchronous, patience=patience)
     if fresh:
         _create(cursor, path)
     found = value_of(cursor, "select value from meta where key = 'schema'")
@@ -103,24 +93,6 @@ def _was_ours(path: str) -> bool:
     return header[68:72] == APPLICATION.to_bytes(4, "big") or alike >= 12
 
 
-def _use_log(cursor: Cursor, path: str, patience: float) -> None:
-    """Switch to write-ahead logging. SQLite does not wait for others here, so we do."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            mode = value_of(cursor, "pragma journal_mode = wal")
-        except apsw.BusyError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-            continue
-        if mode != "wal":
-            raise Unavailable(
-                f"{path}: SQLite cannot keep its log here (mode {mode}): use a local disk that can be written"
-            )
-        return
-
-
 def _create(cursor: Cursor, path: str) -> None:
     values = {
         "schema": 1,
@@ -156,21 +128,3 @@ def _script(version: int) -> str:
     from importlib import resources
 
     return (resources.files("perdure.stores.sqlite") / "sql" / f"v{version}.sql").read_text("utf-8")
-
-
-def _make_folder(path: str) -> None:
-    if os.path.isdir(path):
-        return
-    parent = os.path.dirname(path)
-    _make_folder(parent)
-    with suppress(FileExistsError):
-        os.mkdir(path, 0o700)
-    _sync_folder(parent)
-
-
-def _sync_folder(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -21,7 +21,7 @@ from perdure.stores.tiered.hot_connection import Broken, Link, Refused
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from perdure.model import Append, Artifact, Row
+    from perdure.model import Append
 
 LINGER = 0.05
 """Seconds that commits gather before they are told together."""

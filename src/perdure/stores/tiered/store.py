@@ -16,12 +16,10 @@ from perdure.stores.tiered.hot import Hot, Kept, Told, view_of
 from perdure.system.urls import TIERED, shown, take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Unpack
+    from collections.abc import Callable, Sequence
 
     from perdure.errors import PerdureError
     from perdure.protocols import Board, Clock, Live, Store
-    from perdure.stores.listing import Count, Wanted
     from perdure.stores.tiered.hot import View
 
 PREFIX = "perdure"
@@ -31,7 +29,23 @@ _END = 2**53
 """A step after every other."""
 
 
-class TieredStore:
+class _ColdStore:
+    """What the cold store does by itself."""
+
+    def __init__(self, cold: Store) -> None:
+        self.cold = cold
+        self.id = cold.id
+        # Its own methods, not others that call them: what the hot tier has no part in costs nothing more.
+        self.post, self.inbox = cold.post, cold.inbox
+        self.look, self.starts, self.slice, self.artifacts = cold.look, cold.starts, cold.slice, cold.artifacts
+        self.sessions, self.counts, self.changes, self.usage = cold.sessions, cold.counts, cold.changes, cold.usage
+        self.acquire, self.renew, self.release = cold.acquire, cold.renew, cold.release
+        self.blob_refs, self.dump, self.restore = cold.blob_refs, cold.dump, cold.restore
+        # What the hot tier holds from an old epoch is never asked for again.
+        self.renew_epoch = cold.renew_epoch
+
+
+class TieredStore(_ColdStore):
     """Implements :class:`perdure.protocols.Store` and :class:`perdure.protocols.Cached`.
 
     ``hot_ttl`` is how many seconds the hot tier holds what nobody writes; ``hot_timeout`` how many a reader waits for
@@ -54,8 +68,7 @@ class TieredStore:
             # Bad input is refused here, not in a thread where nobody sees it.
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise InvalidInput(f"{name} is a number above 0, not {value!r:.40}")
-        self.cold = cold
-        self.id = cold.id
+        super().__init__(cold)
         self.url = f"{TIERED}{shown(hot_url)},{cold.url}"
         self.promise = model.Promise(
             cold.promise.process_crash,
@@ -102,7 +115,7 @@ class TieredStore:
     def _heads(self, session: str) -> bytes:
         return f"{self._prefix}:{self.cold.epoch}:heads:{session}".encode()
 
-    # -- commits and inbox -------------------------------------------------------------------------------------
+    # -- commits and loads -------------------------------------------------------------------------------------
 
     def append(self, batch: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
         """Have the cold store make a batch durable; then tell the hot tier, without waiting for it."""
@@ -111,24 +124,6 @@ class TieredStore:
             if type(answer) is model.Landed:
                 self._hot.tell(Told(self._key(item.session, item.line), self._heads(item.session), item))
         return answers
-
-    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
-        """Put entries into inboxes."""
-        return self.cold.post(entries)
-
-    def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
-        """Waiting entries in order of arrival."""
-        return self.cold.inbox(session, limit, key)
-
-    # -- looking -----------------------------------------------------------------------------------------------
-
-    def look(self, session: str) -> model.SessionRow | None:
-        """What the cold store knows of a session."""
-        return self.cold.look(session)
-
-    def starts(self, session: str, branch: str | None) -> list[model.Row]:
-        """The first rows of all lines of a branch (None: of all branches)."""
-        return self.cold.starts(session, branch)
 
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step, most of it from the hot tier where it is known there.
@@ -177,44 +172,6 @@ class TieredStore:
             self._bases[key] = view.base.hi
         return view if view is None or step is None else view.upto(step)
 
-    def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
-        """Rows lo..hi of a line, with the packs that hold the thin ones."""
-        return self.cold.slice(session, line, lo, hi)
-
-    def artifacts(self, session: str) -> list[model.Artifact]:
-        """All artifacts of a session."""
-        return self.cold.artifacts(session)
-
-    def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
-        """Sessions in order of id, or the newest first, without tombstones."""
-        return self.cold.sessions(**wanted)
-
-    def counts(self) -> list[Count]:
-        """How many sessions there are by status, agent and error."""
-        return self.cold.counts()
-
-    def changes(self, after: str | None = None, limit: int = 1000) -> model.ChangePage:
-        """Commits after a cursor."""
-        return self.cold.changes(after, limit)
-
-    def blob_refs(self) -> Iterator[str]:
-        """Every blob that any row or artifact refers to."""
-        return self.cold.blob_refs()
-
-    # -- leases ------------------------------------------------------------------------------------------------
-
-    def acquire(self, session: str, holder: str, ttl: int) -> model.Lease:
-        """Take the lease for ``ttl`` ms, or raise ``Busy``."""
-        return self.cold.acquire(session, holder, ttl)
-
-    def renew(self, leases: Sequence[model.Lease], ttl: int) -> list[bool]:
-        """Extend leases."""
-        return self.cold.renew(leases, ttl)
-
-    def release(self, lease: model.Lease) -> None:
-        """Give a lease back."""
-        self.cold.release(lease)
-
     # -- maintenance -------------------------------------------------------------------------------------------
 
     def rewrite(self, change: model.Rewrite) -> bool:
@@ -232,22 +189,6 @@ class TieredStore:
         self.cold.drop(session, token, reason)
         lines = row.lines if row else 0
         self._hot.forget([self._heads(session), *(self._key(session, line) for line in range(lines))])
-
-    def dump(self, session: str) -> model.Dump:
-        """A whole session as stored."""
-        return self.cold.dump(session)
-
-    def restore(self, dump: model.Dump) -> None:
-        """Put a dumped session into this store."""
-        self.cold.restore(dump)
-
-    def renew_epoch(self) -> None:
-        """Give the store a new epoch; what the hot tier holds from the old one is never asked for again."""
-        self.cold.renew_epoch()
-
-    def usage(self) -> model.Usage:
-        """Sizes of the cold store."""
-        return self.cold.usage()
 
     def close(self) -> None:
         """Release everything."""
@@ -279,8 +220,7 @@ class _HotOnly(TieredStore):
     """The same store while its cold part cannot be reached: lines can be loaded, as far as the hot tier has them."""
 
     def __init__(self, whole: TieredStore) -> None:  # pyright: ignore[reportMissingSuperCall]
-        self.cold = whole.cold
-        self.id = whole.id
+        _ColdStore.__init__(self, whole.cold)
         self.url = whole.url
         self.promise = whole.promise
         self._prefix = whole._prefix
