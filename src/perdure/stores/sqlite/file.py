@@ -104,6 +104,8 @@ class SqliteFile:
         self._busy_ms = max(0, round(busy_timeout * 1000))
         self._vfs = vfs
         self._lock = threading.Lock()
+        self._owner = 0
+        """The thread that is inside a writing transaction."""
         self._pool_lock = threading.Lock()
         self._idle: list[apsw.Connection] = []
         self._pooled = False
@@ -168,7 +170,7 @@ class SqliteFile:
     def _read_by_writer(self) -> Generator[Cursor]:
         self.check()
         try:
-            if self._writer.in_transaction:  # an interrupt hit between a begin and its work
+            if self._writer.in_transaction:  # a second interrupt hit while the first was dealt with
                 self._cursor.execute("rollback")
             self._cursor.execute("begin")
             yield self._cursor
@@ -188,42 +190,50 @@ class SqliteFile:
         ``what`` names the crash points; ``commits`` are those to name when the outcome is unknown. What is not
         ``synced`` survives the end of the process, and a loss of power once something that is was written after it.
         """
+        if self._owner == threading.get_ident():
+            # A handler of a signal would wait for what it interrupts.
+            raise errors.Misuse(f"{self.path} is being written in this very thread: not in a signal's handler")
         with self._lock:
             self.check()
-            cursor, watched = self._cursor, faults.hook is not None
-            if watched:
-                faults.point(f"sqlite.{what}.before_begin")
+            self._owner = threading.get_ident()
             try:
-                if self._writer.in_transaction:  # an interrupt hit between a begin and its work
-                    cursor.execute("rollback")
-                if synced is self._unsynced:
-                    self._wait_for_disk(synced)
-                cursor.execute("begin immediate")
-            except apsw.Error as error:
-                raise self._known(error, commits) from error
-            try:
-                if watched:
-                    faults.point(f"sqlite.{what}.after_begin")
-                result = work(cursor)
-                if watched:
-                    faults.point(f"sqlite.{what}.before_commit")
-            except BaseException as error:
-                known = self._known(error, commits)
-                self._rollback()
-                if known is error:
-                    raise
-                raise known from error
-            try:
-                cursor.execute("commit")
-            except apsw.Error as error:
-                known = self._known(error, commits, committing=True)
-                self._rollback()
-                raise known from error
-            if watched:
-                faults.point(f"sqlite.{what}.after_commit")
+                result = self._transact(what, work, commits, synced)
+            finally:
+                self._owner = 0
             if gone := self._own.astray():
                 self._rescue(gone, commits)
             return result
+
+    def _transact(self, what: str, work: Callable[[Cursor], T], commits: Sequence[Append], synced: bool) -> T:
+        cursor, watched = self._cursor, faults.hook is not None
+        if watched:
+            faults.point(f"sqlite.{what}.before_begin")
+        try:
+            if self._writer.in_transaction:  # a second interrupt hit while the first was dealt with
+                cursor.execute("rollback")
+            if synced is self._unsynced:
+                self._wait_for_disk(synced)
+            cursor.execute("begin immediate")
+            if watched:
+                faults.point(f"sqlite.{what}.after_begin")
+            result = work(cursor)
+            if watched:
+                faults.point(f"sqlite.{what}.before_commit")
+        except BaseException as error:
+            known = self._known(error, commits)
+            self._rollback()
+            if known is error:
+                raise
+            raise known from error
+        try:
+            cursor.execute("commit")
+        except apsw.Error as error:
+            known = self._known(error, commits, committing=True)
+            self._rollback()
+            raise known from error
+        if watched:
+            faults.point(f"sqlite.{what}.after_commit")
+        return result
 
     def _rescue(self, gone: str, commits: Sequence[Append]) -> None:
         """Somebody removed or replaced one of our files: bring what only this handle still has to where it is found.
