@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.agent.models.prices import Price as Price
     from perdure.agent.models.retry import Retry as Retry
     from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
-    from perdure.agent.replay.recording import RecordedModel as RecordedModel
+    from perdure.agent.replay.recorded_session import RecordedModel as RecordedModel
     from perdure.agent.run_result import RunResult as RunResult
     from perdure.agent.session_stream import follow as follow
     from perdure.agent.tool_schema import wake_me as wake_me
@@ -106,7 +106,7 @@ _HOMES = {
     "agent.models.prices": ("Price",),
     "agent.models.retry": ("Retry",),
     "agent.models.scripted": ("ScriptedModel",),
-    "agent.replay.recording": ("RecordedModel",),
+    "agent.replay.recorded_session": ("RecordedModel",),
     "agent.run_result": ("RunResult",),
     "agent.live_answers": ("Event",),
     "agent.session_stream": ("follow",),

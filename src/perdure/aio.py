@@ -16,8 +16,8 @@ from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
 from perdure.session.posting import Posting
 from perdure.session.runs import Runs
-from perdure.system.flow import Flow, named
-from perdure.system.flow_async import MAX_BATCH, AsyncDriver, awaited
+from perdure.system.flow import Flow, awaited, named
+from perdure.system.flow_async import MAX_BATCH, AsyncDriver
 from perdure.upkeep.flows import Upkeep
 
 if TYPE_CHECKING:

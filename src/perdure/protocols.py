@@ -6,10 +6,11 @@ Every method is synchronous and may be called from any thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Unpack
 
     from perdure.errors import PerdureError
     from perdure.model import (
@@ -39,6 +40,22 @@ class Clock(Protocol):
     def monotonic(self) -> int:
         """Milliseconds of a clock that never goes back, the same for all processes of this boot."""
         ...
+
+
+class Wanted(TypedDict, total=False):
+    """Which sessions :meth:`Store.sessions` lists; what is None or not given does not matter, and ``limit`` is 100."""
+
+    owner: str | None
+    status: str | None
+    agent: str | None
+    error: str | None
+    search: str | None
+    since: int | None
+    before: int | None
+    expired_at: int | None
+    newest: bool
+    after: str | None
+    limit: int
 
 
 class Store(Protocol):
@@ -118,21 +135,7 @@ class Store(Protocol):
         """Give a lease back; no error when it was lost already."""
         ...
 
-    def sessions(
-        self,
-        *,
-        owner: str | None = None,
-        status: str | None = None,
-        agent: str | None = None,
-        error: str | None = None,
-        search: str | None = None,
-        since: int | None = None,
-        before: int | None = None,
-        expired_at: int | None = None,
-        newest: bool = False,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> list[SessionRow]:
+    def sessions(self, **wanted: Unpack[Wanted]) -> list[SessionRow]:
         """Sessions in order of id, after an id, tombstones left out.
 
         ``search`` is a part of the id or of the owner, as it is written; ``since`` and ``before`` bound the time of

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from perdure import bench
+from perdure.bench.floors import take_turns
 from perdure.bench.goals import COLD, KERNEL, STORES
 from perdure.bench.plan import make_messages, raw_bytes, zstd_ratio
 from perdure.bench.report import MEASURES, Result, meets
-from perdure.bench.timing import take_turns
 
 PROMISED = {
     "sqlite.save_vs_floor.sync": "<= 1.3",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 KINDS = [kind for kind in STORES if kind != "memory"]
 PAIRS = [*pairwise(KINDS), (KINDS[-1], KINDS[0])]
-DEATHS = 4
+DEATHS = 3
 
 # Counts the named points that a copy passes, from the first one of its own on, and dies at one of them.
 CHILD = """
@@ -110,4 +110,4 @@ def test_a_copy_killed_anywhere_and_run_again_is_complete(tmp_path: Path, kind: 
             assert {id: everything(db, id, 9) for id in IDS} == wanted
             assert [e.key for e in db.kernel.store.inbox("posted")] == ["k"]
             assert db.verify().findings == ()
-    assert halfway >= DEATHS // 2
+    assert halfway >= 1

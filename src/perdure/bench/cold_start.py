@@ -11,9 +11,9 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from perdure.bench.floors import touch
 from perdure.bench.report import Result
 from perdure.bench.saves import store_session
-from perdure.bench.timing import touch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import perdure
+from perdure.bench.floors import FileFloor, Floor, SqliteFloor, Turns, micros, percentile, take_turns, timed, touch
 from perdure.bench.plan import SEED, raw_bytes, zstd_ratio
 from perdure.bench.report import Result
-from perdure.bench.timing import FileFloor, Floor, SqliteFloor, Turns, micros, percentile, take_turns, timed, touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import perdure
+from perdure.bench.floors import PostgresFloor, RedisFloor, micros, take_turns, timed, touch
 from perdure.bench.plan import raw_bytes
 from perdure.bench.report import Result
 from perdure.bench.saves import SESSION, beside_floor, compare_batching, compare_late, compared, saver, write_session
-from perdure.bench.timing import Floor, micros, take_turns, timed, touch
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -59,64 +59,6 @@ def find_servers() -> Generator[Servers]:
         redis = keep.start_valkey()
         running.callback(process.stop, redis)
         yield Servers(start.postgres_url(postgres), keep.redis_url(redis))
-
-
-class PostgresFloor(Floor):
-    """One row per message, each in a transaction of its own; statements are prepared by the driver."""
-
-    def __init__(self, url: str, messages: list[dict[str, Any]], name: str = "floor") -> None:
-        # Imported from there because it says what to install.
-        from perdure.links.postgres import psycopg
-
-        super().__init__(messages)
-        self._connection: Any = psycopg.connect(url, autocommit=True)
-        self._connection.execute(f"drop table if exists bench_{name}")
-        self._connection.execute(f"create table bench_{name} (id bigserial primary key, body text not null)")
-        self._insert = f"insert into bench_{name} (body) values (%s)"
-
-    def keep(self, body: str) -> None:
-        self._connection.execute(self._insert, (body,))
-
-    def size(self, schema: str) -> dict[str, int]:
-        """Bytes of every table of a schema with its indexes, after what autovacuum would do by and by."""
-        self._connection.execute("checkpoint")
-        tables = self._connection.execute(
-            "select c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
-            " where n.nspname = %s and c.relkind = 'r' order by 1",
-            (schema,),
-        ).fetchall()
-        sizes: dict[str, int] = {}
-        for (table,) in tables:
-            self._connection.execute(f'vacuum "{schema}"."{table}"')
-            row = self._connection.execute("select pg_total_relation_size(%s)", (f'"{schema}"."{table}"',)).fetchone()
-            sizes[table] = row[0]
-        return sizes
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-class RedisFloor(Floor):
-    """One key per message; the server syncs as it is told to, for both sides alike."""
-
-    def __init__(self, url: str, messages: list[dict[str, Any]]) -> None:
-        from perdure.links.redis import redis
-
-        super().__init__(messages)
-        driver: Any = redis
-        self._client: Any = driver.Redis.from_url(url)
-        self._at = 0
-
-    def keep(self, body: str) -> None:
-        self._at += 1
-        self._client.set(f"floor:{self._at}", body)
-
-    def appendfsync(self) -> str:
-        """When the server syncs."""
-        return self._client.config_get("appendfsync").get("appendfsync", "?")
-
-    def close(self) -> None:
-        self._client.close()
 
 
 SEED_FIGURES = {"redis": {"save": 12, "load": 8}, "postgres": {"save": 45, "load": 38}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -142,6 +141,8 @@ def _run(
     app: str, session: str, opened: Callable[[], AsyncDatabase], branch: str, effects: str | None, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
+    import asyncio
+
     from perdure.cli.chat import Screen
 
     how = effects or ("reuse" if branch == MAIN else "dry")
@@ -227,6 +228,8 @@ def replay(
 
     Nothing is asked, called or written; with --live the agent's model is asked, on a new branch.
     """
+    import asyncio
+
     if not live and (start is not None or name is not None or effects != "reuse"):
         raise InvalidInput("--from, --as and --effects go with --live")
     if live and (agent is None or start is None):

@@ -3,7 +3,6 @@ say to sessions about approvals, calls in doubt and anything else."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shlex
 from datetime import datetime
@@ -270,6 +269,8 @@ def _awaited(
     store: str | None, blobs: str | None
 ) -> Generator[tuple[AsyncDatabase, Callable[[Coroutine[Any, Any, Any]], Any]]]:
     """An asynchronous database, and what waits for what is done in it."""
+    import asyncio
+
     with asyncio.Runner() as runner:
         db = open_existing_async(store, blobs)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -202,6 +201,8 @@ def worker(
     ] = None,
 ) -> None:
     """Run the sessions of all agents in APP. Start as many as you like; stop them with SIGTERM, or any other way."""
+    import asyncio
+
     from perdure.fleet.worker import Settings
     from perdure.telemetry.logs import configure
 
@@ -240,6 +241,8 @@ async def _work(
     agents: list[Agent], store: str | None, blobs: str | None, lease: float, settings: Settings, schema: str,
     direct: str | None,
 ) -> None:  # fmt: skip
+    import asyncio
+
     from perdure.fleet.worker import start_worker
 
     begun: list[Worker] = []

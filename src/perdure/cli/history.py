@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 from typing import TYPE_CHECKING, Annotated, Any
@@ -233,6 +232,8 @@ def fork(
     A VALUE is JSON, or else text; @FILE is a file's text, or its JSON when the name ends in .json. Run the branch on
     with perdure run APP SESSION --branch NAME: effects that were done are not done again.
     """
+    import asyncio
+
     edits = parse(sets or [], unsets or [])
     with open_existing(store, blobs) as db:
         opened = open_place(db, place, branch)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -14,6 +14,9 @@ from typer.core import TyperGroup
 from perdure.cli import agents, approvals, demo, doctor, fleet, history, server, sessions, transfer, upkeep
 from perdure.cli.terminal_text import safe
 from perdure.errors import Conflict, InvalidInput, LeaseError, MergeConflict, Misuse, PerdureError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FINE, NEGATIVE, USAGE, STORE, TAKEN = 0, 1, 2, 3, 4
 """Exit codes; ``docs/reference/cli.md`` says what each means."""
@@ -61,18 +64,6 @@ class Grouped(TyperGroup):
                 formatter.write_dl(rows)
 
 
-app = typer.Typer(
-    name="perdure",
-    cls=Grouped,
-    help="Durable state for AI agents: look at sessions, their past and their integrity.",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         from perdure import __version__
@@ -81,7 +72,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def program(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -90,10 +80,35 @@ def program(
     """Durable state for AI agents: look at sessions, their past and their integrity."""
 
 
-for title, commands in GROUPS.items():
-    for command in commands:
-        options: dict[str, Any] = {"name": command.__name__, **DIFFERENT.get(command, {})}
-        app.command(rich_help_panel=title, **options)(command)
+COMMANDS: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    settings["name"]: (title, command, settings)
+    for title, commands in GROUPS.items()
+    for command in commands
+    for settings in ({"name": command.__name__, **DIFFERENT.get(command, {})},)
+}
+"""By name: heading, function and settings of each command."""
+
+
+def program_of(names: Iterable[str]) -> typer.Typer:
+    """The program with these commands. To read the options of all of them takes longer than most of them do."""
+    app = typer.Typer(
+        name="perdure",
+        cls=Grouped,
+        help="Durable state for AI agents: look at sessions, their past and their integrity.",
+        no_args_is_help=True,
+        add_completion=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(program)
+    for name in names:
+        title, command, settings = COMMANDS[name]
+        app.command(rich_help_panel=title, **settings)(command)
+    return app
+
+
+app = program_of(COMMANDS)
 
 
 def exit_code(error: PerdureError) -> int:
@@ -139,8 +154,9 @@ def run(argv: list[str]) -> int:
 
 
 def _ended(argv: list[str]) -> int:
+    called = program_of(argv[:1]) if argv and argv[0] in COMMANDS else app
     try:
-        app(args=argv, prog_name="perdure")
+        called(args=argv, prog_name="perdure")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FINE
     return FINE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import signal
@@ -61,6 +60,8 @@ def _serving(name: str, about: str, *, opens: bool) -> Callable[..., None]:
         browser: Browser = opens,
         as_json: AsJsonLine = False,
     ) -> None:
+        import asyncio
+
         _check_token(host, token, no_token)
         agents = load_agents(app) if app is not None else []
         said = None if no_token else token or secrets.token_urlsafe(24)

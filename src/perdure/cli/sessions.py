@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 import time
@@ -360,6 +359,8 @@ def tail(
 
     Of one session the agent's words are shown while it says them; that ends when its run has ended.
     """
+    import asyncio
+
     if session is not None and (since is not None or everything):
         raise InvalidInput("--since and --all go without SESSION; with one say --after STEP")
     if session is None and after is not None:

@@ -160,7 +160,7 @@ def _is_program(app: str) -> bool:
 
 def _about(agent: Agent) -> dict[str, Any]:
     from perdure.agent.models.scripted import ScriptedModel
-    from perdure.agent.replay.recording import RecordedModel
+    from perdure.agent.replay.recorded_session import RecordedModel
 
     return {
         "kind": AGENT,

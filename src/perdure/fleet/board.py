@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.agent.models.parts import packed
 from perdure.errors import InvalidInput
 from perdure.protocols import Boarded, NewWork
-from perdure.system.flow import Do, Flow, sync
-from perdure.system.flow_async import awaited
+from perdure.system.flow import Do, Flow, awaited, sync
 from perdure.system.names import check_name, check_session
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from perdure.errors import InvalidInput
 
@@ -12,22 +12,6 @@ if TYPE_CHECKING:
 
     from perdure.model import SessionRow
     from perdure.protocols import Filter, Store
-
-
-class Wanted(TypedDict, total=False):
-    """What :meth:`perdure.protocols.Store.sessions` takes."""
-
-    owner: str | None
-    status: str | None
-    agent: str | None
-    error: str | None
-    search: str | None
-    since: int | None
-    before: int | None
-    expired_at: int | None
-    newest: bool
-    after: str | None
-    limit: int
 
 
 class Listed(Protocol):

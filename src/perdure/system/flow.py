@@ -11,7 +11,7 @@ import functools
 import inspect
 import threading
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from perdure.errors import ForkedProcess, HandleClosed, Misuse, Poisoned
@@ -102,6 +102,19 @@ def sync(flow: Callable[Concatenate[Any, P], Flow[R]], part: str = "") -> Callab
     def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
         owner = getattr(self, part) if part else self
         return drive(self.kernel.store, flow(owner, *args, **kwargs))
+
+    return named(method)
+
+
+def awaited(
+    flow: Callable[Concatenate[Any, P], Flow[R]], part: str = ""
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """The awaited method of a handle for a flow of its own, or of one of its parts."""
+
+    @functools.wraps(flow)
+    async def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        owner = getattr(self, part) if part else self
+        return await self.driver.drive(flow(owner, *args, **kwargs))
 
     return named(method)
 

@@ -12,12 +12,12 @@ import functools
 import inspect
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from perdure.errors import HandleClosed, PerdureError, Unavailable
-from perdure.system.flow import Do, Enter, Flow, Invoke, Write, named
+from perdure.system.flow import Do, Enter, Flow, Invoke, Write
 
 if TYPE_CHECKING:
     from perdure.model import Append, Landed
@@ -157,16 +157,3 @@ class AsyncDriver:
         """Stop the threads."""
         self.writer.close()
         self._pool.shutdown(wait=True)
-
-
-def awaited(
-    flow: Callable[Concatenate[Any, P], Flow[R]], part: str = ""
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
-    """The awaited method of a handle for a flow of its own, or of one of its parts."""
-
-    @functools.wraps(flow)
-    async def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
-        owner = getattr(self, part) if part else self
-        return await self.driver.drive(flow(owner, *args, **kwargs))
-
-    return named(method)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from perdure import errors
 from perdure.agent import models
 from perdure.agent.models import Answer, Delta, Request, request_digest, text_of
-from perdure.agent.replay.recording import answer_of
+from perdure.agent.replay.recorded_session import answer_of
 from perdure.doctor.instrumentation import defined, is_theirs, theirs
 from perdure.errors import InvalidInput, ModelError
 from perdure.session import tools

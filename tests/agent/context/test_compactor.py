@@ -33,26 +33,26 @@ async def work(agent: Agent, db: Any, rounds: int, session: str = "s") -> Any:
     return result
 
 
-def test_a_thousand_steps_stay_in_the_budget_and_nothing_is_lost():
+def test_hundreds_of_steps_stay_in_the_budget_and_nothing_is_lost():
     model = CheckingModel(lambda n, r: script(n, r) if n % 10 or n % 50 == 0 else [("look", {"n": n})])
     agent = worker(model, window=Window(BUDGET, low_water=1200), compactor=Compactor(max_tokens=200))
 
     async def main() -> None:
         async with perdure.open_async("memory://") as db:
-            await work(agent, db, 20)
+            await work(agent, db, 10)
             reading = await db.read("s")
             said = reading.state.plain()["messages"]
-            assert len(model.seen) == 1000
+            assert len(model.seen) == 500
             assert model.problems == []
             assert max(map(tokens, model.seen)) <= BUDGET
             warm = sum(extends(a, b) for a, b in pairwise(model.seen))
             assert warm >= 0.9 * (len(model.seen) - 1), warm
-            assert len(model.summaries) >= 50
+            assert len(model.summaries) > 25
             assert max(map(tokens, model.summaries)) <= BUDGET
             # All that was ever said is there, in order, though hardly any of it is shown.
-            assert [m["content"] for m in said if m["role"] == "user"] == [f"task {i}" for i in range(20)]
+            assert [m["content"] for m in said if m["role"] == "user"] == [f"task {i}" for i in range(10)]
             assert [json.loads(m["content"])["n"] for m in said if m["role"] == "tool" and "fact" in m["content"]] == [
-                n for n in range(1, 1001) if n % 50
+                n for n in range(1, 501) if n % 50
             ]
             assert len(model.seen[-1].messages) < 100
 

@@ -11,7 +11,7 @@ import perdure
 from perdure.agent.agent import Agent
 from perdure.agent.models import Delta, Request
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.replay.recording import RecordedModel
+from perdure.agent.replay.recorded_session import RecordedModel
 from perdure.errors import Diverged, NotFound, RequestDiffers
 from tests.agent.models.canned import canned, completion, http
 from tests.agent.models.clients import client

@@ -13,7 +13,7 @@ from perdure.agent.agent import Agent
 from perdure.agent.children import handoff
 from perdure.agent.models import Request
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.replay.recording import Turn, read_recording
+from perdure.agent.replay.recorded_session import Turn, read_recording
 from perdure.agent.replay.replay import replay
 from perdure.agent.requests import rebuild
 from tests.agent.context.scene import answers, opened

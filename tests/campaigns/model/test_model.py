@@ -11,8 +11,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.campaigns.model.machine import Histories
 from tests.store_urls import SERVERS, STORES
 
-EXAMPLES = int(os.environ.get("PERDURE_MODEL_EXAMPLES", "40"))
-SLOWER = 8
+EXAMPLES = int(os.environ.get("PERDURE_MODEL_EXAMPLES", "24"))
+SLOWER = 6
 """A server answers over a wire, and each history gets a store of its own: so fewer histories."""
 STEPS = int(os.environ.get("PERDURE_MODEL_STEPS", "40"))
 SHRINK = [] if os.environ.get("PERDURE_MODEL_SHRINK") == "0" else [Phase.shrink]

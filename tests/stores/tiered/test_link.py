@@ -11,7 +11,7 @@ import pytest
 
 from perdure.errors import InvalidInput
 from perdure.links.redis import connection_maker
-from perdure.stores.tiered.hot_connection import Broken, Link, Refused
+from perdure.stores.tiered.hot import Broken, Link, Refused
 from tests.servers import valkey
 from tests.servers.valkey import redis_url
 

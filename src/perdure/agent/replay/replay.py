@@ -22,7 +22,7 @@ from perdure.agent.context.window import Window
 from perdure.agent.loop import Limits, Loop
 from perdure.agent.models import Answer, Request
 from perdure.agent.models.scripted import ScriptedModel
-from perdure.agent.replay.recording import Cleaned, Edited, Event, Recording, Turn, read_recording
+from perdure.agent.replay.recorded_session import Cleaned, Edited, Event, Recording, Turn, read_recording
 from perdure.agent.tool_schema import ToolSpec
 from perdure.errors import ContextTooLong, InvalidInput, ModelError, PerdureError
 from perdure.model import MAIN

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import Unpack
 
-    from perdure.protocols import Clock
+    from perdure.protocols import Clock, Wanted
     from perdure.stores.file.index import RowAt, SessionIndex
-    from perdure.stores.listing import Count, Wanted
+    from perdure.stores.listing import Count
 
 __all__ = ["FileStore", "Torn", "TornTail"]
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
     from typing import Unpack
 
-    from perdure.protocols import Clock
-    from perdure.stores.listing import Count, Wanted
+    from perdure.protocols import Clock, Wanted
+    from perdure.stores.listing import Count
 
 _PROMISE = model.Promise(
     process_crash=False,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from perdure.errors import PerdureError
     from perdure.links.postgres import Connection
-    from perdure.protocols import Clock
-    from perdure.stores.listing import Count, Wanted
+    from perdure.protocols import Clock, Wanted
+    from perdure.stores.listing import Count
     from perdure.stores.postgres.board import PostgresBoard
 
 T = TypeVar("T")

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from perdure.links.redis import Ask, Command, Server
     from perdure.model import Append, Artifact, InboxEntry, Rewrite, Row
-    from perdure.protocols import Clock
-    from perdure.stores.listing import Count, Wanted
+    from perdure.protocols import Clock, Wanted
+    from perdure.stores.listing import Count
 
 FORMAT = b"1"
 OPENING = 2.0

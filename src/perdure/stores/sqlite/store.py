@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Unpack
 
-    from perdure.protocols import Clock
-    from perdure.stores.listing import Count, Wanted
+    from perdure.protocols import Clock, Wanted
+    from perdure.stores.listing import Count
     from perdure.stores.rules import StoredLease
     from perdure.stores.sqlite.board import SqliteBoard
     from perdure.stores.sqlite.file import Cursor
