@@ -1,4 +1,4 @@
-"""Compiles what is written in C where there is a compiler; without one, perdure works and says what it cannot promise."""
+"""Compiles what is written in C; without a compiler perdure works, and says what it cannot promise then."""
 
 from __future__ import annotations
 

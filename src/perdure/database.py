@@ -57,7 +57,7 @@ class DatabaseHandle:
         new_reader: Callable[[Iterator[bytes]], Any],
     ) -> None:
         self.kernel = kernel
-        self.guard = HandleGuard("this database", "open it again", "open it anew in the child")
+        self.guard = HandleGuard("this database", "open it again")
         self._state = state
         self._new_handle = new_handle
         self._new_gate = new_gate

@@ -76,7 +76,9 @@ def touched(database: str, how: str) -> None:
 
     try:
         commit(range(3))
-        TOUCH[how](database)
+        # Where locks are only SQLite's, the touch itself is refused.
+        with suppress(perdure.Misuse):
+            TOUCH[how](database)
         say("touched")
         sys.stdin.readline()
         commit(range(3, 6))

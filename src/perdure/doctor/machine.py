@@ -36,6 +36,8 @@ def check_machine(url: str, blobs: str | None = None) -> Iterator[Finding]:
         yield check_store(url, blobs)
     folder = _folder(url)
     yield check_disk(folder)
+    if not url or url.startswith("sqlite"):
+        yield check_locks()
     yield from check_durability("file" if url.startswith("file:") else "sqlite", folder)
 
 
@@ -92,6 +94,13 @@ def _folder(url: str) -> str:
     """Where to try things out: beside the store, so that it is the same disk."""
     path = path_of(url)
     return os.path.dirname(os.path.abspath(path)) if path else os.getcwd()
+
+
+def check_locks() -> Finding:
+    """Whether something else in a process can drop the locks of its SQLite files."""
+    from perdure.stores.sqlite.own_locks import PROMISE, WEAKNESS
+
+    return Finding("locks", NOTE if WEAKNESS else OK, PROMISE)
 
 
 def check_disk(folder: str) -> Finding:

@@ -81,9 +81,7 @@ class Journal:
         self.gate = gate
         """One commit of a handle at a time."""
         self._inside = False
-        self.guard = HandleGuard(
-            f"this handle of session {session!r}", "open the session again", "open the database anew in the child"
-        )
+        self.guard = HandleGuard(f"this handle of session {session!r}", "open the session again")
         self.document = Document(genesis(), kernel.resolve)
         self.point: Point | None = None
         """The newest checkpoint; None before the first."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 import os
+import threading
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -126,12 +126,19 @@ def named(method: R) -> R:
     return method
 
 
+SPAWN = (
+    'start processes with multiprocessing.get_context("spawn") and open the database in each, '
+    "or close it before forking"
+)
+"""What helps whoever has forked."""
+
+
 class HandleGuard:
     """Asked before anything is done through a handle."""
 
     __slots__ = ("_again", "_anew", "_pid", "_what", "closed", "poisoned")
 
-    def __init__(self, what: str, again: str = "open a new one", anew: str = "open a new one in this process") -> None:
+    def __init__(self, what: str, again: str = "open a new one", anew: str = SPAWN) -> None:
         self._what = what
         self._again = again
         self._anew = anew

@@ -39,8 +39,8 @@ LOG_LIMIT = 64 << 20
 """``pragma journal_size_limit``: a log that once grew (a long reader) is cut to this many bytes when it is next used
 from its start."""
 CHECKPOINT_PAGES = 1000
-"""``pragma wal_autocheckpoint``: pages in the log before they are moved into the main file. A longer log is no faster:
-until it has been written once from end to end, each commit makes the file longer, which costs a third more."""
+"""Pages in the log before they are moved into the main file. A longer log is no faster: until it has been written once
+from end to end, each commit makes the file longer, which costs a third more."""
 
 
 def set_pragmas(cursor: Cursor, path: str, *, fresh: bool, synchronous: str, patience: float) -> None:
@@ -54,7 +54,6 @@ def set_pragmas(cursor: Cursor, path: str, *, fresh: bool, synchronous: str, pat
     cursor.execute("pragma fullfsync = 1")
     cursor.execute("pragma checkpoint_fullfsync = 1")
     value_of(cursor, f"pragma journal_size_limit = {LOG_LIMIT}")
-    value_of(cursor, f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
 
 
 def use_log(cursor: Cursor, path: str, patience: float) -> None:
@@ -115,6 +114,10 @@ class SqliteFile:
         """Whether the writing connection may be set to write without waiting for the disk."""
         self._watch_lock = threading.Lock()
         self._watcher: apsw.Connection | None = None
+        self._logged = 0
+        """Pages in the log when it was last written."""
+        self._orphaned = False
+        """Whether the log is ours alone: others, who do not know of it, have another one."""
         self._own = OwnFile(path)
         try:
             self._writer = self._connect()
@@ -124,6 +127,8 @@ class SqliteFile:
         try:
             self._cursor = cursor_of(self._writer)
             prepare(self._cursor)
+            # In place of SQLite's own, which moves the log within the commit.
+            self._writer.set_wal_hook(self._log_grew)
         except BaseException as error:
             self._writer.close(True)
             self._own.close()
@@ -202,6 +207,8 @@ class SqliteFile:
                 self._owner = 0
             if gone := self._own.astray():
                 self._rescue(gone, commits)
+            elif self._logged >= CHECKPOINT_PAGES:
+                self._checkpoint()
             return result
 
     def _transact(self, what: str, work: Callable[[Cursor], T], commits: Sequence[Append], synced: bool) -> T:
@@ -235,6 +242,21 @@ class SqliteFile:
             faults.point(f"sqlite.{what}.after_commit")
         return result
 
+    def _log_grew(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._logged = pages
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self) -> None:
+        """Move the log into the main file, as far as no reader is in the way. Never before its files were looked at:
+        once somebody has removed the log, others have another one, and this would mix the two."""
+        self._logged = 0
+        with suppress(apsw.BusyError, apsw.LockedError):
+            try:
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except apsw.IOError as error:
+                # What was committed is in the log; whether the disk still does what it is told is another question.
+                self._known(error, ())
+
     def _rescue(self, gone: str, commits: Sequence[Append]) -> None:
         """Somebody removed or replaced one of our files: bring what only this handle still has to where it is found.
 
@@ -247,12 +269,15 @@ class SqliteFile:
                 self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 left = "all that was committed through it has been moved into the database"
             else:
+                self._orphaned = True
                 aside = f"{self.path}.rescued-{os.getpid()}"
                 self._cursor.execute("vacuum into ?", (aside,))
                 left = f"all that was committed through it was set aside in {aside}"
         except apsw.Error as error:
             alone, left = False, f"what was committed through it since could not be saved ({error})"
-        self._guard.poisoned = f"{gone} was removed or replaced while it was open; {left}: close this handle, open a new one"
+        self._guard.poisoned = (
+            f"{gone} was removed or replaced while it was open; {left}: close this handle, open a new one"
+        )
         if not alone:
             raise errors.Poisoned(self._guard.poisoned + _in_doubt(commits))
 
@@ -342,7 +367,7 @@ class SqliteFile:
             idle, self._idle = self._idle, []
             watchers = [] if self._watcher is None else [self._watcher]
             for connection in (*idle, *watchers, self._writer):
-                connection.close()
+                self._end(connection)
             self._own.close()
 
     # -- connections -------------------------------------------------------------------------------
@@ -364,6 +389,12 @@ class SqliteFile:
             if not self._guard.closed and len(self._idle) < READERS:
                 self._idle.append(connection)
                 return
+        self._end(connection)
+
+    def _end(self, connection: apsw.Connection) -> None:
+        if self._orphaned:
+            # The last one to close would move our log over what others have written.
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.close()
 
     def _connect(self) -> apsw.Connection:

@@ -5,6 +5,9 @@
  * process removes the log as that of nobody, and what is committed from then on is lost. Locks of an open file
  * description (F_OFD_*) go when that one is closed. SQLite lets its system calls be replaced, so these are.
  *
+ * Within the process SQLite counts its locks by file, not by connection, so all connections to a file lock it through
+ * one descriptor, as if the locks were still the process's.
+ *
  * The table of system calls is the process's: others use it for files of theirs, whose locks must stay as they are.
  * So only files whose path was told to us are treated in this way, by their descriptors.
  *
@@ -26,8 +29,9 @@ typedef struct { dev_t dev; ino_t ino; int known; } Identity;
 
 typedef struct Database {
     struct Database *next;
-    Identity files[3];   /* those that are open: the database, its log, the log's index */
-    int open;            /* descriptors */
+    Identity files[4];   /* those that are open: the database, its log, the log's index, a journal */
+    int open[4];         /* how many descriptors, of each of its files */
+    int locks[4];        /* the one by which each file is locked, while any is open */
     int split;           /* a file was opened that is not the one of the same name that was open */
     int inherited;       /* it was open when this process was forked: its connections are those of the parent */
     size_t length;
@@ -35,7 +39,8 @@ typedef struct Database {
 } Database;
 
 #define DESCRIPTORS (1 << 20)
-static Database *of[DESCRIPTORS]; /* whose a descriptor is; those above are nobody's */
+static Database *of[DESCRIPTORS];     /* whose a descriptor is; those above are nobody's */
+static unsigned char part[DESCRIPTORS]; /* of which of its files */
 static Database parents;          /* of a descriptor that was the parent's */
 static int highest = -1;          /* no descriptor above this one was ever ours */
 static int null_file = -1;
@@ -88,11 +93,27 @@ static int same(Identity a, Identity b) { return a.known && b.known && a.dev == 
 
 /* -- what SQLite calls ------------------------------------------------------------------------------------------- */
 
-/* Remember which file was opened under a path, and whether it is the one that is open already. */
-static void note(Database *database, Identity *known, Identity opened)
+/* With the guard held: a descriptor of ours is open. */
+static void opened(Database *database, int which, int fd)
 {
-    if (database->open && known->known && !same(*known, opened)) database->split = 1;
-    *known = opened;
+    Identity file = identity(fd, "", AT_EMPTY_PATH);
+    if (database->open[which] && !same(database->files[which], file)) database->split = 1;
+    if (!database->open[which]++) {
+        database->files[which] = file;
+        database->locks[which] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    }
+    of[fd] = database;
+    part[fd] = which;
+    if (fd > highest) highest = fd;
+}
+
+/* With the guard held: it is so no longer. */
+static void closed(Database *database, int which)
+{
+    if (--database->open[which]) return;
+    if (database->locks[which] >= 0) close(database->locks[which]);
+    memset(&database->files[which], 0, sizeof(Identity));
+    if (!database->open[0]) database->split = 0;
 }
 
 static int own_open(const char *path, int flags, int mode)
@@ -101,12 +122,8 @@ static int own_open(const char *path, int flags, int mode)
     if (fd < 0 || fd >= DESCRIPTORS) return fd;
     pthread_mutex_lock(&guard);
     Database *database = owner(path, &which);
-    of[fd] = database && !database->inherited ? database : NULL;
-    if (of[fd]) {
-        if (fd > highest) highest = fd;
-        if (which < KEPT) note(database, &database->files[which], identity(fd, "", AT_EMPTY_PATH));
-        database->open++;
-    }
+    of[fd] = NULL;
+    if (database && !database->inherited) opened(database, which, fd);
     pthread_mutex_unlock(&guard);
     return fd;
 }
@@ -115,12 +132,8 @@ static int own_close(int fd)
 {
     if (fd >= 0 && fd < DESCRIPTORS && of[fd]) {
         pthread_mutex_lock(&guard);
-        Database *database = of[fd];
+        if (of[fd] != &parents) closed(of[fd], part[fd]);
         of[fd] = NULL;
-        if (database != &parents && !--database->open) {
-            memset(database->files, 0, sizeof database->files);
-            database->split = 0;
-        }
         pthread_mutex_unlock(&guard);
     }
     return close(fd);
@@ -149,6 +162,8 @@ static int own_fcntl(int fd, int command, ...)
     if (whose == &parents) { errno = EACCES; return -1; }
     struct flock *lock = argument;
     lock->l_pid = 0;
+    /* A file that was opened under the name of another one has locks of its own; so has one that could not be shared. */
+    if (!whose->split && whose->locks[part[fd]] >= 0) fd = whose->locks[part[fd]];
     return fcntl(fd, command == F_SETLK ? F_OFD_SETLK : command == F_SETLKW ? F_OFD_SETLKW : F_OFD_GETLK, lock);
 }
 
@@ -159,8 +174,11 @@ static void in_child(void)
     pthread_mutex_init(&guard, NULL);
     for (int fd = 0; fd <= highest; fd++)
         if (of[fd] && of[fd] != &parents) {
+            Database *database = of[fd];
             dup3(null_file, fd, O_CLOEXEC);
-            of[fd]->inherited = 1;
+            if (database->locks[part[fd]] >= 0) close(database->locks[part[fd]]);
+            database->locks[part[fd]] = -1;
+            database->inherited = 1;
             of[fd] = &parents;
         }
 }

@@ -1,8 +1,8 @@
 """Locks of our SQLite files that nothing else in the process can drop, and a look at whether the files are still ours.
 
-The work is done in C (``own_locks.c``, which says why); here it is told which files are ours. Where it was not built, or
-the system has no such locks, SQLite locks files in its own way, and :data:`WEAKNESS` says why: then Python code that is
-about to open such a file beside us is refused, and what opens it by other means can lose commits.
+The work is done in C (``own_locks.c``, which says why); here it is told which files are ours. Where it was not built,
+or the system has no such locks, SQLite locks files in its own way, and :data:`WEAKNESS` says why: then Python code that
+is about to open such a file beside us is refused, and what opens it by other means can lose commits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import apsw
 
 from perdure.errors import ForkedProcess, Misuse, Unavailable
+from perdure.system.flow import SPAWN
 
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libown_locks.so")
 FILES = ("", "-wal", "-shm")
@@ -42,6 +43,13 @@ def _load() -> tuple[Any, str]:
 
 _library, WEAKNESS = _load()
 """Why locks are only SQLite's; empty when they are ours."""
+PROMISE = (
+    "Nothing else in the process that opens, copies or closes the file can take that back."
+    if not WEAKNESS
+    else "That holds while nothing else in the process opens the file and closes it again: what Python opens is "
+    f"refused, what other libraries open is not seen ({WEAKNESS})."
+)
+"""What that means for what was committed."""
 
 
 class OwnFile:
@@ -60,8 +68,7 @@ class OwnFile:
             _watch()
         if inherited:
             raise ForkedProcess(
-                f"{path} was open in the process that this one was forked from, so it cannot be opened here: start "
-                'processes with multiprocessing.get_context("spawn"), or close the database before forking'
+                f"{path} was open in the process that this one was forked from, so it cannot be opened here: {SPAWN}"
             )
         self._known: list[tuple[int, int] | None] = []
         _open[self.path] = _open.get(self.path, 0) + 1

@@ -33,6 +33,7 @@ from perdure.stores.sqlite.file import (
     value_of,
     whole,
 )
+from perdure.stores.sqlite.own_locks import PROMISE
 from perdure.stores.sqlite.tables import make_file, prepare
 from perdure.system import faults
 from perdure.system.clock import SystemClock
@@ -126,7 +127,8 @@ class SqliteStore:
         if mode not in _PROMISES:
             raise InvalidInput(f'synchronous is "full" or "normal", not {synchronous!r}')
         self.url = f"sqlite:///{os.fspath(path)}"
-        self.promise = _PROMISES[mode]
+        promise = _PROMISES[mode]
+        self.promise = promise._replace(words=f"{promise.words} {PROMISE}")
         self._clock: Clock = clock or SystemClock()
         full = os.path.abspath(path)
         make_file(full)

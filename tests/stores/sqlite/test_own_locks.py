@@ -1,0 +1,145 @@
+"""Locks that belong to the open file, and whose they are; files removed or replaced under an open database."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import apsw
+import pytest
+
+import perdure
+from perdure.errors import Poisoned
+from perdure.stores.sqlite import own_locks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VISIT = "import sys, perdure; perdure.open(sys.argv[1]).close()"
+
+
+def url_of(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def visit(path: Path) -> None:
+    """Another process opens the database and closes it again."""
+    subprocess.run([sys.executable, "-c", VISIT, url_of(path)], check=True, timeout=60)
+
+
+def commit(s: perdure.Session, *numbers: int) -> None:
+    for n in numbers:
+        s.messages.append(n)
+        s.commit()
+
+
+def stored(path: Path) -> list[int]:
+    with perdure.open(url_of(path)) as db:
+        return db.read("s").messages.plain()
+
+
+def locks_of(path: Path) -> set[str]:
+    """What kinds of locks are held on a file, by anybody."""
+    inode = os.stat(path).st_ino
+    with open("/proc/locks", encoding="ascii") as lines:
+        return {line.split()[1] for line in lines if line.split()[5].endswith(f":{inode}")}
+
+
+@pytest.mark.parametrize("gone", [("-wal",), ("-shm",), ("-wal", "-shm")], ids="".join)
+def test_what_was_committed_is_saved_when_the_log_is_removed(tmp_path: Path, gone: tuple[str, ...]):
+    path = tmp_path / "agents.db"
+    db = perdure.open(url_of(path), maintain=False)
+    s = db.session("s")
+    commit(s, 1, 2)
+    for suffix in gone:
+        os.unlink(f"{path}{suffix}")
+    commit(s, 3)
+    with pytest.raises(
+        Poisoned, match=rf"agents.db{gone[0]} was removed .* moved into the database: close this handle"
+    ):
+        commit(s, 4)
+    # As a kill would leave it.
+    copy = tmp_path / "left.db"
+    subprocess.run(["cp", path, copy], check=True)
+    assert stored(copy) == [1, 2, 3]
+    db.close()
+    assert stored(path) == [1, 2, 3]
+
+
+def test_a_log_that_was_replaced_by_somebody_elses_is_not_mixed_with_ours(tmp_path: Path):
+    path = tmp_path / "agents.db"
+    db = perdure.open(url_of(path), maintain=False)
+    s = db.session("s")
+    commit(s, 1)
+    visit(path)
+    commit(s, 2)
+    os.unlink(f"{path}-wal")
+    os.unlink(f"{path}-shm")
+    other = subprocess.Popen(
+        [sys.executable, "-c", WRITE, url_of(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "written\n"
+        with pytest.raises(Poisoned, match=r"set aside in .*agents.db.rescued-\d+.* unknown whether"):
+            commit(s, 3)
+    finally:
+        other.communicate("\n", timeout=60)
+    assert other.returncode == 0
+    db.close()
+    with perdure.open(url_of(path)) as db:
+        assert db.read("other").messages == ["theirs"]
+        assert db.verify().findings == ()
+    (aside,) = tmp_path.glob("agents.db.rescued-*")
+    assert stored(aside) == [1, 2, 3]
+
+
+WRITE = """
+import sys, perdure
+with perdure.open(sys.argv[1]) as db, db.session("other") as s:
+    s.messages.append("theirs")
+    s.commit()
+    print("written", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_what_was_committed_is_set_aside_when_the_database_itself_is_replaced(tmp_path: Path):
+    path, older = tmp_path / "agents.db", tmp_path / "older.db"
+    db = perdure.open(url_of(path), maintain=False)
+    s = db.session("s")
+    commit(s, 1)
+    perdure.open(url_of(older)).close()
+    os.replace(older, path)
+    with pytest.raises(Poisoned, match=r"agents.db was removed or replaced .* set aside in .*rescued-\d+"):
+        commit(s, 2)
+    (aside,) = tmp_path.glob("agents.db.rescued-*")
+    assert stored(aside) == [1, 2]
+
+
+@pytest.mark.skipif(bool(own_locks.WEAKNESS), reason=own_locks.WEAKNESS)
+def test_only_our_own_files_are_locked_in_our_way(tmp_path: Path):
+    ours, theirs = tmp_path / "agents.db", tmp_path / "theirs.db"
+    with perdure.open(url_of(ours)) as db, closing(apsw.Connection(str(theirs))) as connection:
+        connection.execute("pragma journal_mode = wal; create table t (x); begin; select * from t").fetchall()
+        commit(db.session("s"), 1)
+        assert locks_of(ours) == {"OFDLCK"}
+        assert locks_of(theirs) == {"POSIX"}
+
+
+def test_two_handles_on_one_file_leave_each_others_locks_alone(tmp_path: Path):
+    path = tmp_path / "agents.db"
+    one, two = perdure.open(url_of(path)), perdure.open(url_of(path))
+    with one.session("s") as s:
+        commit(s, 1)
+    with two.session("s") as s:
+        one.close()
+        visit(path)
+        commit(s, 2)
+        visit(path)
+        assert stored(path) == [1, 2]
+    two.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["agents.db"]
