@@ -116,6 +116,7 @@ def test_what_was_committed_is_set_aside_when_the_database_itself_is_replaced(tm
     os.replace(older, path)
     with pytest.raises(Poisoned, match=r"agents.db was removed or replaced .* set aside in .*rescued-\d+"):
         commit(s, 2)
+    db.close()
     (aside,) = tmp_path.glob("agents.db.rescued-*")
     assert stored(aside) == [1, 2]
 
