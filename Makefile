@@ -11,7 +11,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .venv-peers
-JOBS   ?= 6
+JOBS   ?= 4
 PYTHON ?=
 
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
@@ -68,7 +68,7 @@ format: $(STAMP) ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Neighbours stay in one process, so that what a module shares is started once; whoever is done helps the others. Three
+# Neighbours stay in one process, so that what a module shares is started once; whoever is done helps the others. Two
 # processes for each of two cores, because many tests wait for workers and servers.
 .PHONY: test
 test: $(STAMP) ## run the tests

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TELLING = [
-    *sorted(p for p in DEPLOY.rglob("*") if p.is_file() and p.suffix != ".json"),
+    *sorted(p for p in DEPLOY.rglob("*") if p.is_file() and p.suffix not in (".json", ".pyc")),
     ROOT / "docs/howto/deploy.md",
     ROOT / "docs/howto/telemetry.md",
 ]

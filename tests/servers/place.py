@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import socket
 import tempfile
 import time
 from contextlib import contextmanager
@@ -30,6 +31,12 @@ ROOM = 3 * 2**30
 
 _alive: list[int] = []
 """The file whose lock that says that the run has not ended."""
+PORTS = range(10_000, 20_000)
+"""Below those that the system gives to outgoing connections: one of these could take a port before its server does.
+Object storage has those 10,000 above as well."""
+BLOCK = 1000
+"""Ports that one run has to itself: a server that is started again finds its own free, whatever runs beside it."""
+_block: list[socket.socket] = []
 
 
 def begin(*, in_memory: bool = False) -> None:
@@ -43,8 +50,23 @@ def begin(*, in_memory: bool = False) -> None:
     folder = _new_folder(root)
     _alive.append(os.open(f"{folder}/alive", os.O_CREAT | os.O_RDWR))
     fcntl.flock(_alive[-1], fcntl.LOCK_EX)
+    Path(folder, "block").write_text(str(_own_block()))
     os.environ[PLACE] = f"{os.getpid()}:{folder}"
     os.environ["TMPDIR"] = tempfile.tempdir = folder
+
+
+def _own_block() -> int:
+    """The first port of a block that no other run has while this one lives; names in the system go with it."""
+    for start in range(PORTS.start, PORTS.stop, BLOCK):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0perdure-test-ports-{start}")
+        except OSError:
+            claim.close()
+        else:
+            _block.append(claim)
+            return start
+    raise RuntimeError(f"{len(PORTS) // BLOCK} runs of the tests are under way: wait for one of them")
 
 
 def _new_folder(root: str) -> str:
@@ -81,6 +103,7 @@ def forget() -> None:
     os.environ.pop("TMPDIR", None)
     tempfile.tempdir = None
     os.close(_alive.pop())
+    _block.pop().close()
 
 
 def memory() -> str | None:

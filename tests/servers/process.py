@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 START_WITHIN = 60.0
 NOBODY = 65534
-PORTS = range(10_000, 22_000)
-"""Below those that the system gives to outgoing connections: one of these could take a port before its server does."""
 
 
 class Running(NamedTuple):
@@ -39,11 +37,10 @@ class Running(NamedTuple):
 def free_port(also: int = 0) -> int:
     """A port that nobody listens on, given to nobody else of the run; with ``also`` the one so far above it is, too."""
     with place.alone("ports") as folder:
-        note = folder / "ports"
-        # Runs at the same time begin at different ones.
-        last = int(note.read_text()) if note.exists() else PORTS.start + os.getpid() * 61 % len(PORTS)
-        for step in range(1, len(PORTS)):
-            port = PORTS[(last - PORTS.start + step) % len(PORTS)]
+        first, note = int((folder / "block").read_text()), folder / "ports"
+        last = int(note.read_text()) if note.exists() else first
+        for step in range(1, place.BLOCK):
+            port = first + (last - first + step) % place.BLOCK
             if _is_free(port) and (not also or _is_free(port + also)):
                 note.write_text(str(port))
                 return port

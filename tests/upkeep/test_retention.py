@@ -29,7 +29,7 @@ def no_hook() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_kept_checkpoints_read_exactly_as_before_and_dropped_ones_are_gone(
     open_db: Callable[..., perdure.Database], seed: int, keyed: bool, monkeypatch: pytest.MonkeyPatch
 ):
