@@ -39,7 +39,7 @@ help: ## show this list
 .PHONY: setup
 setup: $(STAMP) ## create .venv with pinned dependencies and perdure itself
 
-$(STAMP): pyproject.toml requirements/runtime.txt requirements/servers.txt requirements/agent.txt requirements/fleet.txt requirements/console.txt requirements/dev.txt src/perdure/_version.py
+$(STAMP): pyproject.toml hatch_build.py src/perdure/stores/sqlite/own_locks.c requirements/runtime.txt requirements/servers.txt requirements/agent.txt requirements/fleet.txt requirements/console.txt requirements/dev.txt src/perdure/_version.py
 	@$(find_python); echo "setup: $$("$$python" --version) in $(VENV)"; "$$python" -m venv --clear $(VENV)
 	@$(BIN)/python $(PIP_INSTALL) --no-deps -r requirements/dev.txt
 	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .

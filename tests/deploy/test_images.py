@@ -31,7 +31,7 @@ def test_the_image_is_built_from_files_that_are_there():
             assert [s for s in sources if not (ROOT / s).exists()] == []
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     let_in = {line[1:] for line in ignored if line.startswith("!")}
-    assert {"deploy/app.py", "src", "requirements", "pyproject.toml", "README.md", "LICENSE"} <= let_in
+    assert {"deploy/app.py", "src", "requirements", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"} <= let_in
 
 
 def test_the_image_runs_as_nobody_special_and_names_no_registry():
@@ -46,7 +46,7 @@ def test_the_image_runs_as_nobody_special_and_names_no_registry():
 
 
 def test_what_the_image_copies_is_enough_for_a_wheel_with_everything_in_it(tmp_path: Path):
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     wheels = tmp_path / "wheels"

@@ -206,7 +206,7 @@ class SqliteFile:
             finally:
                 self._owner = 0
             if gone := self._own.astray():
-                self._rescue(gone, commits)
+                self._rescue(self._own.name(gone), commits)
             elif self._logged >= CHECKPOINT_PAGES:
                 self._checkpoint()
             return result

@@ -11,12 +11,16 @@ import ctypes
 import errno
 import os
 import sys
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
 from perdure.errors import ForkedProcess, Misuse, Unavailable
 from perdure.system.flow import SPAWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libown_locks.so")
 FILES = ("", "-wal", "-shm")
@@ -71,17 +75,19 @@ class OwnFile:
                 f"{path} was open in the process that this one was forked from, so it cannot be opened here: {SPAWN}"
             )
         self._known: list[tuple[int, int] | None] = []
+        self.astray: Callable[[], int] = partial(_library.perdure_astray, self._name) if _library else self._look
+        """The number of the first of its files, counted from 1, that was removed or replaced since it was opened; 0."""
         _open[self.path] = _open.get(self.path, 0) + 1
 
-    def astray(self) -> str:
-        """Which of its files was removed or replaced since it was opened; empty when none was."""
-        if _library is not None:
-            number = _library.perdure_astray(self._name)
-            return self.path + FILES[number - 1] if number else ""
+    def name(self, number: int) -> str:
+        """The name of one of its files, by the number that was told."""
+        return self.path + FILES[number - 1]
+
+    def _look(self) -> int:
         now = [_identity(self.path + suffix) for suffix in FILES]
         known = self._known or now
         self._known = [a or b for a, b in zip(known, now, strict=True)]
-        return next((self.path + s for s, a, b in zip(FILES, known, now, strict=True) if a and a != b), "")
+        return next((n for n, (a, b) in enumerate(zip(known, now, strict=True), 1) if a and a != b), 0)
 
     def close(self) -> None:
         """It is open no longer."""
