@@ -38,7 +38,6 @@ HERE = r"tests/doctor/planted/variations\.py:\d+$"
         ("memory_of_an_order", "resume", "it ended with Diverged", True),
         ("writers_that_seldom_meet", "writers", "2 writers save session trip without a lease", True),
         ("writers_in_tasks", "writers", "without a lease", True),
-        ("writers_in_processes", "writers", "without a lease", True),
         ("writers_in_programs", "writers", "saved by several processes, and none takes its lease", False),
     ],
 )

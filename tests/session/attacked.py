@@ -5,6 +5,7 @@ Run as ``python -m tests.session.attacked NAME DATABASE ...``: what it says is o
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import json
 import multiprocessing
@@ -17,7 +18,7 @@ import sys
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import perdure
 
@@ -193,7 +194,8 @@ class Place:
         self._left = number
         self._action = action
         self._counts = False
-        self._last: tuple[FrameType, bool] | None = None
+        self._last: tuple[FrameType, int] | None = None
+        """The instruction before, if Python looks for signals right after it."""
         self.where = ""
         """Which place it was; empty when there are not so many."""
 
@@ -214,16 +216,29 @@ class Place:
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
         last, self._last = self._last, None
-        if event in ("call", "opcode"):
-            self._last = frame, _looks(frame)
-        ours = frame.f_code.co_filename.startswith(HOME)
+        if event in ("call", "opcode") and _looks(frame):
+            self._last = frame, frame.f_lasti
         # Coming back from a function of Python is no place: then the last thing seen was its return.
-        if event == "opcode" and self._counts and ours and last == (frame, True):
+        if event == "opcode" and self._counts and _is_ours(frame) and last is not None and last[0] is frame:
+            if _handler(frame, last[1]) != _handler(frame, frame.f_lasti):
+                # A signal would still belong to the block of the instruction before, where a tracer cannot raise.
+                return self._trace
             self._left -= 1
             if self._left == 0:
                 self.where = f"{frame.f_code.co_filename.removeprefix(HOME)}:{frame.f_lineno}"
                 self._action()
         return self._trace
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Ours, or of what the standard library has for ``with`` statements of ours."""
+    return frame.f_code.co_filename.startswith(HOME) or frame.f_code.co_filename == contextlib.__file__
+
+
+def _handler(frame: FrameType, at: int) -> int | None:
+    """Where an error of an instruction goes on in its function."""
+    entries = dis._parse_exception_table(frame.f_code)  # type: ignore[attr-defined]
+    return next((entry.target for entry in entries if entry.start <= at < entry.end), None)
 
 
 def _looks(frame: FrameType) -> bool:
@@ -249,6 +264,18 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
+class Prompt(contextlib.AbstractContextManager[None]):
+    """Goes on after an interrupt as a prompt does: what was interrupted is kept, for whoever wants to look into it."""
+
+    kept: ClassVar[list[BaseException]] = []
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, KeyboardInterrupt):
+            return False
+        self.kept.append(error)
+        return True
+
+
 def interrupted(database: str, patience: float) -> None:
     """Interrupts a commit at every place, goes on; says the place and what was stored, or that it hangs."""
     signal.signal(signal.SIGALRM, _hanging)
@@ -260,7 +287,7 @@ def interrupted(database: str, patience: float) -> None:
         place = Place(number, _interrupt)
         signal.setitimer(signal.ITIMER_REAL, patience)
         try:
-            with suppress(KeyboardInterrupt), place:
+            with Prompt(), place:
                 s.messages.append(1)
                 s.commit()
                 s.messages.append(2)
@@ -276,6 +303,126 @@ def interrupted(database: str, patience: float) -> None:
         if not place.where and stored != "hangs":
             break
         say([place.where, stored])
+    db.close()
+
+
+def _replace_all(s: perdure.Session) -> None:
+    s.vars["table"] = {"a": [1], "b": {"c": 2}}
+
+
+def _change_deep(s: perdure.Session) -> None:
+    s.vars["table"]["b"]["c"] = 3
+
+
+def _move_key(s: perdure.Session) -> None:
+    del s.vars["old"]
+    s.vars["old"] = "moved to the end"
+
+
+def _cut(s: perdure.Session) -> None:
+    s.messages[1:3] = ["cut"]
+
+
+EDITS: dict[str, Callable[[perdure.Session], object]] = {
+    "append": lambda s: s.messages.append({"n": 9}),
+    "extend": lambda s: s.messages.extend([9, 10]),
+    "insert": lambda s: s.messages.insert(1, 9),
+    "pop": lambda s: s.messages.pop(0),
+    "sort": lambda s: s.messages.sort(reverse=True),
+    "cut": _cut,
+    "set": _replace_all,
+    "set deep": _change_deep,
+    "move": _move_key,
+    "update": lambda s: s.vars.update(old="changed", new="added"),
+    "clear": lambda s: s.vars.clear(),
+}
+"""Edits of a state with messages 1, 2, 3 and 4 and two variables."""
+
+
+def edited(database: str) -> None:
+    """Interrupts each kind of edit at every place, commits; says edit, place, what the handle shows, what is stored."""
+    db = perdure.open(url_of(database), synchronous="normal", maintain=False)
+    for name, edit in EDITS.items():
+        number = 0
+        while True:
+            number += 1
+            s = db.session(f"{name} {number}")
+            s.messages.extend([1, 2, 3, 4])
+            s.vars.update(old="stored", table={"a": [1], "b": {"c": 2}})
+            s.commit()
+            place = Place(number, _interrupt)
+            with Prompt(), place:
+                # Once before, for the tracer; of a state that is not committed, which is another way.
+                s.messages.append(5)
+                place.begin()
+                edit(s)
+            if not place.where:
+                break
+            s.messages.append("after")
+            s.vars["after"] = True
+            s.commit()
+            s.release()
+            say([name, place.where, s.state.plain(), db.read(s.id).state.plain()])
+    db.close()
+
+
+MOVES: dict[str, Callable[[perdure.Session], object]] = {
+    "reload": lambda s: s.reload(),
+    "fork": lambda s: s.fork("b"),
+    "rewind": lambda s: s.rewind(1),
+    "switch": lambda s: s.switch("other"),
+    "tag": lambda s: s.tag("t"),
+    "merge": lambda s: s.merge("other"),
+    "call": lambda s: s.call(_tell, "ana"),
+    "take": lambda s: s.take(),
+}
+"""What else a handle does, on a session with two steps, a branch and a message that waits."""
+
+
+def _tell(who: str) -> str:
+    return f"told {who}"
+
+
+def moved(database: str, stride: int) -> None:
+    """Interrupts whatever else a handle does at every place, or every so many, and goes on as people would.
+
+    Where that is refused they reload. Says what, the place, what the handle shows, and what is stored.
+    """
+    signal.signal(signal.SIGALRM, _hanging)
+    db = perdure.open(url_of(database), synchronous="normal", maintain=False)
+    for name, move in MOVES.items():
+        number = 1 - stride
+        while True:
+            number += stride
+            s = db.session(f"{name} {number}")
+            s.messages.append(1)
+            s.commit()
+            s.fork("other")
+            s.messages.append(2)
+            s.commit()
+            db.post(s.id, "hello", key="k")
+            place = Place(number, _interrupt)
+            signal.setitimer(signal.ITIMER_REAL, HANGS)
+            try:
+                with Prompt(), place:
+                    place.begin()
+                    move(s)
+                if not place.where:
+                    break
+                try:
+                    s.messages.append("after")
+                    s.commit()
+                except (perdure.Misuse, perdure.Conflict):
+                    s.reload()
+                    s.messages.append("after")
+                    s.commit()
+                shown, stored = s.state.plain(), db.read(s.id, branch=s.branch).state.plain()
+                s.release()
+            except Hanging:
+                shown = stored = "hangs"
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            say([name, place.where, shown, stored])
+    signal.setitimer(signal.ITIMER_REAL, 0)
     db.close()
 
 
@@ -331,7 +478,7 @@ def main() -> None:
     """Be one of the programs."""
     name, database, *more = sys.argv[1:]
     assert Path(database).is_absolute()
-    if name != "interrupted":  # which needs the alarm itself
+    if name not in ("interrupted", "moved"):  # which need the alarm themselves
         signal.alarm(PATIENCE)
     match name:
         case "touched":
@@ -342,6 +489,10 @@ def main() -> None:
             forked_while_committing(database, int(more[0]))
         case "interrupted":
             interrupted(database, float(more[0]))
+        case "edited":
+            edited(database)
+        case "moved":
+            moved(database, int(more[0]))
         case "shared":
             shared(database)
         case _:

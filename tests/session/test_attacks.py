@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from tests.session.attacked import HANGS, HOME, PATIENCE, url_of
+from tests.session.attacked import EDITS, HANGS, HOME, MOVES, PATIENCE, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,6 +187,21 @@ def test_a_commit_interrupted_anywhere_does_not_make_the_next_one_hang(database:
     found = places("interrupted", database, str(HANGS))
     hangs = [place for place, messages in found if messages == "hangs"]
     assert not hangs, f"{len(hangs)} of {len(found)} places: {hangs}"
+
+
+def test_an_edit_interrupted_anywhere_is_stored_as_the_handle_shows_it(database: str) -> None:
+    found = places("edited", database)
+    wrong = [(edit, place, shown, stored) for edit, place, shown, stored in found if shown != stored]
+    assert not wrong, f"{len(wrong)} of {len(found)} places, first {wrong[0]}"
+    assert {edit for edit, *_ in found} == set(EDITS)
+
+
+def test_whatever_is_interrupted_anywhere_the_handle_goes_on_and_shows_what_is_stored(database: str) -> None:
+    found = places("moved", database, "9")
+    wrong = [(what, place, shown, stored) for what, place, shown, stored in found if shown != stored]
+    assert not wrong, f"{len(wrong)} of {len(found)} places, first {wrong[0]}"
+    assert not [what for what, _, shown, _ in found if shown == "hangs"]
+    assert {what for what, *_ in found} == set(MOVES)
 
 
 # -- threads --------------------------------------------------------------------------------------------------------

@@ -148,7 +148,9 @@ class Branches:
             self._forget()
 
     def _forget(self) -> None:
-        self._beginning = self._journal.pending = None
+        # In this order: what is pending asks for its beginning.
+        self._journal.pending = None
+        self._beginning = None
 
     def _send(self, line: Line, *, settling: bool = False) -> Flow[None]:
         journal = self._journal

@@ -192,8 +192,7 @@ class TrackedDict(_Node, dict[str, Any]):
                     child.collect((*path, child._at), out)
 
     def refill(self, raw: dict[str, Any]) -> None:
-        """Hold another content, as stored."""
-        dict.clear(self)
+        """Hold another content under the same keys, as stored."""
         dict.update(self, raw)
         self._born = self._doc.age
 

@@ -82,8 +82,10 @@ def drive(store: Store, flow: Flow[R]) -> R:
     try:
         request = next(flow)
         while True:
+            # Not the first thing inside: where a loop begins anew, the outer block would have a gap for an interrupt.
+            asked = request
             try:
-                answer = store.append([request.item])[0] if isinstance(request, Write) else _perform(request)
+                answer = store.append([asked.item])[0] if isinstance(asked, Write) else _perform(asked)
             except BaseException as e:
                 request = flow.throw(e)
             else:

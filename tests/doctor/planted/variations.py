@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import multiprocessing
 import subprocess
 import sys
 import threading
@@ -238,23 +237,6 @@ async def writers_in_tasks(db: Any) -> None:
                 await s.commit()
 
     await asyncio.gather(write("ana"), write("bea"))
-
-
-def _forked(url: str, who: str) -> None:
-    with perdure.open(url) as db:
-        _write(db, who)
-
-
-def writers_in_processes(db: Any) -> None:
-    """Two children."""
-    with db.session("trip") as s:
-        s.commit()
-    context = multiprocessing.get_context("fork")
-    children = [context.Process(target=_forked, args=(db.url, who)) for who in ("ana", "bea")]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
 
 
 def writers_in_programs(db: Any) -> None:

@@ -131,8 +131,7 @@ class SqliteBoard:
         self._clock = clock
         self._judge = judge
         self._number = number
-        with file.read(brief=True) as cursor:
-            found = value_of(cursor, _VERSION)
+        found = file.glance(lambda cursor: value_of(cursor, _VERSION))
         if found is None:
             file.write("board.make", _make)
         elif found > VERSION:
@@ -176,10 +175,9 @@ class SqliteBoard:
         """Take up to ``count`` queued sessions of these agents; see the protocol for the order."""
         asked = (tuple(agents), count, per_owner, version)
         # Idle workers look often: only when there is something to take does anybody wait for the writer's lock.
-        with self._file.read(brief=True) as cursor:
-            due = value_of(cursor, f"select 1 from fleet_work where {_DUE} limit 1", (now,)) is not None
-            if not due and not pick(cursor, *asked):
-                return []
+        due = f"select 1 from fleet_work where {_DUE} limit 1"
+        if not self._file.glance(lambda c: value_of(c, due, (now,)) is not None or bool(pick(c, *asked))):
+            return []
 
         def take(cursor: Cursor) -> list[Work]:
             # What is due by now is queued, the oldest first.
@@ -277,11 +275,9 @@ class SqliteBoard:
 
     def reap(self, dead_after: int) -> list[Work]:
         """Queue what silent workers had, before all else, and forget those workers; what they had."""
-        with self._file.read(brief=True) as cursor:
-            living = self._living(dead_after)
-            dead = f"select 1 from fleet_workers where not ({_LIVING}) limit 1"
-            if value_of(cursor, dead, living) is None and value_of(cursor, _LOST, living) is None:
-                return []
+        dead, living = f"select 1 from fleet_workers where not ({_LIVING}) limit 1", self._living(dead_after)
+        if self._file.glance(lambda c: value_of(c, dead, living) is None and value_of(c, _LOST, living) is None):
+            return []
 
         def write(cursor: Cursor) -> list[Work]:
             living = self._living(dead_after)
@@ -319,8 +315,7 @@ class SqliteBoard:
 
     def workers(self) -> list[WorkerRow]:
         """All workers that are known."""
-        with self._file.read(brief=True) as cursor:
-            return self._workers(cursor)
+        return self._file.glance(self._workers)
 
     def _workers(self, cursor: Cursor) -> list[WorkerRow]:
         rows: list[WorkerRow] = []
@@ -383,8 +378,7 @@ class SqliteBoard:
 
     def held(self) -> list[str]:
         """Agents whose sessions no worker takes."""
-        with self._file.read(brief=True) as cursor:
-            return [text(agent) for (agent,) in cursor.execute(_HELD).fetchall()]
+        return self._file.glance(lambda cursor: [text(agent) for (agent,) in cursor.execute(_HELD).fetchall()])
 
     def mark(self) -> str:
         """Something that differs when anything in the file was changed since, by whomever."""
@@ -426,9 +420,8 @@ class SqliteBoard:
     def slot(self, name: str, holder: str, most: int, ttl: int) -> bool:
         """Take or renew one of ``most`` places of that name, for ``ttl`` ms."""
         # Many may wait for a place, asking again and again: they do not take the writer's lock to hear no.
-        with self._file.read(brief=True) as cursor:
-            if self._is_full(cursor, name, holder, most):
-                return False
+        if self._file.glance(lambda cursor: self._is_full(cursor, name, holder, most)):
+            return False
 
         def write(cursor: Cursor) -> bool:
             now, boot = self._clock.monotonic(), boot_id()

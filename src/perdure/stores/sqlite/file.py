@@ -139,20 +139,33 @@ class SqliteFile:
 
     # -- transactions ------------------------------------------------------------------------------
 
-    @contextmanager
-    def read(self, *, brief: bool = False) -> Generator[Cursor]:
-        """A transaction that sees one instant and never waits for a writer.
-
-        A ``brief`` one writes nothing meanwhile, so it may use the writing connection while nobody else does.
-        """
+    def glance(self, work: Callable[[Cursor], T]) -> T:
+        """Do some short reading in a transaction that sees one instant; it writes nothing meanwhile."""
         self.check()
         # A second connection takes as long to open as most reads: until two threads meet, the first one serves.
-        if brief and not self._pooled and self._lock.acquire(blocking=False):
+        if self._pooled or self._lock.locked():
+            with self.read() as cursor:
+                return work(cursor)
+        with self._lock:
+            self.check()
             try:
-                yield from self._read_by_writer()
-            finally:
-                self._lock.release()
-            return
+                if self._writer.in_transaction:  # a second interrupt hit while the first was dealt with
+                    self._cursor.execute("rollback")
+                self._cursor.execute("begin")
+                result = work(self._cursor)
+                self._cursor.execute("commit")
+            except BaseException as error:
+                self._rollback()
+                known = translate(error, self.path)
+                if known is None or known is error:
+                    raise
+                raise known from error
+        return result
+
+    @contextmanager
+    def read(self) -> Generator[Cursor]:
+        """A transaction that sees one instant and never waits for a writer."""
+        self.check()
         connection = self._take_reader()
         try:
             cursor = cursor_of(connection)
@@ -171,21 +184,6 @@ class SqliteFile:
                 raise
             raise known from error
         self._give_reader(connection)
-
-    def _read_by_writer(self) -> Generator[Cursor]:
-        self.check()
-        try:
-            if self._writer.in_transaction:  # a second interrupt hit while the first was dealt with
-                self._cursor.execute("rollback")
-            self._cursor.execute("begin")
-            yield self._cursor
-            self._cursor.execute("commit")
-        except BaseException as error:
-            self._rollback()
-            known = translate(error, self.path)
-            if known is None or known is error:
-                raise
-            raise known from error
 
     def write(
         self, what: str, work: Callable[[Cursor], T], commits: Sequence[Append] = (), *, synced: bool = True

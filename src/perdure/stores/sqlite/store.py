@@ -136,9 +136,7 @@ class SqliteStore:
         self._file = SqliteFile(full, ready, synchronous=mode, busy_timeout=busy_timeout, vfs=vfs)
         self._judge = LeaseJudge(self._clock)
         try:
-            with self._file.read(brief=True) as cursor:
-                self.id = str(_meta(cursor, "id"))
-                self.epoch = str(_meta(cursor, "epoch"))
+            self.id, self.epoch = self._file.glance(lambda c: (str(_meta(c, "id")), str(_meta(c, "epoch"))))
         except BaseException:
             self._file.close()
             raise
@@ -281,8 +279,7 @@ class SqliteStore:
 
     def look(self, session: str) -> model.SessionRow | None:
         """What is known of a session, a tombstone included."""
-        with self._file.read(brief=True) as cursor:
-            return self._look(cursor, session)
+        return self._file.glance(lambda cursor: self._look(cursor, session))
 
     def _look(self, cursor: Cursor, session: str) -> model.SessionRow | None:
         found = cursor.execute(f"{_SESSION} where id = ?", (session,)).fetchone()
@@ -326,17 +323,14 @@ class SqliteStore:
 
     def starts(self, session: str, branch: str | None) -> list[model.Row]:
         """The first rows of all lines of a branch (None: of all branches)."""
-        with self._file.read(brief=True) as cursor:
-            no = _known_number(cursor, session)
-            named = "" if branch is None else "and branch = ?"
-            found = cursor.execute(
-                f"{_ROW} where no = ? {named} and starts order by line", (no,) if branch is None else (no, branch)
-            )
-            return _rows(found)
+        named = () if branch is None else (branch,)
+        sql = f"{_ROW} where no = ? {'and branch = ?' if named else ''} and starts order by line"
+        return self._file.glance(lambda cursor: _rows(cursor.execute(sql, (_known_number(cursor, session), *named))))
 
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
-        with self._file.read(brief=True) as cursor:
+
+        def read(cursor: Cursor) -> model.Bundle:
             no = _present(cursor, session)
             last = _last(cursor, no, session, line)
             at = last if step is None else step
@@ -361,6 +355,8 @@ class SqliteStore:
                 raise rules.no_step(session, line, at, last)
             packs = _packs(cursor, no, [*_thin_spans(rows), *(base.refs if base and refs else ())])
             return model.Bundle(base, tuple(rows), packs, last)
+
+        return self._file.glance(read)
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
