@@ -186,7 +186,8 @@ def make_folders(disk: Disk, path: str) -> bool:
     """Make a folder and its parents where missing, each durably named before the next; whether any was missing."""
     missing: list[str] = []
     while not os.path.isdir(path):
-        if os.path.exists(path):
+        # Looked at once more: others may have made it since.
+        if os.path.exists(path) and not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         missing.append(path)
         path = os.path.dirname(path)
