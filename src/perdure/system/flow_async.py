@@ -74,16 +74,12 @@ class GroupCommit:
             answers = [e] * len(batch)
         except BaseException as e:
             answers = [PerdureError(f"the store failed with {type(e).__name__}: {e}")] * len(batch)
-        if len(batch) == 1:
-            _, loop, future = batch[0]
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_answer, [(future, answers[0])])
-            return
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
         for (_, loop, future), answer in zip(batch, answers, strict=True):
             by_loop.setdefault(loop, []).append((future, answer))
         for loop, answered in by_loop.items():
-            if not loop.is_closed():
+            # A loop that was closed meanwhile wants no answer; whoever commits through another one does.
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_answer, answered)
 
     def close(self) -> None:

@@ -38,6 +38,13 @@ def _warn(words: str, *about: object) -> None:
     logging.getLogger("perdure").warning(words, *about)
 
 
+def _started(work: Callable[[], None], name: str) -> threading.Thread:
+    """A thread that runs: an interrupt before it is known is better than one that is known and does not run."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
 class Heartbeat:
     """Renews every lease this database holds, three times per lease period."""
 
@@ -63,8 +70,7 @@ class Heartbeat:
             if self._tell is not None:
                 self._tell("+", lease)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._beat, name="perdure-heartbeat", daemon=True)
-                self._thread.start()
+                self._thread = _started(self._beat, "perdure-heartbeat")
 
     def remove(self, lease: Lease) -> None:
         """Let a lease go."""
@@ -75,9 +81,12 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._stop.wait(self._ttl / 3000):
-            if self._tell is not None:
-                self._tell(".", None)
-            self.renew()
+            try:
+                if self._tell is not None:
+                    self._tell(".", None)
+                self.renew()
+            except Exception as e:  # whatever it is: without this thread every lease would lapse
+                _warn("leases could not be renewed: %s: %s", type(e).__name__, e)
 
     def renew(self) -> None:
         """Renew all leases now."""
@@ -133,8 +142,7 @@ class Housekeeper:
             least, asked = self._queued.get(key, (minimum, 0))
             self._queued[key] = (min(minimum, least), asked + 1)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="perdure-housekeeper", daemon=True)
-                self._thread.start()
+                self._thread = _started(self._work, "perdure-housekeeper")
         if not asked:
             self._queue.put(key)
 
@@ -151,6 +159,8 @@ class Housekeeper:
             except PerdureError as e:
                 # Nothing is lost: the rows stay as they are, and whoever reads them meets the same error.
                 _warn("session %r could not be compacted: %s", key[0], e)
+            except Exception as e:  # whatever it is: without this thread nothing would ever be packed again
+                _warn("session %r could not be compacted: %s: %s", key[0], type(e).__name__, e)
 
     def _wait_for_quiet(self, key: tuple[str, int]) -> None:
         patience = monotonic() + PATIENCE
