@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -11,6 +14,7 @@ import pytest
 import perdure
 from perdure.stores.tiered import hot
 from perdure.testing.clock import FakeClock
+from perdure.testing.sealed_rows import commit
 from tests.servers import valkey
 from tests.store_urls import url_of
 from tests.stores.tiered.tiers import Tiers, eventually, is_hot, said, say, tiered
@@ -316,3 +320,32 @@ def test_any_store_may_be_the_cold_one(cold: str, tmp_path: Path):
         assert said(db) == [f"message {n}" for n in range(3)]
         assert db.url == f"tiered:{tiers.hot},{tiers.truth().url}"
         assert url_of("memory", tmp_path, "hot").endswith(tiers.prefix)
+
+
+def test_forgetting_a_line_while_others_tell_of_theirs_fails_nobody(tiers: Tiers, monkeypatch: pytest.MonkeyPatch):
+    # Nothing is sent meanwhile, so that much waits to be gone through.
+    monkeypatch.setattr(hot, "LINGER", 3600)
+    tier = hot.Hot(tiers.hot.partition("?")[0], timeout=5.0, ttl=60.0, most=1 << 20)
+    told = [hot.Told(b"line %d" % n, b"heads", commit(step=n)) for n in range(7)]
+    forgotten = threading.Event()
+
+    def tell() -> None:
+        while not forgotten.is_set():
+            for one in told:
+                tier.tell(one)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            others = [pool.submit(tell) for _ in range(2)]
+            try:
+                for n in range(200):
+                    tier.forget([told[n % 7].key])
+            finally:
+                forgotten.set()
+            for one in others:
+                one.result(60)
+    finally:
+        sys.setswitchinterval(before)
+        tier.close()

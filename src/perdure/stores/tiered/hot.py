@@ -153,7 +153,8 @@ class Hot:
     def tell(self, told: Told) -> None:
         """Hand over a commit that landed."""
         if not self._down and len(self._told) < MOST_WAITING:
-            self._told.append(told)
+            with self._lock:
+                self._told.append(told)
             if not self._wake.is_set():
                 self._wake.set()
 
@@ -287,8 +288,11 @@ class Hot:
         rows: dict[bytes, list[bytes]] = {}
         heads: dict[bytes, dict[bytes, bytes]] = {}
         size = 0
-        while self._told:
-            key, head, item = self._told.popleft()
+        while True:
+            with self._lock:
+                if not self._told:
+                    break
+                key, head, item = self._told.popleft()
             heads.setdefault(head, {})[item.branch.encode()] = str(item.line).encode()
             if len(item.payload) + len(item.envelope) <= MOST_ROW_BYTES:
                 value = row_value(item)
