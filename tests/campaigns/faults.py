@@ -360,8 +360,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "host-check", "server",
         "The server answers by whatever name it is called.",
-        "        if name in self._hosts or _is_address(name):",
-        "        if name in self._hosts or _is_address(name) or name:",
+        "        if name in self._hosts or _address(name) is not None:",
+        "        if name in self._hosts or name:",
     ),
     Fault(
         "html-escaping", "server",
