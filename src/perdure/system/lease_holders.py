@@ -22,7 +22,7 @@ def new_holder() -> str:
 def _process(pid: int) -> str:
     """This process: what every one of its names begins with. A child of a fork has another id, and another name."""
     host = os.uname().nodename.replace("/", "_")
-    return f"{host}/{pid}/{_started(pid)}/{boot_id()}/{_namespace()}"
+    return f"{host}/{pid}/{_started(pid) or ''}/{boot_id()}/{_namespace()}"
 
 
 def describe(holder: str) -> str:
@@ -40,22 +40,36 @@ def is_dead(holder: str) -> bool:
     False
     """
     parts = holder.split("/")
-    if len(parts) != 6 or parts[3] != boot_id() or not parts[4] or parts[4] != _namespace():
+    if len(parts) != 6 or parts[3] != boot_id() or not parts[4] or parts[4] != _namespace() or not parts[1].isdecimal():
         return False
     pid, started = int(parts[1]), parts[2]
-    return _started(pid) != started
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:
+        pass  # somebody else's, so there is one
+    # There is a process of this number: the same one, unless it is seen to have ended or to have started later.
+    seen = _started(pid)
+    return seen is not None and (seen == ENDED or ("" != started != seen))
 
 
-def _started(pid: int) -> str:
-    """When a process started, in the boot's ticks; "" when there is no such process (or no /proc)."""
+ENDED = "ended"
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in the boot's ticks, or that it has ended; None when that cannot be seen.
+
+    It may not be: there is no /proc, it hides the processes of others, or no more files can be opened.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             stat = file.read()
     except OSError:
-        return ""
+        return None
     fields = stat.rpartition(")")[2].split()
     # A zombie has ended: it only waits for its parent to notice.
-    return "" if fields[0] in "ZX" else fields[19]
+    return ENDED if fields[0] in "ZX" else fields[19]
 
 
 def _namespace() -> str:
