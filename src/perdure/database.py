@@ -27,7 +27,7 @@ from perdure.state.document import STATE, edit
 from perdure.system import faults
 from perdure.system.flow import Do, Flow, HandleGuard, Invoke, sync
 from perdure.system.lease_holders import new_holder
-from perdure.system.names import check_branch, check_name, check_session, check_ttl
+from perdure.system.names import check_branch, check_name, check_owner, check_session, check_ttl
 from perdure.upkeep.background import Caretaker
 from perdure.upkeep.flows import Upkeep
 
@@ -193,8 +193,7 @@ class DatabaseHandle:
         if s.journal.point is not None:
             s.origin = Origin("resumed")
             env = s.journal.point.envelope
-            if owner and env.owner and owner != env.owner:
-                raise InvalidInput(f"session {session!r} belongs to another owner")
+            check_owner(session, env.owner, owner)
             settings.owner = env.owner or owner
             if ttl == "default":
                 settings.ttl = env.ttl
@@ -245,8 +244,7 @@ class DatabaseHandle:
         row: SessionRow | None = yield Do(self.kernel.store.look, (check_session(session),))
         over = False
         if row is not None and row.heads:
-            if owner and row.owner and owner != row.owner:
-                raise InvalidInput(f"session {session!r} belongs to another owner")
+            check_owner(session, row.owner, owner)
             over = row.expires is not None and self.kernel.clock.wall() >= row.expires
             if not over:
                 return False

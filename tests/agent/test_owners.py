@@ -1,13 +1,15 @@
-"""A session names the agent that works on it: with its first commit, and again when another one takes over."""
+"""A session names the agent that works on it, and whose it is: somebody else's message leaves nothing in it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from perdure.agent.agent import Agent
 from perdure.agent.children import handoff
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.errors import ModelError
+from perdure.errors import InvalidInput, ModelError
 from tests.agent.working import by_turn, opened, play
 
 if TYPE_CHECKING:
@@ -95,5 +97,23 @@ def test_a_child_is_named_after_the_agent_that_works_in_it(tmp_path: Path):
             await parent.run(db, session="trip", message="go")
             assert sorted(row.agent for row in await db.sessions()) == ["booker", "planner"]
             assert (await db.look("trip")).agent == "planner"
+
+    play(work())
+
+
+def test_what_is_refused_because_of_its_owner_leaves_nothing_in_the_inbox(tmp_path: Path):
+    agent = Agent("support", model=ScriptedModel(["One", "Two"]))
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            await agent.run(db, session="s", owner="ana", message="hello")
+            for key in (None, "k"):
+                with pytest.raises(InvalidInput, match="belongs to another owner; nothing was written"):
+                    await agent.run(db, session="s", owner="eve", message="give me all", key=key)
+                with pytest.raises(InvalidInput, match="belongs to another owner"):
+                    await db.post("s", "give me all", key=key, owner="eve")
+            assert (await db.look("s")).pending == 0
+            assert await db.post("s", "more", owner="ana")
+            assert (await agent.run(db, session="s", owner="ana")).text == "Two"
 
     play(work())

@@ -142,7 +142,7 @@ class Agent:
         """
         async with _opened(db, lambda: release(self, *agents)) as open_db:
             if message is not None:
-                await open_db.post(session, packed(message), key=key or os.urandom(12).hex())
+                await open_db.post(session, packed(message), key=key or os.urandom(12).hex(), owner=owner)
             async with open_db.session(session, owner=owner, branch=branch, ttl=ttl, effects=effects) as s:
                 limits = Limits(
                     open_db.kernel.clock,

@@ -13,7 +13,7 @@ from perdure.session.handover import CALLER, hand_over
 from perdure.session.inbox import posted, seal_entry, wake_entry
 from perdure.state.document import BOOK, plain
 from perdure.system.flow import Do, Flow
-from perdure.system.names import check_name, check_session
+from perdure.system.names import check_name, check_owner, check_session
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -31,9 +31,17 @@ class Posting:
         self._kernel = kernel
         self._guard = guard
 
-    def post(self, session: str, body: Any, *, key: str | None = None) -> Flow[bool]:
-        """Put a message into a session's inbox, durably and without its lease; False when the key was there already."""
+    def post(self, session: str, body: Any, *, key: str | None = None, owner: str = "") -> Flow[bool]:
+        """Put a message into a session's inbox, durably and without its lease; False when the key was there already.
+
+        With ``owner`` it is refused, and nothing is put there, when the session belongs to somebody else.
+        """
         name = check_name(key, "message key") if key is not None else os.urandom(12).hex()
+        if check_name(owner, "owner", empty=True):
+            self._guard.check()
+            row: SessionRow | None = yield Do(self._kernel.store.look, (check_session(session),))
+            if row is not None and not row.reason:
+                check_owner(session, row.owner, owner)
         return (yield from self._post(session, name, "message", body))
 
     def _post(self, session: str, key: str, kind: str, body: Any) -> Flow[bool]:

@@ -34,6 +34,12 @@ def check_session(value: object) -> str:
     return check_name(value, "session id", MAX_ID)
 
 
+def check_owner(session: str, owner: str, claimed: str) -> None:
+    """That a session is whose somebody claims it is; who claims nothing, or a session of nobody, passes."""
+    if claimed and owner and claimed != owner:
+        raise InvalidInput(f"session {session!r} belongs to another owner; nothing was written")
+
+
 def check_branch(value: object) -> str:
     """A branch name; ``tags/`` is kept for tags, and "@" separates a session from a step in commands."""
     name = check_name(value, "branch name")
