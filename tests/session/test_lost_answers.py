@@ -212,3 +212,31 @@ def test_no_line_starts_from_a_session_that_has_ended_meanwhile(db: perdure.Data
     with pytest.raises(perdure.Gone):
         db.look("s")
     s.release()
+
+
+@pytest.mark.parametrize("first", ["answer lost", "answer unknown", "never arrives"])
+@pytest.mark.parametrize("asked", ["noted commit", "fork", "rewind"])
+def test_unknown_stays_unknown_until_it_is_settled(db: perdure.Database, first: str, asked: str) -> None:
+    write(db)
+    store = losing(db)
+    with db.session("s") as s:
+        s.reload()
+        before = s.step
+        store.how = first
+        with pytest.raises(perdure.OutcomeUnknown) as unknown:
+            ASKED[asked](s)
+        for again in (ASKED[asked], lambda s: s.commit("another")):
+            # "Nothing was written" would be true of this attempt only.
+            store.how = "unavailable"
+            with pytest.raises(perdure.OutcomeUnknown, match="an earlier attempt may have landed") as still:
+                again(s)
+            assert still.value.id == unknown.value.id
+            assert isinstance(still.value.__cause__, perdure.Unavailable)
+        done = ASKED[asked](s)
+        assert len({item.id for item in store.sent}) == 1
+        assert done.step == before + 1 if asked != "rewind" else done.step == 2
+        # The next one has nothing to do with it.
+        store.how = "unavailable"
+        with pytest.raises(perdure.Unavailable):
+            s.commit("more")
+        s.commit("more")

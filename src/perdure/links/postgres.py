@@ -161,7 +161,15 @@ class Link:
                         self._give_back(connection)
                         if is_replica(error):
                             self._pool.forget()
-                        raise translate(error, self.url) or error from None
+                        known = translate(error, self.url) or error
+                        if sent and writes and isinstance(known, errors.Unavailable):
+                            # True of this attempt, not of the one before.
+                            raise errors.OutcomeUnknown(
+                                f"{what}: the connection to {self.url} was lost before it answered, and the next "
+                                f"attempt failed ({_one_line(error)}): it may or may not have been done; try again, "
+                                "or look it up"
+                            ) from None
+                        raise known from None
                 else:
                     self._give_back(connection)
                     return result

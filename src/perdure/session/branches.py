@@ -12,6 +12,7 @@ from perdure.errors import (
     MergeConflict,
     Misuse,
     NotFound,
+    OutcomeUnknown,
     PerdureError,
     Unavailable,
 )
@@ -168,7 +169,13 @@ class Branches:
             # Refused, and it had not landed before: that is looked at first.
             self._forget()
             raise
-        except Unavailable:
+        except Unavailable as error:
+            if line.unsure:
+                raise OutcomeUnknown(
+                    f"session {journal.id!r}, branch {line.item.branch!r}: an earlier attempt may have landed, and the "
+                    f"store cannot be asked at the moment ({error}); try again with the same handle",
+                    line.item.id,
+                ) from error
             raise
         except BaseException:
             line.unsure = True

@@ -10,7 +10,20 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
 from perdure import telemetry
-from perdure.errors import Conflict, Gone, LeaseLost, LimitExceeded, Misuse, NotFound, PerdureError, TailLost
+from perdure.errors import (
+    Conflict,
+    Gone,
+    InvalidInput,
+    LeaseError,
+    LeaseLost,
+    LimitExceeded,
+    Misuse,
+    NotFound,
+    OutcomeUnknown,
+    PerdureError,
+    TailLost,
+    Unavailable,
+)
 from perdure.history.checkpoint import Checkpoint
 from perdure.history.hydrate import load_head, look
 from perdure.model import Append, Kind, Landed, Lease, Status
@@ -34,6 +47,8 @@ MAX_COMMIT = codec.MAX_ROW
 MAX_ABOUT = 4096
 """The most bytes a checkpoint may say about itself in the clear."""
 _CLOSED = Status.CLOSED.value
+_NOTHING_WRITTEN = (Unavailable, Conflict, LeaseError, InvalidInput, LimitExceeded, Misuse)
+"""Errors of a store that certainly wrote nothing."""
 _REOPENING = (Kind.MIGRATED, Kind.REOPENED)
 
 
@@ -81,6 +96,8 @@ class Journal:
         self.gate = gate
         """One commit of a handle at a time."""
         self._inside = False
+        self._unsure = b""
+        """The commit of which nobody knows whether it has landed."""
         self.guard = HandleGuard(f"this handle of session {session!r}", "open the session again")
         self.document = Document(genesis(), kernel.resolve)
         self.point: Point | None = None
@@ -332,8 +349,14 @@ class Journal:
                 yield Do(self.kernel.keep, (ref, held))
         faults.point("commit.before_write")
         began = perf_counter() if telemetry.sinks else 0.0
-        answer: Landed | PerdureError = yield Write(item)
-        faults.point("commit.after_write")
+        try:
+            answer: Landed | PerdureError = yield Write(item)
+            faults.point("commit.after_write")
+        except BaseException as error:
+            self._learnt(item, error)
+            raise
+        if isinstance(answer, PerdureError):
+            self._learnt(item, answer)
         if isinstance(answer, PerdureError):
             if isinstance(answer, Conflict | LeaseLost) and (lost := (yield Do(self._lost_tail))) is not None:
                 self.stale, self.pending = lost, None
@@ -353,6 +376,18 @@ class Journal:
         if self.caretaker is not None:
             self.caretaker.landed(point)
             self.caretaker.committed(self)
+
+    def _learnt(self, item: Append, error: BaseException) -> None:
+        """What an error says of a commit. Once nobody knows whether it has landed, an error of a later attempt that
+        nothing was written is true of that attempt alone."""
+        if isinstance(error, Unavailable) and self._unsure == item.id:
+            raise OutcomeUnknown(
+                f"session {self.id!r}, commit {item.id.hex()}: an earlier attempt may have landed, and the store "
+                f"cannot be asked at the moment ({error}); try again with the same handle, or look it up",
+                item.id,
+            ) from error
+        if not isinstance(error, _NOTHING_WRITTEN):
+            self._unsure = item.id
 
     def _lost_tail(self) -> TailLost | None:
         """Whether the store forgot what it had acknowledged to this handle; only who was told can know."""
