@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from perdure.errors import Diverged as Diverged
     from perdure.errors import DoneElsewhere as DoneElsewhere
     from perdure.errors import EffectFailed as EffectFailed
+    from perdure.errors import ForkedProcess as ForkedProcess
     from perdure.errors import Gone as Gone
+    from perdure.errors import HandleClosed as HandleClosed
     from perdure.errors import Incompatible as Incompatible
     from perdure.errors import InDoubt as InDoubt
     from perdure.errors import InvalidInput as InvalidInput
@@ -120,8 +122,8 @@ _HOMES = {
     "database": ("Database",),
     "errors": (
         "ApprovalError", "ApprovalNeeded", "Busy", "CallError", "Conflict", "ContextTooLong", "Corrupted",
-        "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "Gone", "InDoubt", "Incompatible",
-        "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost", "LimitExceeded", "MergeConflict", "Misuse",
+        "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "ForkedProcess", "Gone", "HandleClosed",
+        "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost", "LimitExceeded", "MergeConflict", "Misuse",
         "ModelError", "ModelUnavailable", "NotFound", "NotJson", "OutcomeUnknown", "PerdureError", "Poisoned",
         "ReadOnly", "RequestDiffers", "StoreError", "StoreFull", "TailLost", "Unavailable",
     ),
