@@ -123,9 +123,10 @@ _HOMES = {
     "errors": (
         "ApprovalError", "ApprovalNeeded", "Busy", "CallError", "Conflict", "ContextTooLong", "Corrupted",
         "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "ForkedProcess", "Gone", "HandleClosed",
-        "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost", "LimitExceeded", "MergeConflict", "Misuse",
-        "ModelError", "ModelUnavailable", "NotFound", "NotJson", "OutcomeUnknown", "PerdureError", "Poisoned",
-        "ReadOnly", "RequestDiffers", "StoreError", "StoreFull", "TailLost", "Unavailable",
+        "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost", "LimitExceeded",
+        "MergeConflict", "Misuse", "ModelError", "ModelUnavailable", "NotFound", "NotJson", "OutcomeUnknown",
+        "PerdureError", "Poisoned", "ReadOnly", "RequestDiffers", "StoreError", "StoreFull", "TailLost",
+        "Unavailable",
     ),
     "fleet.worker": ("start_worker",),
     "fleet.board": ("submit", "submit_async"),
