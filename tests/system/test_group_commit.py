@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import perdure
+from perdure.system import flow_async
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Coroutine
 
 
 def test_a_loop_that_ended_before_its_answer_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,3 +48,35 @@ def test_a_loop_that_ended_before_its_answer_keeps_nobody_else_waiting(monkeypat
     assert second.run_until_complete(asyncio.wait_for(save("t"), 30)) == 1
     second.run_until_complete(db.close())
     second.close()
+
+
+def test_what_waits_to_be_written_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_async, "MAX_WAITING_BYTES", 3000)
+
+    async def work() -> None:
+        async with perdure.open_async("memory://") as db:
+            append, go_on = db.kernel.store.append, threading.Event()
+
+            def slow(items: Any) -> Any:
+                assert go_on.wait(30)
+                return append(items)
+
+            async def save(number: int) -> int:
+                async with db.session(f"s{number}") as s:
+                    s.vars["text"] = os.urandom(1000).hex()
+                    while True:
+                        try:
+                            return (await s.commit()).step
+                        except perdure.Unavailable as refusal:
+                            refused.append(str(refusal))
+                            go_on.set()
+                            await asyncio.sleep(0.01)
+
+            refused: list[str] = []
+            monkeypatch.setattr(db.kernel.store, "append", slow)
+            saving: list[Coroutine[Any, Any, int]] = [save(n) for n in range(8)]
+            assert await asyncio.gather(*saving) == [1] * 8
+            assert refused
+            assert all("waiting already: the store cannot keep up, slow down" in words for words in refused)
+
+    asyncio.run(work())

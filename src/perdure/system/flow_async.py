@@ -27,6 +27,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MAX_BATCH = 256
 MAX_WAITING = 100_000
+"""Commits that may wait to be written."""
+MAX_WAITING_BYTES = 256 << 20
+"""Bytes of them; one alone may be larger."""
 
 _Waiting = tuple["Append", asyncio.AbstractEventLoop, "asyncio.Future[Landed | PerdureError]"]
 
@@ -39,6 +42,8 @@ class GroupCommit:
         self._max = max_batch
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._closed = False
+        self._lock = threading.Lock()
+        self._bytes = 0
         self._thread = threading.Thread(target=self._work, name="perdure-writer", daemon=True)
         self._thread.start()
 
@@ -48,6 +53,12 @@ class GroupCommit:
             raise HandleClosed("this database was closed: open it again")
         if self._queue.qsize() >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} commits are waiting already: the store cannot keep up, slow down")
+        with self._lock:
+            if self._bytes and self._bytes + _size(item) > MAX_WAITING_BYTES:
+                raise Unavailable(
+                    f"commits of {self._bytes >> 20} MiB are waiting already: the store cannot keep up, slow down"
+                )
+            self._bytes += _size(item)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Landed | PerdureError] = loop.create_future()
         self._queue.put((item, loop, future))
@@ -74,6 +85,8 @@ class GroupCommit:
             answers = [e] * len(batch)
         except BaseException as e:
             answers = [PerdureError(f"the store failed with {type(e).__name__}: {e}")] * len(batch)
+        with self._lock:
+            self._bytes -= sum(_size(item) for item, _, _ in batch)
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
         for (_, loop, future), answer in zip(batch, answers, strict=True):
             by_loop.setdefault(loop, []).append((future, answer))
@@ -87,6 +100,10 @@ class GroupCommit:
         self._closed = True
         self._queue.put(None)
         self._thread.join()
+
+
+def _size(item: Append) -> int:
+    return len(item.envelope) + len(item.payload)
 
 
 def _answer(answered: list[tuple[asyncio.Future[Any], Any]]) -> None:
