@@ -43,7 +43,8 @@ def test_prices_of_the_client_count_as_well():
         assert agent.run_sync("memory://", session="s", message="hi").spent.cost == pytest.approx(COST)
 
 
-def test_a_budget_in_money_ends_a_run():
+@pytest.mark.parametrize("budget", [{"max_cost": 2.5 * COST}, {"max_tokens": 2500}], ids=["money", "tokens"])
+def test_a_budget_ends_a_run(budget: dict[str, Any]):
     call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
     @perdure.tool(read=True)
@@ -52,8 +53,8 @@ def test_a_budget_in_money_ends_a_run():
         return "nothing"
 
     with canned(http(completion({"content": None, "tool_calls": [call]}, "tool_calls", usage=USAGE))) as server:
-        agent = Agent("guide", model=client(server.url)[0], tools=[look], prices=MINE)
-        done = agent.run_sync("memory://", session="s", message="hi", max_cost=2.5 * COST)
+        agent = Agent("guide", model=client(server.url)[0], tools=[look], prices=MINE, max_turns=9)
+        done = agent.run_sync("memory://", session="s", message="hi", **budget)
     assert (done.status, done.turns) == ("budget", 3)
 
 
