@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Listening:
     """Spans that have ended, in the order they began."""
 
-    def __init__(self, *, content: bool = False) -> None:
+    def __init__(self, *, content: bool | None = False) -> None:
         self._exporter = InMemorySpanExporter()
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
@@ -126,9 +126,16 @@ def texts(spans: Sequence[ReadableSpan]) -> str:
     return json.dumps([[s.name, about(s), [[e.name, dict(e.attributes or {})] for e in s.events]] for s in spans])
 
 
-@pytest.mark.parametrize("content", [False, True])
-def test_what_was_said_is_told_only_when_that_is_opted_in(content: bool):
-    heard = Listening(content=content)
+@pytest.mark.parametrize(
+    ("said", "variable", "content"),
+    [(False, "1", False), (True, None, True), (None, None, False), (None, "", False), (None, "1", True)],
+)
+def test_what_was_said_is_told_only_when_that_is_opted_in(
+    said: bool | None, variable: str | None, content: bool, monkeypatch: pytest.MonkeyPatch
+):
+    if variable is not None:
+        monkeypatch.setenv(telemetry.CONTENT, variable)
+    heard = Listening(content=said)
 
     async def work() -> None:
         async with perdure.open_async("memory://") as db:
