@@ -248,12 +248,11 @@ class SqliteFile:
         """Move the log into the main file, as far as no reader is in the way. Never before its files were looked at:
         once somebody has removed the log, others have another one, and this would mix the two."""
         self._logged = 0
-        with suppress(apsw.BusyError, apsw.LockedError):
-            try:
-                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            except apsw.IOError as error:
-                # What was committed is in the log; whether the disk still does what it is told is another question.
-                self._known(error, ())
+        try:
+            self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error as error:
+            # What was committed is in the log, on a full disk, too; only a failed sync says something about the disk.
+            self._known(error, ())
 
     def _rescue(self, gone: str, commits: Sequence[Append]) -> None:
         """Somebody removed or replaced one of our files: bring what only this handle still has to where it is found.
