@@ -12,7 +12,6 @@ from perdure.errors import (
     MergeConflict,
     Misuse,
     NotFound,
-    OutcomeUnknown,
     PerdureError,
     Unavailable,
 )
@@ -21,7 +20,7 @@ from perdure.history.hydrate import ancestry, load, load_head, locate, look
 from perdure.model import TAG_PREFIX, Append, Kind, SessionRow
 from perdure.record import codec
 from perdure.record.codec import Loaded, Point, seal_commit
-from perdure.session.journal import Pending
+from perdure.session.journal import Pending, still_unknown
 from perdure.state.delta import diff
 from perdure.state.document import BOOK, STATE, edit, plain
 from perdure.state.merge import Clash, merge
@@ -171,11 +170,7 @@ class Branches:
             raise
         except Unavailable as error:
             if line.unsure:
-                raise OutcomeUnknown(
-                    f"session {journal.id!r}, branch {line.item.branch!r}: an earlier attempt may have landed, and the "
-                    f"store cannot be asked at the moment ({error}); try again with the same handle",
-                    line.item.id,
-                ) from error
+                raise still_unknown(line.item, error) from error
             raise
         except BaseException:
             line.unsure = True

@@ -52,6 +52,15 @@ _NOTHING_WRITTEN = (Unavailable, Conflict, LeaseError, InvalidInput, LimitExceed
 _REOPENING = (Kind.MIGRATED, Kind.REOPENED)
 
 
+def still_unknown(item: Append, error: Unavailable) -> OutcomeUnknown:
+    """What to say when a commit that may have landed could not be sent again."""
+    return OutcomeUnknown(
+        f"session {item.session!r}, commit {item.id.hex()}: an earlier attempt may have landed, and the store cannot "
+        f"be asked at the moment ({error}); try again with the same handle, or look it up",
+        item.id,
+    )
+
+
 class Caretaker(Protocol):
     """Who looks after a database while its handles write: leases, packing, a witness."""
 
@@ -381,11 +390,7 @@ class Journal:
         """What an error says of a commit. Once nobody knows whether it has landed, an error of a later attempt that
         nothing was written is true of that attempt alone."""
         if isinstance(error, Unavailable) and self._unsure == item.id:
-            raise OutcomeUnknown(
-                f"session {self.id!r}, commit {item.id.hex()}: an earlier attempt may have landed, and the store "
-                f"cannot be asked at the moment ({error}); try again with the same handle, or look it up",
-                item.id,
-            ) from error
+            raise still_unknown(item, error) from error
         if not isinstance(error, _NOTHING_WRITTEN):
             self._unsure = item.id
 

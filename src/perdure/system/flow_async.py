@@ -53,14 +53,14 @@ class GroupCommit:
             raise HandleClosed("this database was closed: open it again")
         if self._queue.qsize() >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} commits are waiting already: the store cannot keep up, slow down")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Landed | PerdureError] = loop.create_future()
         with self._lock:
             if self._bytes and self._bytes + _size(item) > MAX_WAITING_BYTES:
                 raise Unavailable(
                     f"commits of {self._bytes >> 20} MiB are waiting already: the store cannot keep up, slow down"
                 )
             self._bytes += _size(item)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Landed | PerdureError] = loop.create_future()
         self._queue.put((item, loop, future))
         return future
 

@@ -95,6 +95,8 @@ class FailingFile(apsw.VFSFile):
     def xWrite(self, data: bytes, offset: int) -> None:
         if FailingFile.failing == "full" and self.name.endswith("-wal"):
             raise apsw.FullError("injected")
+        if FailingFile.failing == "full main file" and self.name.endswith(".db"):
+            raise apsw.FullError("injected")
         if FailingFile.failing == "write" and self.name.endswith("-wal"):
             error = apsw.IOError("injected")
             error.extendedresult = apsw.SQLITE_IOERR_WRITE  # type: ignore[attr-defined]
@@ -121,6 +123,20 @@ def failing_disk() -> Iterator[None]:
         FailingFile.failing = ""
         vfs.unregister()
         apsw.set_default_vfs(USUAL)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_log_that_cannot_be_moved_for_want_of_space_fails_no_commit(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("perdure.stores.sqlite.file.CHECKPOINT_PAGES", 1)
+    with failing_disk():
+        store = SqliteStore(path)
+        first = write(store, count=1)[0]
+        FailingFile.failing = "full main file"
+        land(store, commit(step=1, expect=first.id))
+        assert store.load("s", 0).last == 1
+        FailingFile.failing = ""
+        land(store, commit("other"))
+        store.close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

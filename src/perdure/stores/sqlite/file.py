@@ -121,16 +121,15 @@ class SqliteFile:
         self._own = OwnFile(path)
         try:
             self._writer = self._connect()
+            try:
+                self._cursor = cursor_of(self._writer)
+                prepare(self._cursor)
+                # In place of SQLite's own, which moves the log within the commit.
+                self._writer.set_wal_hook(self._log_grew)
+            except BaseException:
+                self._writer.close(True)
+                raise
         except BaseException as error:
-            self._own.close()
-            raise translate(error, path) or error from error
-        try:
-            self._cursor = cursor_of(self._writer)
-            prepare(self._cursor)
-            # In place of SQLite's own, which moves the log within the commit.
-            self._writer.set_wal_hook(self._log_grew)
-        except BaseException as error:
-            self._writer.close(True)
             self._own.close()
             known = translate(error, path)
             if known is None:

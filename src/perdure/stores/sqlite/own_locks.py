@@ -38,9 +38,13 @@ def _load() -> tuple[Any, str]:
     calls = (ctypes.c_void_p * 8).in_dll(library, "perdure_system_calls")
     # The table belongs to all of SQLite's own file systems; this one is only a way to reach it.
     table = apsw.VFS("perdure-own-locks", base="unix")
-    for name, function in zip(calls[::2], calls[1::2], strict=True):
+    replaced = [
         table.xSetSystemCall(ctypes.string_at(name or 0).decode(), function)
+        for name, function in zip(calls[::2], calls[1::2], strict=True)
+    ]
     table.unregister()
+    if not all(replaced):
+        return None, "this SQLite does not let its system calls be replaced: install apsw from its wheel"
     library.perdure_own.argtypes = library.perdure_astray.argtypes = [ctypes.c_char_p]
     return library, ""
 
