@@ -161,3 +161,28 @@ def test_nobody_to_tell_fails_nothing_and_no_secret_is_logged(
 def test_an_address_that_is_none_is_refused(wrong: str):
     with pytest.raises(InvalidInput, match="https"):
         Agent("a", model=ScriptedModel([]), notify=wrong)
+
+
+def test_as_many_as_wait_are_bounded_and_whoever_is_not_told_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(notify, "WAITING", 3)
+    go, told = threading.Event(), []
+    began = threading.Semaphore(0)
+
+    def slow(body: Any) -> None:
+        began.release()
+        go.wait()
+        told.append(body["session"])
+
+    for n in range(notify.TELLERS):
+        notify.tell(slow, {"session": f"s{n}", "status": "failed"})
+        began.acquire()
+    for n in range(4):
+        notify.tell(slow, {"session": f"later{n}", "status": "failed"})
+    assert sum(thread.name == "perdure-notify" for thread in threading.enumerate()) == notify.TELLERS
+    assert "3 notifications wait already" in caplog.text
+    assert "'later3' is failed" in caplog.text
+    go.set()
+    wait()
+    assert sorted(told) == sorted([f"s{n}" for n in range(notify.TELLERS)] + ["later0", "later1", "later2"])

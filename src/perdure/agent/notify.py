@@ -9,8 +9,10 @@ import base64
 import http.client
 import json
 import logging
+import os
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 TRIES, PAUSE, TIMEOUT = 3, 1.0, 5.0
 """How often it is tried, seconds before the second try (twice as many before each next), and seconds for an answer."""
+TELLERS, WAITING = 8, 200
+"""How many are told at a time in one process, and how many wait for that at most."""
 _log = logging.getLogger("perdure.agent")
 
 
@@ -49,18 +53,58 @@ def body_of(agent: str, result: RunResult, branch: str = MAIN) -> dict[str, Any]
     return {**about, "reason": result.reason, "interrupts": asked}
 
 
-def tell(notify: Notify, body: dict[str, Any]) -> threading.Thread:
-    """Tell it in the background; a process that ends waits for that, which takes a bounded time."""
-    thread = threading.Thread(target=_tell, args=(notify, body), name="perdure-notify")
-    thread.start()
-    return thread
+class Tellers:
+    """Those who tell, in the background; a process that ends waits for them, which takes a bounded time."""
+
+    def __init__(self) -> None:
+        self.begin()
+        if hasattr(os, "register_at_fork"):
+            # They stay with the parent.
+            os.register_at_fork(after_in_child=self.begin)
+
+    def begin(self) -> None:
+        """With nobody at work."""
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Notify, dict[str, Any]]] = deque()
+        self._at_work = 0
+
+    def tell(self, notify: Notify, body: dict[str, Any]) -> None:
+        """Have somebody told."""
+        with self._lock:
+            if len(self._waiting) >= WAITING:
+                _log.warning(
+                    "%d notifications wait already: %s is not told that session %r is %s",
+                    len(self._waiting), _shown(notify), body["session"], body["status"],
+                )  # fmt: skip
+                return
+            self._waiting.append((notify, body))
+            if self._at_work < TELLERS:
+                threading.Thread(target=self._work, name="perdure-notify").start()
+                self._at_work += 1
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._at_work -= 1
+                    return
+                one = self._waiting.popleft()
+            _tell(*one)
+
+
+tell = Tellers().tell
+
+
+def _shown(notify: Notify) -> str:
+    return shown(notify) if isinstance(notify, str) else getattr(notify, "__qualname__", "a function")
 
 
 def _tell(notify: Notify, body: dict[str, Any]) -> None:
-    where = shown(notify) if isinstance(notify, str) else getattr(notify, "__qualname__", "a function")
-    problem = ""
+    where, problem = _shown(notify), ""
     for attempt in range(TRIES):
         if attempt:
+            if not threading.main_thread().is_alive():
+                break  # the process ends, and others wait
             time.sleep(PAUSE * 2 ** (attempt - 1))
         try:
             problem = _post(notify, body) if isinstance(notify, str) else _call(notify, body)

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("perdure.fleet")
 
+UNHEARD = 1 << 20
+"""Bytes that wait at most for a keeper that does not listen."""
+GOING = 5.0
+"""Seconds a keeper has to end once its pipe is closed."""
+
 
 class Keeper:
     """The worker's side: starts the process and tells it of leases and beats."""
@@ -34,6 +39,7 @@ class Keeper:
         self._url = url
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._unheard = b""
 
     def start(self) -> None:
         """Start the process; without a URL that it can open the store by there is none."""
@@ -41,6 +47,9 @@ class Keeper:
             return
         command = [sys.executable, "-m", "perdure.fleet.keeper"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdin is not None
+        # Whoever tells it is often the event loop, which waits for nobody.
+        os.set_blocking(self._process.stdin.fileno(), False)
         # Through the pipe: a password has no place in a list of processes.
         self._say({"url": self._url, "ttl": self._ttl, "pid": os.getpid()})
         self._db.caretaker.heartbeat.listen(self._told)
@@ -53,20 +62,37 @@ class Keeper:
             process = self._process
             if process is None or process.stdin is None:
                 return
+            self._unheard += json.dumps(what).encode() + b"\n"
             try:
-                process.stdin.write(json.dumps(what).encode() + b"\n")
-                process.stdin.flush()
+                self._unheard = self._unheard[os.write(process.stdin.fileno(), self._unheard) :]
+            except BlockingIOError:
+                if len(self._unheard) > UNHEARD:
+                    self._give_up(process, "does not listen")
             except OSError:
-                log.warning("the keeper has died: a tool that blocks the whole process may lose its lease")
-                self._process = None
+                self._give_up(process, "has died")
+
+    def _give_up(self, process: subprocess.Popen[bytes], why: str) -> None:
+        log.warning("the keeper %s: a tool that blocks the whole process may lose its lease", why)
+        self._process, self._unheard = None, b""
+        process.kill()
+        _end(process)
 
     def close(self) -> None:
         """End the process."""
         with self._lock:
             process, self._process = self._process, None
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
-            process.wait()
+        if process is not None:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(GOING)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 class Watch:

@@ -67,8 +67,8 @@ class Script:
         return (b"EVALSHA", self._digest, b"1", key, *args)
 
 
-class Lost(OutcomeUnknown):
-    """Time is up in the middle. ``answers`` came; those behind them have none.
+class Lost(Exception):
+    """Time is up in the middle. ``answers`` came; those behind them have none. Nobody outside the store sees it.
 
     Of these, the ones up to the number ``sent`` may have been executed; the others were not, and ``problem`` says why.
     """
@@ -77,8 +77,14 @@ class Lost(OutcomeUnknown):
         self.problem = problem
         self.answers = answers
         self.sent = sent
-        said = str(problem).removesuffix("; nothing was written")
-        super().__init__(f"{said}; what was sent may or may not have been done")
+        super().__init__()
+
+    def error(self, place: int) -> PerdureError:
+        """What is said of a command that has no answer, by its place."""
+        if not self.may_be_done(place):
+            return self.problem
+        said = str(self.problem).removesuffix("; nothing was written")
+        return OutcomeUnknown(f"{said}; what was sent may or may not have been done")
 
     def may_be_done(self, place: int) -> bool:
         """Whether nobody knows what became of a command, by its place."""
@@ -118,12 +124,12 @@ class Link:
     def one(self, command: Command, *, writes: bool = False, patience: float | None = None) -> Any:
         """Send one command and give back its answer, or raise it.
 
-        Raises ``Lost`` when one that ``writes`` may have been executed and nobody said so.
+        Raises ``OutcomeUnknown`` when one that ``writes`` may have been executed and nobody said so.
         """
         try:
-            (answer,) = self.many((command,), patience=patience)
+            (answer,) = self.deliver((command,), patience=patience)
         except Lost as lost:
-            raise (lost if writes and lost.may_be_done(0) else lost.problem) from None
+            raise (lost.error(0) if writes else lost.problem) from None
         if isinstance(answer, PerdureError):
             raise answer
         return answer
@@ -132,7 +138,7 @@ class Link:
         """Ask several things about one instant; the answers of the commands, none of them refused."""
         for again in (False, True):
             try:
-                *queued, answers = self.many(((b"MULTI",), *commands, (b"EXEC",)), whole=True)
+                *queued, answers = self.deliver(((b"MULTI",), *commands, (b"EXEC",)), whole=True)
             except Lost as lost:
                 raise lost.problem from None
             for answer in (*queued, answers):
@@ -146,7 +152,17 @@ class Link:
             self.many([script.load for script in self._scripts])
         raise AssertionError
 
-    def many(self, commands: Sequence[Command], *, whole: bool = False, patience: float | None = None) -> list[Any]:
+    def many(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one go; each answer is a value or an error of ours.
+
+        Raises ``OutcomeUnknown`` when time is up and one of them may have been executed without an answer.
+        """
+        try:
+            return self.deliver(commands)
+        except Lost as lost:
+            raise lost.error(len(lost.answers)) from None
+
+    def deliver(self, commands: Sequence[Command], *, whole: bool = False, patience: float | None = None) -> list[Any]:
         """Send commands in one go; each answer is a value or an error of ours. With ``whole``, all again or none.
 
         Raises ``Lost`` when time is up (``patience`` seconds after the first failure) and something was sent,
