@@ -116,7 +116,7 @@ class Deploy:
                 self.settle(early, "while both versions were there")
             worker.send_signal(signal.SIGTERM)
             worker.wait(60)
-            assert worker.returncode == 0, self._old.said()
+            assert worker.returncode == 0, (worker.returncode, self._old.said())
         assert not any(w.version == "one" for w in board_.workers())
 
     def settle(self, names: list[str], when: str) -> None:
@@ -179,6 +179,8 @@ def run(url: str, folder: Path, say: Callable[[str], None]) -> Outcome:
     ):
         for _ in range(WORKERS):
             old.start(1, "--version", "one")
+        # One that is still starting does not hear a signal.
+        until(lambda: len(board(db).workers()) == WORKERS, old)
         deploy = Deploy(db, old, new)
         deploy.load(6)
         deploy.ask()
