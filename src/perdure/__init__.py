@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from perdure.fleet.worker import start_worker as start_worker
     from perdure.history.checkpoint import Checkpoint as Checkpoint
     from perdure.history.checkpoint import Reading as Reading
-    from perdure.history.expiry import Origin as Origin
+    from perdure.history.origin import Origin as Origin
     from perdure.model import Kind as Kind
     from perdure.model import Status as Status
     from perdure.opening import open as open
@@ -137,7 +137,7 @@ _HOMES = {
     "state.migrations": ("Migrations", "migration"),
     "model": ("Kind", "Status"),
     "opening": ("open", "open_async"),
-    "history.expiry": ("Origin",),
+    "history.origin": ("Origin",),
     "session.handle": ("Session", "UncommittedEdits"),
     "session.tools": ("Context", "Done", "Later", "NotDone", "Tool", "Unknown", "tool"),
     "state.values": ("BlobRef",),

@@ -137,6 +137,8 @@ class AsyncDatabase(DatabaseHandle):
     compact = awaited(Upkeep.compact, "upkeep")
     prune = awaited(Upkeep.prune, "upkeep")
     sweep = awaited(Upkeep.sweep, "upkeep")
+    revive = awaited(Upkeep.revive, "upkeep")
+    set_aside = awaited(Upkeep.set_aside, "upkeep")
     migrate = awaited(Upkeep.migrate, "upkeep")
     collect = awaited(Upkeep.collect, "upkeep")
     verify = awaited(Upkeep.verify, "upkeep")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from perdure import telemetry
 from perdure.errors import Busy, Conflict, InvalidInput, OutcomeUnknown
 from perdure.history.blob_streams import BlobStreams, as_file
-from perdure.history.expiry import Origin, origin_of
+from perdure.history.origin import Origin, origin_of
 from perdure.history.reader import Reader
 from perdure.model import DEFAULT_TTL, MAIN, Kind, Lease, SessionRow, Status
 from perdure.record.codec import Loaded, Settings
@@ -26,9 +26,8 @@ from perdure.state.delta import diff
 from perdure.state.document import STATE, edit
 from perdure.system import faults
 from perdure.system.flow import Do, Flow, HandleGuard, Invoke, sync
-from perdure.system.lease_holders import new_holder
 from perdure.system.names import check_branch, check_name, check_owner, check_session, check_ttl
-from perdure.upkeep.background import Caretaker
+from perdure.upkeep.background import Caretaker, Claim
 from perdure.upkeep.flows import Upkeep
 
 if TYPE_CHECKING:
@@ -155,14 +154,12 @@ class DatabaseHandle:
         if not create:
             # A lease makes a row for a session that never was: look first.
             yield Do(self.reader.living, (session,))
-        granted: Lease | None = None
-        if lease:
-            granted = yield Do(self.kernel.store.acquire, (session, new_holder(), self.caretaker.lease_ttl))
-            assert granted is not None
-            self.caretaker.hold(granted)
+        claim, granted = self.caretaker.claim(session), None
         origin = Origin("created")
         try:
-            origin, granted = yield from self._expire(session, granted)
+            if lease:
+                granted = yield from claim.acquire()
+            origin, granted = yield from self._expire(session, granted, claim)
             s = yield from self._hydrate(session, owner, branch, ttl, wanted, granted, effects, reopen, origin)
             if not create and s.journal.point is None:
                 # It went between the look and the lease.
@@ -171,11 +168,9 @@ class DatabaseHandle:
                 telemetry.resumed(s.status)
             return s
         except BaseException as e:
-            if granted is not None:
-                if origin.kind == "resumed":
-                    telemetry.not_resumed(e)
-                self.caretaker.drop(granted)
-                yield Do(self.kernel.store.release, (granted,))
+            if granted is not None and origin.kind == "resumed":
+                telemetry.not_resumed(e)
+            yield from claim.give_up()
             raise
 
     def _hydrate(
@@ -203,23 +198,26 @@ class DatabaseHandle:
                 yield from s.journal.write(Kind.REOPENED, status=Status.IDLE)
         return s
 
-    def _expire(self, session: str, granted: Lease | None) -> Flow[tuple[Origin, Lease | None]]:
+    def _expire(self, session: str, granted: Lease | None, claim: Claim) -> Flow[tuple[Origin, Lease | None]]:
         """An expired session is swept before its name is used again; says what was there, and whose it is now."""
         row: SessionRow | None = yield Do(self.kernel.store.look, (session,))
         if row is None or not row.heads:
             return origin_of(row), granted
-        if row.expires is None or self.kernel.clock.wall() < row.expires or granted is None:
+        if not row.over:
             return Origin("resumed"), granted
-        from perdure.upkeep.retention import expire
+        from perdure.upkeep.expired_sessions import expire
 
-        gone = yield Do(expire, (self.kernel, session, granted.token))
+        try:
+            gone = yield Do(expire, (self.kernel, session, granted.token if granted else None))
+        except Busy:
+            # An optimistic writer: whoever holds the session goes on with it.
+            gone = False
         if not gone:
             return Origin("resumed"), granted
-        # A tombstone ends every lease, ours included.
-        self.caretaker.drop(granted)
-        again: Lease = yield Do(self.kernel.store.acquire, (session, granted.holder, self.caretaker.lease_ttl))
-        self.caretaker.hold(again)
-        return origin_of((yield Do(self.kernel.store.look, (session,)))), again
+        if granted is not None:
+            # A tombstone ends every lease, ours included.
+            granted = yield from claim.acquire()
+        return origin_of((yield Do(self.kernel.store.look, (session,)))), granted
 
     def _migrate(self, s: SessionHandle) -> Flow[None]:
         assert s.journal.point is not None
@@ -245,7 +243,7 @@ class DatabaseHandle:
         over = False
         if row is not None and row.heads:
             check_owner(session, row.owner, owner)
-            over = row.expires is not None and self.kernel.clock.wall() >= row.expires
+            over = row.over
             if not over:
                 return False
         try:
@@ -323,6 +321,8 @@ class Database(DatabaseHandle):
     compact = sync(Upkeep.compact, "upkeep")
     prune = sync(Upkeep.prune, "upkeep")
     sweep = sync(Upkeep.sweep, "upkeep")
+    revive = sync(Upkeep.revive, "upkeep")
+    set_aside = sync(Upkeep.set_aside, "upkeep")
     migrate = sync(Upkeep.migrate, "upkeep")
     collect = sync(Upkeep.collect, "upkeep")
     verify = sync(Upkeep.verify, "upkeep")

@@ -36,6 +36,7 @@ class Kernel:
         form: int = MSGPACK,
         schema: str = "1.0.0",
         migrations: Migrations | None = None,
+        keep_expired: int = 0,
     ) -> None:
         self.store = store
         self.cache = store if isinstance(store, Cached) else None
@@ -46,6 +47,8 @@ class Kernel:
         self.form = form
         self.schema = schema
         self.migrations = migrations
+        self.keep_expired = keep_expired
+        """For how many ms a session that has expired is kept, so that it can be brought back; 0: not at all."""
         self.decode = Decoder(self.resolve)
         """Decodes plaintexts; blobs in them are looked up in this database."""
 

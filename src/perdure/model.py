@@ -16,6 +16,10 @@ DEFAULT_TTL = 7 * 24 * 3600
 """Seconds a session lives after its last commit, unless told otherwise."""
 
 
+ASIDE = "perdure:expired:"
+"""Begins the ids under which expired sessions are kept for a while; no session of anybody's own begins so."""
+
+
 class Status(StrEnum):
     """Where a session stands; kept apart from the outcome of any one run."""
 
@@ -134,6 +138,13 @@ class SessionRow(NamedTuple):
     """Who works on it, as the newest commit of ``main`` that named an agent says."""
     error: str = ""
     """The error class of the newest checkpoint of ``main``; "" when it has none."""
+    now: int = 0
+    """The store's own time when this was read (ms): whether the session has expired is judged by it alone."""
+
+    @property
+    def over(self) -> bool:
+        """Whether its time has run out by the store's clock; what its checkpoints say of it is still to be asked."""
+        return self.expires is not None and self.now >= self.expires
 
     @property
     def cursor(self) -> str:
@@ -319,6 +330,7 @@ class Dump(NamedTuple):
     """A whole session as stored, for copies and backups."""
 
     row: SessionRow
+    """Without ``now``: two dumps of the same session are the same."""
     rows: tuple[tuple[Row, dict[str, Any]], ...]
     """Each row with its projections: branch, kind, status, at, tool, error, takes, blobs, starts; where the store keeps
     them and the row has them also run, effect and approval."""

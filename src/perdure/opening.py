@@ -11,6 +11,7 @@ from perdure.errors import InvalidInput
 from perdure.kernel import Kernel
 from perdure.record.codec import JSON, MSGPACK
 from perdure.record.keys import Keys, find_keys
+from perdure.session.tools import seconds
 from perdure.state.migrations import registry
 from perdure.stores import open_store
 from perdure.system.clock import SystemClock
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from perdure.state.migrations import Migrations
 
 FORMS = {"msgpack": MSGPACK, "json": JSON}
+KEEP_EXPIRED = "7d"
 LEASE_TTL = 10.0
 """Seconds a lease lives without being renewed."""
 
@@ -42,6 +44,7 @@ def open(
     blobs: Blobs | str | None = None,
     clock: Clock | None = None,
     witness: str | os.PathLike[str] | None = None,
+    keep_expired: str | float = KEEP_EXPIRED,
     **options: Any,
 ) -> Database:
     """Open a database: ``sqlite:///agents.db``, ``postgresql://host/db``, ``redis://host``; None: ``./.perdure/``.
@@ -52,10 +55,11 @@ def open(
     "msgpack" or "json"; ``schema`` is the version of the state your program writes; ``state`` a type it must fit.
     ``blobs`` is where bytes and values over 32 KiB go, such as ``s3://bucket/prefix``; None: beside or in the store.
     ``witness`` is a file outside the store that is told of every commit; ``verify`` compares with it.
+    ``keep_expired`` is for how long (seconds, or such as "7d") a session can be brought back after it has expired.
     Other options go to the store, such as ``synchronous="normal"`` for SQLite.
     """
     check_lease(lease_ttl)
-    kernel = build_kernel(url, keys, codec, schema, migrations, blobs, clock, options)
+    kernel = build_kernel(url, keys, codec, schema, migrations, blobs, clock, options, keep_expired)
     return Database(kernel, lease_ttl=lease_ttl, state=state, maintain=maintain, witness=witness)
 
 
@@ -72,6 +76,7 @@ def open_async(
     blobs: Blobs | str | None = None,
     clock: Clock | None = None,
     witness: str | os.PathLike[str] | None = None,
+    keep_expired: str | float = KEEP_EXPIRED,
     max_batch: int = 256,
     **options: Any,
 ) -> AsyncDatabase:
@@ -82,7 +87,7 @@ def open_async(
     from perdure.aio import AsyncDatabase
 
     check_lease(lease_ttl)
-    kernel = build_kernel(url, keys, codec, schema, migrations, blobs, clock, options)
+    kernel = build_kernel(url, keys, codec, schema, migrations, blobs, clock, options, keep_expired)
     return AsyncDatabase(
         kernel, lease_ttl=lease_ttl, state=state, maintain=maintain, witness=witness, max_batch=max_batch
     )
@@ -97,10 +102,12 @@ def build_kernel(
     blobs: Blobs | str | None,
     clock: Clock | None,
     options: dict[str, Any],
+    keep_expired: str | float = KEEP_EXPIRED,
 ) -> Kernel:
     if codec not in FORMS:
         raise InvalidInput(f"codec is one of {', '.join(FORMS)}, not {codec!r:.40}")
     check_name(schema, "schema version")
+    kept_for = int(seconds(keep_expired) * 1000) if keep_expired else 0
     telemetry.enable_from_environment()
     ring = find_keys(keys)
     time = clock or SystemClock()
@@ -114,7 +121,7 @@ def build_kernel(
     except BaseException:
         store.close()
         raise
-    return Kernel(store, kept, ring, time, FORMS[codec], schema, migrations or registry)
+    return Kernel(store, kept, ring, time, FORMS[codec], schema, migrations or registry, kept_for)
 
 
 def _check_own(blobs: Blobs | str | None, options: dict[str, Any]) -> None:

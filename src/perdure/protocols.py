@@ -53,6 +53,7 @@ class Wanted(TypedDict, total=False):
     since: int | None
     before: int | None
     expired_at: int | None
+    aside: bool
     newest: bool
     after: str | None
     limit: int
@@ -140,21 +141,25 @@ class Store(Protocol):
 
         ``search`` is a part of the id or of the owner, as it is written; ``since`` and ``before`` bound the time of
         the last commit (the first is included, the second is not); ``expired_at`` keeps those whose TTL had run out
-        by then. With ``newest`` those that were written last come first, those of the same millisecond in order of
-        id, and ``after`` is the ``cursor`` of the last row seen.
+        by then; ``aside`` those that have expired and are kept for a while (:data:`perdure.model.ASIDE`), which are
+        left out otherwise. With ``newest`` those that were written last come first, those of the same millisecond in
+        order of id, and ``after`` is the ``cursor`` of the last row seen.
         """
         ...
 
     def counts(self) -> list[tuple[str, str, str, int]]:
-        """How many sessions there are by status, agent and error, tombstones left out."""
+        """How many sessions there are by status, agent and error; tombstones, and what is set aside, left out."""
         ...
 
     def changes(self, after: str | None = None, limit: int = 1000) -> ChangePage:
         """Commits after a cursor (None: from the beginning): at least once, in order within a session."""
         ...
 
-    def drop(self, session: str, token: int | None, reason: str) -> None:
-        """Delete a session and leave a tombstone that keeps token and reason; fenced like a commit."""
+    def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
+        """Delete a session and leave a tombstone that keeps token and reason; fenced like a commit.
+
+        With ``keep_waiting`` the entries stay that wait in its inbox: they are for whoever begins anew under its id.
+        """
         ...
 
     def blob_refs(self) -> Iterator[str]:

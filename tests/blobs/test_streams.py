@@ -80,6 +80,9 @@ def test_a_streamed_value_is_kept_while_it_is_named_and_collected_afterwards(db:
     assert db.collect() == (1, 1, 0)
     clock.advance(60_000)
     db.sweep()
+    assert db.collect() == (0, 1, 0), "it can still be brought back"
+    clock.advance(7 * 24 * HOUR)
+    db.sweep()
     assert db.collect() == (1, 0, 0)
 
 

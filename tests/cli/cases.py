@@ -189,7 +189,7 @@ def carrying(stage: Stage) -> None:
     assert stage.do("copy", "agents.db", "again.db").json["failed"]
 
 
-@case("sweep", "prune", "migrate")
+@case("sweep", "revive", "prune", "migrate")
 def upkeep(stage: Stage) -> None:
     with perdure.open(stage.url) as db, db.session("short", ttl=1) as s:
         s.commit()
@@ -198,6 +198,8 @@ def upkeep(stage: Stage) -> None:
         time.sleep(0.05)
     stage.do("backup", "before")
     assert stage.do("sweep").json["removed"] == 1
+    assert [life["session"] for life in stage.do("revive").json["items"]] == ["short"]
+    assert stage.do("revive", "short").json["session"] == "short"
     stage.do("restore", "before", "--store", "damaged.db")
     damage(stage.folder / "damaged.db", "short")
     assert stage.do("sweep", "--store", "damaged.db").json["failed"][0]["session"] == "short"

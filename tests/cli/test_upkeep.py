@@ -129,6 +129,20 @@ def test_sweep_removes_what_has_expired(command: Command, book: Path):
     assert (answer["removed"], answer["failed"]) == (1, [])
     assert list(answer["blobs"]) == ["deleted", "kept", "waiting"]
     assert command("sweep").out == "0 expired sessions and 0 unused blobs removed\n"
+    with perdure.open(f"sqlite:///{book}") as db:
+        created = db.set_aside()[0].created
+    table = command("revive").out.split()
+    assert table[:6] == ["SESSION", "OWNER", "UPDATED", "DELETED", "AFTER", "short"]
+    assert command("revive", "short").out.startswith("short is back: as it was at 2")
+    with perdure.open(f"sqlite:///{book}") as db:
+        assert (db.read("short").vars["x"], db.look("short").created) == (1, created)
+    assert command("revive").out == "nothing is set aside: no session has expired, or it was deleted for good\n"
+    missing = command("revive", "short")
+    assert (missing.code, missing.err.startswith("perdure: nothing of session 'short' is set aside")) == (1, True)
+    # It lives for another second; kept for no time at all, it is gone for good.
+    while not command("sweep", "--keep-expired", "0", "--json").json["removed"]:
+        time.sleep(0.2)
+    assert command("revive").out.startswith("nothing is set aside")
 
 
 def test_prune_drops_and_says_how_many(command: Command, book: Path):

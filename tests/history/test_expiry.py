@@ -126,3 +126,186 @@ def test_the_awaited_handle_says_the_same(url: str, clock: FakeClock) -> None:
                 return [*found, s.origin.kind, s.origin.reason]
 
     assert asyncio.run(ask()) == ["created", "resumed", "restarted", "expired"]
+
+
+# -- wrong clocks ------------------------------------------------------------------------------------------------------
+
+
+def messages(s: Any) -> list[Any]:
+    """What waits for a session, in order."""
+    return [message.body for message in s.take()]
+
+
+def reopened(db: perdure.Database, clock: FakeClock) -> perdure.Database:
+    """The same store in a process that starts now."""
+    return perdure.open(db.kernel.store.url, clock=clock)
+
+
+@pytest.mark.parametrize("lease", [True, False])
+def test_a_wall_clock_that_is_set_ahead_expires_nothing(db: perdure.Database, clock: FakeClock, lease: bool) -> None:
+    commit(db, ttl=60)
+    clock.set_wall(clock.wall() + 10 * 365 * 86_400_000)
+    with reopened(db, clock) as other:
+        assert other.read("s").vars["n"] == 1
+        assert other.sweep().removed == 0
+        with other.session("s", lease=lease) as s:
+            assert s.origin == Origin("resumed")
+            assert s.vars["n"] == 1
+
+
+def test_a_wall_clock_that_was_behind_while_it_wrote_expires_nothing_once_it_is_right(
+    db: perdure.Database, clock: FakeClock
+) -> None:
+    right = clock.wall()
+    clock.set_wall(right - 365 * 86_400_000)
+    commit(db, ttl=60)
+    clock.set_wall(right)
+    with reopened(db, clock) as other, other.session("s") as s:
+        assert s.vars["n"] == 1
+
+
+def test_what_a_fast_clock_wrote_lives_longer_and_not_shorter(db: perdure.Database, clock: FakeClock) -> None:
+    right = clock.wall()
+    clock.set_wall(right + 3_600_000)
+    commit(db, ttl=60)
+    clock.set_wall(right)
+    clock.advance(61_000)
+    assert db.read("s").vars["n"] == 1
+    clock.advance(3_600_000)
+    with pytest.raises(perdure.Gone):
+        db.read("s")
+
+
+# -- one answer at every moment ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("swept", [False, True], ids=["before the sweep", "after it"])
+@pytest.mark.parametrize("how", ["session", "optimistic", "update", "post first", "create"])
+def test_whatever_is_done_with_an_expired_session_begins_anew(
+    db: perdure.Database, clock: FakeClock, swept: bool, how: str
+) -> None:
+    with db.session("s", ttl=60) as s:
+        s.vars["secret"] = "of last year"
+        s.commit()
+    clock.advance(61_000)
+    if swept:
+        assert db.sweep().removed == 1
+    with pytest.raises(perdure.Gone):
+        db.read("s")
+    with pytest.raises(perdure.Gone):
+        db.history("s")
+    if how == "update":
+        db.update("s", lambda s: s.vars.__setitem__("n", 2))
+    elif how == "create":
+        assert db.create("s", agent="a")
+    else:
+        if how == "post first":
+            assert db.post("s", "hello", key="m")
+        with db.session("s", lease=how != "optimistic") as s:
+            assert s.origin.kind == "restarted"
+            assert messages(s) == (["hello"] if how == "post first" else [])
+            s.commit()
+    assert "secret" not in db.read("s").vars
+
+
+def test_a_message_that_came_in_time_keeps_its_session(db: perdure.Database, clock: FakeClock) -> None:
+    commit(db, ttl=60)
+    clock.advance(59_000)
+    db.post("s", "in time")
+    clock.advance(60_000)
+    assert db.sweep() == (0, 1, (), (), 0)
+    with db.session("s") as s:
+        assert (s.origin.kind, messages(s)) == ("resumed", ["in time"])
+
+
+def test_a_wake_for_an_expired_session_is_refused_and_nothing_is_left_of_it(
+    db: perdure.Database, clock: FakeClock
+) -> None:
+    commit(db, ttl=60)
+    clock.advance(61_000)
+    with pytest.raises(perdure.Gone, match="begin anew"):
+        db.wake("s", delay="1h")
+    assert db.kernel.store.inbox("s") == []
+
+
+# -- bringing back -----------------------------------------------------------------------------------------------------
+
+
+def test_an_expired_session_is_brought_back_as_it_was(db: perdure.Database, clock: FakeClock) -> None:
+    with db.session("s", ttl=60, owner="ana") as s:
+        s.journal.settings.agent = "clerk"
+        s.vars["n"] = 1
+        s.commit()
+        s.fork("b")
+        s.tag("t")
+    before, row = db.read("s").plain(), db.look("s")
+    clock.advance(61_000)
+    assert db.sweep().removed == 1
+    (aside,) = db.set_aside()
+    assert (aside.session, aside.owner, aside.created) == ("s", "ana", row.created)
+    assert [r.id for r in db.sessions()] == []
+    assert db.counts() == []
+    assert db.changes().items == ()
+    assert db.verify().ok
+    assert db.revive("s") == aside
+    again = db.look("s")
+    assert (db.read("s").plain(), again.owner, again.agent, again.status) == (before, "ana", "clerk", row.status)
+    assert [h.branch for h in again.heads] == [h.branch for h in row.heads]
+    assert db.set_aside() == []
+    assert db.verify().ok
+    clock.advance(59_000)
+    assert db.read("s").vars["n"] == 1
+    clock.advance(2_000)
+    with pytest.raises(perdure.Gone):
+        db.read("s")
+
+
+def test_the_life_that_has_begun_since_is_set_aside_in_its_turn(db: perdure.Database, clock: FakeClock) -> None:
+    commit(db, ttl=60)
+    clock.advance(61_000)
+    with db.session("s", ttl=60) as s:
+        s.vars["n"] = 2
+        s.commit()
+    db.post("s", "waits", key="m")
+    db.revive("s")
+    assert db.read("s").vars["n"] == 1
+    with db.session("s") as s:
+        assert messages(s) == ["waits"]
+    db.revive("s")
+    assert db.read("s").vars["n"] == 2
+
+
+def test_what_was_set_aside_is_deleted_for_good_after_its_time(db: perdure.Database, clock: FakeClock) -> None:
+    commit(db, ttl=60)
+    clock.advance(61_000)
+    assert db.sweep().removed == 1
+    clock.advance(7 * 86_400_000 - 1000)
+    assert db.sweep().deleted == 0
+    clock.advance(1000)
+    assert db.sweep().deleted == 1
+    assert db.set_aside() == []
+    with pytest.raises(perdure.NotFound, match="nothing of session 's' is set aside"):
+        db.revive("s")
+
+
+def test_who_keeps_nothing_has_nothing_to_bring_back(clock: FakeClock) -> None:
+    with perdure.open("memory://", clock=clock, keep_expired=0) as db:
+        commit(db, ttl=60)
+        clock.advance(61_000)
+        assert db.sweep().removed == 1
+        assert db.set_aside() == []
+        with pytest.raises(perdure.NotFound):
+            db.revive("s")
+        with pytest.raises(perdure.NotFound):
+            db.revive("never was")
+        assert db.kernel.store.look("never was") is None
+
+
+def test_the_id_of_what_is_set_aside_is_nobodys(db: perdure.Database, clock: FakeClock) -> None:
+    commit(db, ttl=60)
+    clock.advance(61_000)
+    db.sweep()
+    (row,) = db.kernel.store.sessions(aside=True)
+    for use in (db.read, db.session, db.history, lambda id: db.post(id, 1)):
+        with pytest.raises(perdure.InvalidInput, match="set aside"):
+            use(row.id)

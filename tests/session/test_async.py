@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import perdure
 from perdure import tool
+from perdure.system import faults
 from perdure.testing.clock import FakeClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_session_awaited_does_what_a_blocking_one_does(url: str, clock: FakeClock) -> None:
@@ -160,3 +165,54 @@ def test_edits_made_while_a_commit_is_on_its_way_belong_to_the_next_one(url: str
             assert (await db.read("s")).messages == list(range(50))
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("when", ["before it is granted", "after it was granted", "while it is hydrated"])
+def test_a_task_that_is_cancelled_while_it_opens_a_session_lets_the_lease_go(tmp_path: Path, when: str) -> None:
+    reached, go = threading.Event(), threading.Event()
+
+    def wait_at(name: str) -> None:
+        point = "sqlite.acquire.before_commit" if when == "before it is granted" else "sqlite.acquire.after_commit"
+        if when != "while it is hydrated" and name == point and not go.is_set():
+            reached.set()
+            assert go.wait(30)
+
+    async def main() -> None:
+        async with perdure.open_async(f"sqlite:///{tmp_path}/a.db", lease_ttl=3600) as db:
+            if when == "while it is hydrated":
+                look = db.kernel.store.look
+
+                def slow(session: str) -> Any:
+                    reached.set()
+                    assert go.wait(30)
+                    return look(session)
+
+                db.kernel.store.look = slow  # type: ignore[method-assign]
+
+            async def opened() -> None:
+                async with db.session("s"):
+                    raise AssertionError("it was cancelled")
+
+            task = asyncio.create_task(opened())
+            await asyncio.to_thread(reached.wait, 30)
+            task.cancel()
+            await asyncio.sleep(0)
+            go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            row = None
+            for _ in range(200):
+                row = await asyncio.to_thread(db.kernel.store.look, "s")
+                if row is not None and row.lease.token and not row.lease.holder:
+                    break
+                await asyncio.sleep(0.02)
+            assert row is not None
+            assert (row.lease.token, row.lease.holder) == (1, ""), "nobody holds it"
+            async with db.session("s") as s:
+                await s.commit()
+
+    faults.hook = wait_at
+    try:
+        asyncio.run(main())
+    finally:
+        faults.hook = None

@@ -67,6 +67,9 @@ def test_blobs_go_with_their_session_unless_another_one_shows_them(db: perdure.D
             s.commit()
     clock.advance(2 * HOUR)
     db.sweep()
+    assert db.collect() == (0, 3, 0), "it can still be brought back"
+    clock.advance(7 * 24 * HOUR)
+    db.sweep()
     assert db.collect() == (1, 2, 0)
     assert db.read("b").plain()["vars"] == {"shared": text(1), "own": text(ord("b"))}
     assert db.verify().ok

@@ -31,7 +31,7 @@ def test_sessions_whose_time_has_run_out_are_removed_and_leave_a_tombstone(db: p
     fill(db, "ever", 3, ttl=None)
     clock.advance(61_000)
     told: list[tuple[str, int]] = []
-    assert db.sweep(progress=lambda id, n: told.append((id, n))) == (1, 0, (), ())
+    assert db.sweep(progress=lambda id, n: told.append((id, n))) == (1, 0, (), (), 0)
     assert told == [("short", 1)]
     assert [row.id for row in db.sessions()] == ["ever", "long"]
     with pytest.raises(Gone) as gone:
@@ -49,7 +49,7 @@ def test_every_commit_slides_the_time_and_the_newest_branch_counts(db: perdure.D
         s.vars["n"] = 1
         s.commit()
     clock.advance(50_000)
-    assert db.sweep() == (0, 0, (), ())
+    assert db.sweep() == (0, 0, (), (), 0)
     clock.advance(11_000)
     assert db.sweep().removed == 1
 
@@ -59,7 +59,7 @@ def test_a_session_that_is_being_written_is_left_alone(db: perdure.Database, clo
     fill(db, "b", 2, ttl=60)
     clock.advance(61_000)
     lease = db.kernel.store.acquire("a", "someone", 100_000)
-    assert db.sweep() == (1, 0, ("a",), ())
+    assert db.sweep() == (1, 0, ("a",), (), 0)
     db.kernel.store.release(lease)
     assert db.sweep().removed == 1
 
@@ -67,19 +67,26 @@ def test_a_session_that_is_being_written_is_left_alone(db: perdure.Database, clo
 def test_a_wrong_column_removes_nothing(open_db: Callable[..., perdure.Database], clock: FakeClock):
     db = open_db()
     fill(db, ttl=6000, count=2)
-    store, real = db.kernel.store, db.kernel.store.sessions
+    store, real, looked = db.kernel.store, db.kernel.store.sessions, db.kernel.store.look
 
     def lies(**asked: Any) -> Any:
-        del asked["expired_at"]
-        return real(**asked)
+        asked.pop("expired_at", None)
+        return [row._replace(expires=1) for row in real(**asked)]
 
-    store.sessions = lies  # type: ignore[method-assign]
-    assert db.sweep() == (0, 1, (), ())
+    def lies_of(session: str) -> Any:
+        row = looked(session)
+        return row and row._replace(expires=1)
+
+    store.sessions, store.look = lies, lies_of  # type: ignore[method-assign]
+    assert db.sweep() == (0, 1, (), (), 0)
     with db.session("s") as s:
         assert s.opened == "resumed"
 
 
-@pytest.mark.parametrize("point", ["sweep.leased", "sweep.before_drop", "sweep.after_drop"])
+SWEEP = ["leased", "before_aside", "after_aside", "before_drop", "after_drop"]
+
+
+@pytest.mark.parametrize("point", [f"sweep.{name}" for name in SWEEP])
 def test_an_interrupted_sweep_is_finished_by_the_next(db: perdure.Database, clock: FakeClock, point: str):
     for n in range(5):
         fill(db, f"s{n}", 2, ttl=60)
@@ -99,6 +106,39 @@ def test_an_interrupted_sweep_is_finished_by_the_next(db: perdure.Database, cloc
     left = 4 if point == "sweep.after_drop" else 5
     assert db.sweep().removed == left
     assert db.sessions() == []
+    assert [life.session for life in db.set_aside()] == [f"s{n}" for n in range(5)]
+    for n in range(5):
+        db.revive(f"s{n}")
+    assert db.verify().ok
+    assert [row.id for row in db.sessions()] == [f"s{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    "point", ["sweep.after_aside", "sweep.after_drop", "revive.before_restore", "revive.after_restore"]
+)
+def test_an_interrupted_revival_loses_neither_life(db: perdure.Database, clock: FakeClock, point: str):
+    fill(db, "s", 3, ttl=60)
+    clock.advance(61_000)
+    fill(db, "s", 5, ttl=60)
+    lives = {3: db.set_aside("s")[0].created, 5: db.look("s").created}
+
+    class Killed(BaseException):
+        pass
+
+    def kill(name: str) -> None:
+        if name == point:
+            raise Killed
+
+    faults.hook = kill
+    with pytest.raises(Killed):
+        db.revive("s")
+    faults.hook = None
+    found: set[int] = set()
+    for _ in range(2):
+        db.revive("s")
+        assert db.verify().ok
+        found.add(db.look("s").created)
+    assert found == set(lives.values())
 
 
 def test_a_damaged_session_is_reported_and_the_others_are_swept(tmp_path: Path, clock: FakeClock):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.system.times import timestamp
 
 if TYPE_CHECKING:
-    from perdure.history.expiry import Origin
+    from perdure.history.origin import Origin
     from perdure.session.approvals import Approval
 
 DONE = "done"

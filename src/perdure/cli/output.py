@@ -20,7 +20,7 @@ from perdure.shapes.history import Checkpoint, Diff, Merge
 from perdure.shapes.machine import Bench, Demo, Doctor, LogLine, NewAgent, Serving
 from perdure.shapes.schema import schemas
 from perdure.shapes.sessions import Session, SessionState, Why
-from perdure.shapes.store import Migrated, Pruned, Store, Swept, Table, Transferred, Verified
+from perdure.shapes.store import Aside, Migrated, Pruned, Store, Swept, Table, Transferred, Verified
 from perdure.shapes.work import Bulk, Drained, Fleet, Posted, Replay, Run, Submitted
 
 if TYPE_CHECKING:
@@ -199,6 +199,7 @@ OUTPUTS: dict[str, Output] = {
     "backup": _TRANSFERRED,
     "restore": _TRANSFERRED,
     "sweep": Output((Swept,), "a session could not be removed"),
+    "revive": Output((Page[Aside], Aside), when=("without a session", "with one")),
     "prune": Output((Pruned,)),
     "migrate": Output((Migrated,), "a session could not be migrated"),
     "export": _TRANSFERRED,

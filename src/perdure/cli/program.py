@@ -32,7 +32,7 @@ GROUPS = {
     "Fleet": (fleet.worker, fleet.submit, fleet.workers, fleet.drain, fleet.pause, fleet.unpause, fleet.retry),
     "Store and upkeep": (
         upkeep.verify, doctor.doctor, transfer.backup, transfer.restore, transfer.export, transfer.bring_in,
-        transfer.copy, upkeep.sweep, upkeep.prune, upkeep.migrate, upkeep.query,
+        transfer.copy, upkeep.sweep, upkeep.revive, upkeep.prune, upkeep.migrate, upkeep.query,
     ),
     "Server and programs": (server.serve, server.console, server.schema),
     "Try it": (demo.demo, demo.bench),

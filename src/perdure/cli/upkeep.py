@@ -16,6 +16,7 @@ from perdure.cli.terminal_text import cut
 from perdure.cli.which_database import find_url, open_existing
 from perdure.errors import Busy, InvalidInput
 from perdure.shapes import store as shapes
+from perdure.shapes.basics import Page
 from perdure.stores.listing import each_session
 from perdure.system.times import timestamp
 from perdure.system.urls import TIERED, shown, tiers
@@ -88,18 +89,58 @@ def _print_report(report: Report) -> None:
         out.line(f"{looked}: {count(len(report.findings), 'problem')}", "bold")
 
 
-def sweep(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:
-    """Remove expired sessions, and blobs that nothing refers to any more."""
-    with open_existing(store, blobs) as db, progress("sweeping", show=not as_json) as told:
+def sweep(
+    store: Store = None,
+    blobs: BlobsAt = None,
+    keep_expired: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help='For how long "perdure revive" can bring one back; 0: not at all.'),
+    ] = "7d",
+    as_json: AsJson = False,
+) -> None:
+    """Remove expired sessions, and blobs that nothing refers to any more.
+
+    An expired session is kept for a while, where nobody reads it; after that a sweep deletes it for good.
+    """
+    kept: str | float = 0 if keep_expired == "0" else keep_expired
+    with open_existing(store, blobs, keep_expired=kept) as db, progress("sweeping", show=not as_json) as told:
         swept = db.sweep(told)
         collected = db.collect()
     removed = f"{count(swept.removed, 'expired session')} and {count(collected.deleted, 'unused blob')} removed"
     tell(as_json, shapes.swept(swept, collected), removed)
     if not as_json:
+        if swept.deleted:
+            Out().line(f"{count(swept.deleted, 'session')} that had expired long ago deleted for good")
         print_each("being written, left for the next time", [(session, "") for session in swept.busy], "yellow")
         print_each("could not be removed", swept.failed, "bold red")
     if swept.failed:
         raise typer.Exit(1)
+
+
+def revive(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]")] = None,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a session back that has expired, as it was; without a SESSION, list those that can be.
+
+    It lives for its time to live from now on. If it has begun anew since, that life is set aside in its turn, and
+    reviving once more brings that one back.
+    """
+    with open_existing(store) as db:
+        if session is not None:
+            found = db.revive(session)
+            tell(as_json, shapes.aside(found), f"{cut(session, 200)} is back: as it was at {timestamp(found.updated)}")
+            return
+        lives = db.set_aside()
+    if as_json:
+        print_json(Page(items=[shapes.aside(life) for life in lives], next=None))
+        return
+    if not lives:
+        Out().line("nothing is set aside: no session has expired, or it was deleted for good")
+        return
+    rows = [(life.session, life.owner or "-", timestamp(life.updated), timestamp(life.until)) for life in lives]
+    Out().table(("SESSION", "OWNER", "UPDATED", "DELETED AFTER"), rows)
 
 
 def prune(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, Unavailable
 from perdure.system.urls import TIERED, only_existing, path_of
@@ -38,12 +38,12 @@ def find_url(given: str | None) -> str:
     raise NoDatabase(f"there is no database here ({DEFAULT} does not exist): name one with --store or PERDURE_STORE")
 
 
-def open_existing(given: str | None, blobs: str | None = None, *, maintain: bool = False) -> Database:
+def open_existing(given: str | None, blobs: str | None = None, *, maintain: bool = False, **options: Any) -> Database:
     """Open an existing database; commands that only look leave its upkeep to the programs that write it."""
     import perdure
 
     url = find_url(given)
-    return perdure.open(url, maintain=maintain, blobs=blobs or None, **only_existing(url))
+    return perdure.open(url, maintain=maintain, blobs=blobs or None, **only_existing(url), **options)
 
 
 def open_existing_async(given: str | None, blobs: str | None = None, *, maintain: bool = False) -> AsyncDatabase:

@@ -113,13 +113,13 @@ class Instrumentation:
         kernel: Any = opening.build_kernel
 
         def scratch(url: Any, keys: Any, codec: str, schema: str, migrations: Any, blobs: Any, clock: Any,
-                    options: dict[str, Any]) -> Any:  # fmt: skip
+                    options: dict[str, Any], kept: Any = 0) -> Any:  # fmt: skip
             if url == self._url or not (url is None or isinstance(url, str)) or (url or "").startswith("memory:"):
-                return kernel(url, keys, codec, schema, migrations, blobs, clock, options)
+                return kernel(url, keys, codec, schema, migrations, blobs, clock, options, kept)
             with self._lock:
                 number = len(self._places)
                 ours = self._places.setdefault(url or "", self._url if not number else f"{self._url}-{number}.db")
-            return kernel(ours, keys, codec, schema, migrations, None, clock, {})
+            return kernel(ours, keys, codec, schema, migrations, None, clock, {}, kept)
 
         opening.build_kernel = scratch  # pyright: ignore[reportAttributeAccessIssue]
 

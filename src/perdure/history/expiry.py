@@ -1,8 +1,8 @@
-"""How a handle came to its state: whether its session was there, and if it no longer was, why."""
+"""When a session has expired: its time has run out by the store's clock, and by every clock that wrote to it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from perdure.history.hydrate import head_of, load_head, origins
 from perdure.model import TAG_PREFIX
@@ -11,41 +11,19 @@ if TYPE_CHECKING:
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
 
-
-class Origin(NamedTuple):
-    """Where a handle's state comes from.
-
-    >>> import perdure
-    >>> with perdure.open("memory://") as db, db.session("trip-42") as s:
-    ...     s.origin.kind
-    'created'
-    """
-
-    kind: Literal["created", "resumed", "restarted"]
-    """"created": the session is new; "resumed": it was there; "restarted": an earlier one of this id is gone."""
-    reason: str = ""
-    """Why the earlier one is gone: "expired", or what was said when it was deleted."""
-    began: int | None = None
-    """When the earlier one had begun (ms)."""
-    ended: int | None = None
-    """When the earlier one was removed (ms)."""
-
-
-def origin_of(row: SessionRow | None) -> Origin:
-    """What a session that has no checkpoints begins from: nothing, or a tombstone."""
-    if row is None or not row.reason:
-        return Origin("created")
-    return Origin("restarted", row.reason, row.created, row.updated)
+LATER = ("wake", "cron")
+"""Kinds of inputs whose time is when they are due."""
 
 
 def expired(kernel: Kernel, row: SessionRow) -> bool:
-    """True when the TTL of every branch has run out: the store's own column is only a hint where to look.
+    """True when the TTL of every branch has run out. One wrong clock may delay that, and never brings it about.
 
-    While an input waits in its inbox a session does not expire: somebody was told that it would be answered.
+    The store's clock is one that nobody can set ahead (of a server, or of the boot), and the verified checkpoints must
+    agree with its column. An input that was posted in time keeps a session: somebody was told that it would be
+    answered. One that came too late is for whoever begins anew.
     """
-    if row.pending:
+    if not row.over or _awaited(kernel, row):
         return False
-    now = kernel.clock.wall()
     lines = origins(kernel, row.id)
     for head in row.heads:
         if head.branch.startswith(TAG_PREFIX):
@@ -55,6 +33,12 @@ def expired(kernel: Kernel, row: SessionRow) -> bool:
             point = load_head(kernel, row, head.branch).point
             assert point is not None
             env = point.envelope
-        if env.ttl is None or now < env.at + env.ttl * 1000:
+        if env.ttl is None or row.now < env.at + env.ttl * 1000:
             return False
     return True
+
+
+def _awaited(kernel: Kernel, row: SessionRow) -> bool:
+    assert row.expires is not None
+    waiting = kernel.store.inbox(row.id, row.pending) if row.pending else []
+    return any(entry.kind in LATER or entry.at < row.expires for entry in waiting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.errors import Corrupted, Gone, InvalidInput, NotFound
+from perdure.errors import Corrupted, Gone, InvalidInput, NotFound, Unavailable
 from perdure.kernel import Kernel
 from perdure.model import MAIN, TAG_PREFIX, Envelope, Head, Row, SessionRow
 from perdure.record import codec
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Origins = dict[int, tuple[int, tuple[int, int] | None, Envelope]]
+LOOKS = 100
+"""How often a session is looked at again because it was written to meanwhile."""
 TRIES = 5
 """How often a reading is begun anew when retention works on the same rows at the same time."""
 CACHED_ROWS = 64
@@ -217,7 +219,7 @@ def steady(kernel: Kernel, row: SessionRow, view: Callable[[SessionRow], R]) -> 
 
     A pointer and the line it points into are read at two moments. Only a misfit that stands still is corruption.
     """
-    while True:
+    for _ in range(LOOKS):
         try:
             return view(row)
         except Corrupted:
@@ -225,6 +227,7 @@ def steady(kernel: Kernel, row: SessionRow, view: Callable[[SessionRow], R]) -> 
             if fresh is None or fresh.heads == row.heads:
                 raise
             row = fresh
+    raise Unavailable(f"session {row.id!r} is written so fast that {LOOKS} looks did not fit together: read it again")
 
 
 def load_head(kernel: Kernel, row: SessionRow, branch: str) -> Loaded:

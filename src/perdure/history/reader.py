@@ -21,7 +21,7 @@ from perdure.history.hydrate import (
     steady,
     where_is,
 )
-from perdure.model import MAIN, ChangePage, SessionRow
+from perdure.model import ASIDE, MAIN, ChangePage, SessionRow
 from perdure.record import codec
 from perdure.record.codec import Point
 from perdure.record.packs import PackReader
@@ -64,7 +64,7 @@ class Reader:
     def living(self, session: str) -> SessionRow:
         """What is known of a session; ``NotFound`` when there is none, ``Gone`` when its time is over."""
         row = look(self._kernel, session)
-        if row.expires is not None and self._kernel.clock.wall() >= row.expires and expired(self._kernel, row):
+        if expired(self._kernel, row):
             raise Gone(f"session {session!r} has expired", "expired")
         return row
 
@@ -84,7 +84,8 @@ class Reader:
     ) -> Flow[list[Checkpoint]]:
         """The checkpoints of a branch, newest first; ``before`` continues from a step."""
         self._guard.check()
-        points = yield Do(history, (self._kernel, check_session(session), branch, limit, before))
+        yield Do(self.living, (check_session(session),))
+        points = yield Do(history, (self._kernel, session, branch, limit, before))
         return [Checkpoint(p) for p in points]
 
     def diff(self, session: str, a: At, b: At, *, branch: str = MAIN) -> Flow[list[Difference]]:
@@ -146,7 +147,8 @@ class Reader:
             from perdure.stores.cursors import latest
 
             return ChangePage((), (yield Do(latest, (self._kernel.store,))))
-        return (yield Do(self._kernel.store.changes, (after, limit)))
+        page: ChangePage = yield Do(self._kernel.store.changes, (after, limit))
+        return page._replace(items=tuple(item for item in page.items if not item.session.startswith(ASIDE)))
 
 
 class OpenedRow(NamedTuple):

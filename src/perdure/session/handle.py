@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from perdure.errors import Misuse
 from perdure.history.checkpoint import StateView
-from perdure.history.expiry import Origin
+from perdure.history.origin import Origin
 from perdure.model import Kind, Status
 from perdure.session.approvals import Approval, Approvals
 from perdure.session.branches import Branches

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import ApprovalError, InvalidInput
+from perdure.errors import ApprovalError, Gone, InvalidInput
+from perdure.history.expiry import expired
 from perdure.history.hydrate import load_head, look
 from perdure.session.answer_schema import misfit
 from perdure.session.approvals import decision
@@ -91,6 +92,8 @@ class Posting:
         """Post a decision, once, and wake the session: the one way, from library, command line, HTTP and console."""
         self._guard.check()
         row: SessionRow = yield Do(look, (self._kernel, check_session(session)))
+        if row.over and (yield Do(expired, (self._kernel, row))):
+            raise Gone(f"session {session!r} has expired: there is nothing to decide any more", "expired")
         now = self._kernel.clock.wall()
         branch, request = yield Do(self._find_approval, (row, approval))
         if request["status"] != "pending":
@@ -139,6 +142,9 @@ class Posting:
         """
         self._guard.check()
         name = check_name(key, "wake key", 100) if key is not None else os.urandom(8).hex()
+        row: SessionRow | None = yield Do(self._kernel.store.look, (check_session(session),))
+        if row is not None and row.over and (yield Do(expired, (self._kernel, row))):
+            raise Gone(f"session {session!r} has expired: post to it to begin anew, and wake it then", "expired")
         entry = wake_entry(
             self._kernel, check_session(session), name, at=at, delay=delay, cron=cron, zone=zone, message=message
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from perdure.shapes.basics import Failure, Shape, failures, shaped
+from perdure.shapes.basics import Failure, Shape, Time, failures, shaped
 from perdure.shapes.work import Fleet, fleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from perdure.database import DatabaseHandle
-    from perdure.upkeep import blob_gc, flows, retention, transfer, verify
+    from perdure.upkeep import blob_gc, expired_sessions, flows, retention, transfer, verify
 
 
 class Promise(Shape):
@@ -113,6 +113,9 @@ class Swept(Shape):
     """What a sweep removed."""
 
     removed: int
+    """Their time has run out: they can be brought back for a while."""
+    deleted: int
+    """They had expired long enough ago, and are gone for good."""
     busy: list[str]
     """Being written: left for the next time."""
     failed: list[Failure]
@@ -122,6 +125,22 @@ class Swept(Shape):
 def swept(done: retention.Swept, collected: blob_gc.Collected) -> Swept:
     """What the library removed."""
     return shaped(Swept, done, failed=failures(done.failed), blobs=shaped(Collected, collected))
+
+
+class Aside(Shape):
+    """A session that has expired and can be brought back."""
+
+    session: str
+    owner: str
+    created_at: Time
+    updated_at: Time
+    deleted_at: Time
+    """When it is deleted for good, by the next sweep after that."""
+
+
+def aside(life: expired_sessions.Aside) -> Aside:
+    """One that can be brought back."""
+    return shaped(Aside, life, created_at=life.created, updated_at=life.updated, deleted_at=life.until)
 
 
 class Pruned(Shape):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from perdure.errors import InvalidInput
+from perdure.model import ASIDE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +45,7 @@ class Asked(NamedTuple):
     since: int | None = None
     before: int | None = None
     expired_at: int | None = None
+    aside: bool = False
     newest: bool = False
     after: str | None = None
     limit: int = 100
@@ -61,7 +63,8 @@ class Asked(NamedTuple):
     def keeps(self, id: str, found: Listed) -> bool:
         """Whether a session belongs to what is asked for, the place to go on from included."""
         if found.reason or not (
-            self.owner in (None, found.owner)
+            self.aside == id.startswith(ASIDE)
+            and self.owner in (None, found.owner)
             and self.status in (None, found.status)
             and self.agent in (None, found.agent)
             and self.error in (None, found.error)
@@ -88,6 +91,7 @@ class Asked(NamedTuple):
             return None if value is None else text(value)
 
         tests: list[tuple[str, tuple[Any, ...]]] = [
+            (f"{{p}}({{t}}id, {{m}}) {'=' if self.aside else '<>'} 1", (ASIDE,)),
             ("{t}owner = {m}", (given(self.owner),)),
             ("{t}status = {m}", (given(self.status),)),
             ("{t}agent = {m}", (given(self.agent),)),
@@ -107,6 +111,9 @@ class Asked(NamedTuple):
         order = f"{table}updated desc, {table}id" if self.newest else f"{table}id"
         return [test for test, _ in kept], [value for _, values in kept for value in values], order
 
+
+EVERY = Asked()
+"""All sessions."""
 
 STATES = ("queued", "working", "waiting", "parked", "paused")
 """Of a session on the board of a fleet."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perdure.protocols import Clock
 
 
 class SystemClock:
@@ -16,6 +21,55 @@ class SystemClock:
     def monotonic(self) -> int:
         """Milliseconds of the boot's own clock, shared by all processes of this machine."""
         return time.monotonic_ns() // 1_000_000
+
+
+_SLACK = 1000
+"""Ms that the wall clock may be behind the kept one before that is kept anew."""
+
+
+class SteadyClock:
+    """The time of a store without a server: nobody who sets the wall clock makes anything expire.
+
+    What expires is compared with ``now``, which goes on no faster than the boot's own clock; when it will is counted
+    from ``latest``, which does not go back. ``known`` is what an earlier process of this boot has kept. A wall clock
+    that is behind it is believed: that can only delay what expires.
+
+    >>> from perdure.testing import FakeClock
+    >>> clock = FakeClock(wall=1000)
+    >>> steady = SteadyClock(clock)
+    >>> clock.set_wall(9_000_000)
+    >>> clock.advance(5)
+    >>> steady.now(), steady.latest()
+    (1005, 9000005)
+    """
+
+    def __init__(self, clock: Clock, known: str = "") -> None:
+        self._clock = clock
+        wall, monotonic = clock.wall(), clock.monotonic()
+        self._first = wall - monotonic
+        self.news = True
+        """Whether ``known`` differs from what was known before, and is to be kept."""
+        boot, _, then = known.rpartition(" ")
+        if boot == boot_id() and re.fullmatch("-?[0-9]{1,18}", then) and int(then) <= self._first + _SLACK:
+            self._first = int(then)
+            self.news = False
+        self._lowest = self._first
+        """When the boot was, by the wall clock that was furthest behind."""
+
+    def now(self) -> int:
+        """Milliseconds since the epoch, or fewer."""
+        wall, monotonic = self._clock.wall(), self._clock.monotonic()
+        self._lowest = min(self._lowest, wall - monotonic)
+        return self._lowest + monotonic
+
+    def latest(self) -> int:
+        """Milliseconds since the epoch, or more."""
+        return max(self._clock.wall(), self._first + self._clock.monotonic())
+
+    @property
+    def known(self) -> str:
+        """What other processes of this boot are to know."""
+        return f"{boot_id()} {self._first}"
 
 
 @cache

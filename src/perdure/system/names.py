@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.errors import InvalidInput
+from perdure.model import ASIDE
 
 MAX_ID = 512
 MAX_NAME = 200
@@ -30,8 +31,11 @@ def check_name(value: object, what: str, limit: int = MAX_NAME, *, empty: bool =
 
 
 def check_session(value: object) -> str:
-    """A session id."""
-    return check_name(value, "session id", MAX_ID)
+    """A session id; those of sessions that are set aside are nobody's own."""
+    name = check_name(value, "session id", MAX_ID)
+    if name.startswith(ASIDE):
+        raise InvalidInput(f"{name[:60]!a} has expired and is set aside: bring it back by its own id, with revive")
+    return name
 
 
 def check_owner(session: str, owner: str, claimed: str) -> None:

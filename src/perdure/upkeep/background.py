@@ -6,12 +6,15 @@ Two threads do it in the background, each started when it is first needed.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from perdure.errors import PerdureError
 from perdure.history.hydrate import load
+from perdure.system.flow import Do, Flow
+from perdure.system.lease_holders import new_holder
 from perdure.upkeep.compaction import PACK_MIN, PACK_ROWS, compact
 
 if TYPE_CHECKING:
@@ -177,6 +180,50 @@ class Housekeeper:
             self._thread.join()
 
 
+class Claim:
+    """A session's lease: asked for, kept alive, given back. Who is interrupted in between leaves nobody holding it."""
+
+    def __init__(self, kernel: Kernel, heartbeat: Heartbeat, session: str, lease_ttl: int) -> None:
+        self._store = kernel.store
+        self._heartbeat = heartbeat
+        self._asked = (session, new_holder(), lease_ttl)
+        self._lock = threading.Lock()
+        self._wanted = True
+        self.lease: Lease | None = None
+
+    def acquire(self) -> Flow[Lease]:
+        """Take the lease and keep it alive from now on; ``Busy`` when somebody else has it."""
+        if self.lease is not None:
+            self._heartbeat.remove(self.lease)
+        lease: Lease = yield Do(self._take)
+        self._heartbeat.add(lease)
+        return lease
+
+    def _take(self) -> Lease:
+        lease = self._store.acquire(*self._asked)
+        with self._lock:
+            self.lease = lease
+            wanted = self._wanted
+        if not wanted:
+            # In a thread that nobody waits for any more.
+            self._store.release(lease)
+        return lease
+
+    def give_up(self) -> Flow[None]:
+        """Give the lease back, or see to it that it is as soon as it is granted."""
+        with self._lock:
+            self._wanted = False
+            lease = self.lease
+        if lease is None:
+            return
+        self._heartbeat.remove(lease)
+        if isinstance(sys.exception(), GeneratorExit):
+            # Nobody carries out any more what is asked for here.
+            self._store.release(lease)
+        else:
+            yield Do(self._store.release, (lease,))
+
+
 class Caretaker:
     """The background work of one database; its handles tell it what they do."""
 
@@ -185,6 +232,7 @@ class Caretaker:
     ) -> None:
         self.lease_ttl = lease_ttl
         """Milliseconds a lease lives without being renewed."""
+        self._kernel = kernel
         self.heartbeat = Heartbeat(kernel, lease_ttl)
         self._housekeeper = Housekeeper(kernel)
         self._maintain = maintain
@@ -195,9 +243,9 @@ class Caretaker:
 
             self._witness = LiveWitness(kernel, witness)
 
-    def hold(self, lease: Lease) -> None:
-        """Keep a lease alive from now on."""
-        self.heartbeat.add(lease)
+    def claim(self, session: str) -> Claim:
+        """Somebody wants a session's lease."""
+        return Claim(self._kernel, self.heartbeat, session, self.lease_ttl)
 
     def drop(self, lease: Lease) -> None:
         """No longer keep a lease alive."""

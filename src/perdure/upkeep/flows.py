@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.errors import PerdureError
 from perdure.history.hydrate import look
 from perdure.history.reader import history
-from perdure.model import TAG_PREFIX, Lease, SessionRow, Status, Usage
+from perdure.model import TAG_PREFIX, SessionRow, Status, Usage
 from perdure.system.flow import Do, Flow
 from perdure.system.lease_holders import new_holder
 from perdure.system.names import check_session
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from perdure.system.flow import HandleGuard
     from perdure.upkeep.background import Caretaker
     from perdure.upkeep.blob_gc import Collected
+    from perdure.upkeep.expired_sessions import Aside
     from perdure.upkeep.retention import Pruned, Swept
     from perdure.upkeep.transfer import Transferred
     from perdure.upkeep.verify import Report
@@ -80,20 +81,46 @@ class Upkeep:
         keep.check()
         # A lease makes a row for a session that never was: look first.
         yield Do(look, (self.kernel, check_session(session)))
-        lease: Lease = yield Do(self.kernel.store.acquire, (session, new_holder(), self._caretaker.lease_ttl))
-        self._caretaker.hold(lease)
+        claim = self._caretaker.claim(session)
         try:
+            lease = yield from claim.acquire()
             return (yield Do(prune, (self.kernel, session, lease.token, keep)))
         finally:
-            self._caretaker.drop(lease)
-            yield Do(self.kernel.store.release, (lease,))
+            yield from claim.give_up()
 
     def sweep(self, progress: Progress | None = None) -> Flow[Swept]:
-        """Remove every session whose TTL has run out, except those that are being written."""
+        """End every session whose TTL has run out, except those that are being written.
+
+        For a while they can be brought back with :meth:`revive`; those that have expired long enough ago are deleted.
+        """
         from perdure.upkeep.retention import sweep
 
         self.guard.check()
         return (yield Do(sweep, (self.kernel, new_holder(), self._caretaker.lease_ttl, progress)))
+
+    def set_aside(self, session: str | None = None) -> Flow[list[Aside]]:
+        """What has expired, of one session or of all, and can be brought back with :meth:`revive`."""
+        from perdure.upkeep.expired_sessions import set_aside
+
+        self.guard.check()
+        return (yield Do(lambda: list(set_aside(self.kernel, session))))
+
+    def revive(self, session: str) -> Flow[Aside]:
+        """Bring a session back that has expired, as it was; it lives for its TTL from now on.
+
+        If it has begun anew since, that life is set aside in its turn: reviving once more brings that one back.
+        """
+        from perdure.upkeep.expired_sessions import bring_back, newest_life
+
+        self.guard.check()
+        # A lease makes a row for a session that never was: look first.
+        yield Do(newest_life, (self.kernel, check_session(session)))
+        claim = self._caretaker.claim(session)
+        try:
+            lease = yield from claim.acquire()
+            return (yield Do(bring_back, (self.kernel, session, lease.token)))
+        finally:
+            yield from claim.give_up()
 
     def migrate(self, progress: Progress | None = None) -> Flow[Migrated]:
         """Bring every session to this program's schema now, instead of when it is next opened.
@@ -136,7 +163,7 @@ class Upkeep:
             return "current"
         if env.status == Status.CLOSED:
             return "it is closed"
-        if row.expires is not None and self.kernel.clock.wall() >= row.expires:
+        if row.over:
             return "its time has run out"
         s: Any = yield from self._open(row.id, branch=branch)
         yield from s.release_flow()

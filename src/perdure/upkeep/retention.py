@@ -18,6 +18,7 @@ from perdure.state.document import BOOK
 from perdure.stores.listing import PAGE, Progress, each_session
 from perdure.system import faults
 from perdure.upkeep.compaction import PACK_ROWS
+from perdure.upkeep.expired_sessions import delete_for_good, expire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,12 +33,15 @@ class Swept(NamedTuple):
     """What a sweep did."""
 
     removed: int
+    """Their time has run out. They are set aside, and can be brought back for a while."""
     kept: int
     """Their time is over by the store's column, but not by their checkpoints, or an input waits in their inbox."""
     busy: tuple[str, ...]
     """Being written: their next sweep will tell."""
     failed: tuple[tuple[str, str], ...]
     """Session and what is wrong with it; it was left as it is."""
+    deleted: int
+    """They were set aside long enough ago, and are gone for good."""
 
 
 class Pruned(NamedTuple):
@@ -46,16 +50,6 @@ class Pruned(NamedTuple):
     dropped: int
     kept: int
     anchors: int
-
-
-def expire(kernel: Kernel, session: str, token: int | None) -> bool:
-    """Remove a session whose TTL has run out, by the verified word of its newest checkpoints; leaves a tombstone."""
-    if not expired(kernel, look(kernel, session)):
-        return False
-    faults.point("sweep.before_drop")
-    kernel.store.drop(session, token, "expired")
-    faults.point("sweep.after_drop")
-    return True
 
 
 def sweep(kernel: Kernel, holder: str, lease_ttl: int, progress: Progress | None = None, batch: int = PAGE) -> Swept:
@@ -67,7 +61,7 @@ def sweep(kernel: Kernel, holder: str, lease_ttl: int, progress: Progress | None
     for row in each_session(kernel.store, batch, expired_at=kernel.clock.wall()):
         try:
             # Whoever is about to answer what waits there keeps the lease.
-            gone = not row.pending and _expire_alone(kernel, row.id, holder, lease_ttl)
+            gone = expired(kernel, row) and _expire_alone(kernel, row.id, holder, lease_ttl)
         except Busy:
             busy.append(row.id)
             continue
@@ -77,7 +71,7 @@ def sweep(kernel: Kernel, holder: str, lease_ttl: int, progress: Progress | None
         removed, kept = removed + gone, kept + (not gone)
         if progress is not None:
             progress(row.id, removed)
-    return Swept(removed, kept, tuple(busy), tuple(failed))
+    return Swept(removed, kept, tuple(busy), tuple(failed), delete_for_good(kernel, batch))
 
 
 def _expire_alone(kernel: Kernel, session: str, holder: str, lease_ttl: int) -> bool:

@@ -58,7 +58,7 @@ class Watched:
         self._journal.note("token", token=lease.token)
         return lease
 
-    def drop(self, session: str, token: int | None, reason: str) -> None:
+    def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Removals."""
-        self._store.drop(session, token, reason)
+        self._store.drop(session, token, reason, keep_waiting=keep_waiting)
         self._journal.note("gone", s=session)

@@ -26,7 +26,7 @@ def test_no_session_id_becomes_a_path(store: FileStore, root: Path, session: str
     assert store.sessions()[0].id == session
     assert log_of(root, session).exists()
     folders = {path.name for path in root.iterdir()}
-    assert folders == {"perdure.json", "token", "lock", "sessions"}
+    assert folders == {"perdure.json", "token", "lock", "clock", "sessions"}
 
 
 def test_a_session_id_that_is_no_text_is_refused(store: FileStore):

@@ -83,10 +83,15 @@ def keys_of(raw: driver.Redis, url: str) -> list[bytes]:
 # -- keys --------------------------------------------------------------------------------------------
 
 
+DAY = 86_400
+MARGIN = 8 * DAY
+
+
 def test_no_key_has_a_ttl_and_every_key_begins_with_the_prefix(url: str, raw: driver.Redis, opened: Any):
     before = set(raw.scan_iter(count=1000))
     store = opened(url)
     full_session(store)
+    land(store, commit(step=3, expect=store.look("s").heads[-1].id, token=store.look("s").lease.token, ttl=None))
     write(store, "other", count=3, ttl=1, blobs=("aa",))
     store.drop("other", None, "expired")
     store.acquire("leased", "me", 1)
@@ -95,6 +100,50 @@ def test_no_key_has_a_ttl_and_every_key_begins_with_the_prefix(url: str, raw: dr
     assert len(keys) > 10
     assert {raw.ttl(key) for key in keys} == {-1}
     assert not before & set(keys)
+
+
+def ttls(raw: driver.Redis, url: str, session: str) -> set[int]:
+    """In days, of all keys of a session."""
+    return {round(raw.ttl(key) / DAY) for key in keys_of(raw, url) if key.endswith(f":{session}".encode())}
+
+
+def test_the_keys_of_a_session_end_long_after_its_time_unless_an_input_waits(url: str, raw: driver.Redis, opened: Any):
+    store = opened(url)
+    first = write(store, "one", count=1, ttl=10 * DAY, blobs=("aa",))[0]
+    assert ttls(raw, url, "one") == {18}
+    store.rewrite(Rewrite("one", put=(Artifact(PACK, 0, 0, 0, b"x", (), ("bb",)),)))
+    assert ttls(raw, url, "one") == {18}
+    dump = store.dump("one")
+    post(store, entry(session="one", key="k"))
+    assert ttls(raw, url, "one") == {0}, "for ever"
+    land(store, commit("one", step=1, expect=first.id, ttl=10 * DAY, takes=("k",)))
+    assert ttls(raw, url, "one") == {18}
+    land(store, commit("one", step=2, expect=store.look("one").heads[0].id, ttl=None))
+    assert ttls(raw, url, "one") == {0}
+    store.drop("one", None, "deleted")
+    store.restore(dump)
+    assert ttls(raw, url, "one") == {18}
+
+
+def test_a_session_that_redis_has_deleted_is_as_if_it_had_never_been(url: str, raw: driver.Redis, opened: Any):
+    store = opened(url)
+    write(store, "gone", count=2, ttl=60, owner="ana")
+    write(store, "here", count=2, owner="ana")
+    token = store.acquire("gone", "me", 1).token
+    for key in keys_of(raw, url):
+        if key.endswith(b":gone"):
+            raw.delete(key)
+    assert store.look("gone") is None
+    assert sum(number for *_, number in store.counts()) == 1
+    assert [row.id for row in store.sessions(owner="ana")] == ["here"]
+    assert [row.id for row in store.sessions(expired_at=2**50)] == []
+    assert store.usage().sessions == 1
+    prefix = url.partition("prefix=")[2]
+    assert raw.zrange(f"{prefix}:ids", 0, -1) == raw.zrange(f"{prefix}:owner:ana", 0, -1) == [b"here"]
+    lease = store.acquire("gone", "me", 60_000)
+    assert lease.token > token
+    land(store, commit("gone", token=lease.token))
+    assert store.look("gone").lines == 1
 
 
 def test_a_dropped_session_leaves_its_tombstone_and_nothing_else(url: str, raw: driver.Redis, opened: Any):

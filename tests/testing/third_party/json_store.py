@@ -44,7 +44,7 @@ from perdure.model import (
 from perdure.protocols import Clock
 from perdure.stores import rules
 from perdure.stores.cursors import resume
-from perdure.stores.listing import Asked
+from perdure.stores.listing import EVERY, Asked
 from perdure.stores.rules import LeaseJudge, StoredLease
 
 SHOWN = ("branch", "kind", "status", "at", "tool", "error", "takes", "blobs", "starts")
@@ -265,7 +265,7 @@ class JsonStore:
         pending = sum(not entry.taken for entry in d.inbox.values())
         return SessionRow(
             id, d.owner, d.status, d.created, d.updated, d.expires, lease, heads, d.reason, pending, d.lines, d.agent,
-            d.error,
+            d.error, self._clock.wall(),
         )  # fmt: skip
 
     def sessions(self, **wanted: Any) -> list[SessionRow]:
@@ -277,7 +277,7 @@ class JsonStore:
 
     def counts(self) -> list[tuple[str, str, str, int]]:
         with self._inside() as t:
-            living = Counter((d.status, d.agent, d.error) for d in t.every().values() if not d.reason)
+            living = Counter((d.status, d.agent, d.error) for id, d in t.every().items() if EVERY.keeps(id, d))
             return [(*what, number) for what, number in sorted(living.items())]
 
     def starts(self, session: str, branch: str | None) -> list[Row]:
@@ -419,7 +419,7 @@ class JsonStore:
     def _forget(self, t: Transaction, records: list[Record]) -> None:
         t.numbers.trimmed = max([t.numbers.trimmed, *(r.seq for r in records)])
 
-    def drop(self, session: str, token: int | None, reason: str) -> None:
+    def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         with self._inside() as t:
             found = t.get(session)
             if found is None:
@@ -429,8 +429,9 @@ class JsonStore:
             self._forget(t, found.records)
             status = "expired" if reason == "expired" else "closed"
             lease = StoredLease(token=found.lease.token)
+            waiting = {key: entry for key, entry in found.inbox.items() if keep_waiting and not entry.taken}
             tombstone = Document(
-                found.created, self._clock.wall(), status=status, reason=reason or "deleted", lease=lease
+                found.created, self._clock.wall(), status=status, reason=reason or "deleted", lease=lease, inbox=waiting
             )
             t.put(session, tombstone)
             t.save_numbers()
@@ -444,7 +445,7 @@ class JsonStore:
                 raise rules.gone(session, found.reason)
             rows = tuple((r.row, {**r.shown, **_tuples(r.shown)}) for r in found.records)
             artifacts = tuple(sorted(found.artifacts, key=lambda a: a[:3]))
-            return Dump(self._row(session, found), rows, artifacts, tuple(found.inbox.values()))
+            return Dump(self._row(session, found)._replace(now=0), rows, artifacts, tuple(found.inbox.values()))
 
     def restore(self, dump: Dump) -> None:
         row = rules.restored_row(dump)

@@ -153,6 +153,23 @@ class FileRoot:
             disk.close(fd)
         return token
 
+    def clock(self) -> str:
+        """What was kept of this boot's clock; "" when nothing was."""
+        try:
+            return self._read(f"{self.path}/clock").decode("ascii", "replace")
+        except OSError:
+            return ""
+
+    def keep_clock(self, known: str) -> None:
+        """Keep it for the other processes of this boot. Not synced, not insisted on: it can only delay what expires."""
+        with contextlib.suppress(OSError), self.locked():
+            fd = self._disk.open(f"{self.path}/clock", create=True)
+            try:
+                self._disk.truncate(fd, 0)
+                write_all(self._disk, fd, known.encode(), 0)
+            finally:
+                self._disk.close(fd)
+
     # --- creation --------------------------------------------------------------------------------
 
     def _create(self) -> None:

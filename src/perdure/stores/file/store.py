@@ -18,10 +18,10 @@ from perdure.stores.file.changes import Reach, resume
 from perdure.stores.file.records import Posted
 from perdure.stores.file.root import FileRoot, salt_of, session_name
 from perdure.stores.file.session_folder import Pool, SessionFile, row_of
-from perdure.stores.listing import Asked
+from perdure.stores.listing import EVERY, Asked
 from perdure.stores.live import FolderLive
 from perdure.stores.rules import LeaseJudge, StoredLease, is_final
-from perdure.system.clock import SystemClock
+from perdure.system.clock import SteadyClock, SystemClock
 from perdure.system.disk import Disk, explain, warn_if_network
 from perdure.system.flow import HandleGuard
 
@@ -79,7 +79,7 @@ class FileStore:
     def _append(self, session: str, items: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
         with self._handle.session(session, items) as file:
             assert file is not None
-            return write.append(file, session, items, self._judge, self._clock.wall())
+            return write.append(file, session, items, self._judge, self._handle.steady.latest())
 
     def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
         """Put entries into inboxes, with one write and one sync for each session."""
@@ -139,7 +139,8 @@ class FileStore:
             return self._look(file) if file else None
 
     def _look(self, file: SessionFile) -> model.SessionRow:
-        return file.index.row(self._judge.info(file.index.session, file.lease()))
+        row = file.index.row(self._judge.info(file.index.session, file.lease()))
+        return row._replace(now=self._handle.steady.now())
 
     def starts(self, session: str, branch: str | None) -> list[model.Row]:
         """The first rows of all lines of a branch (None: of any), by line."""
@@ -203,7 +204,8 @@ class FileStore:
 
     def counts(self) -> list[Count]:
         """How many sessions there are by status, agent and error."""
-        living = Counter((g.row.status, g.row.agent, g.row.error) for _, g in self._all() if not g.row.reason)
+        rows = (glance.row for _, glance in self._all())
+        living = Counter((row.status, row.agent, row.error) for row in rows if EVERY.keeps(row.id, row))
         return [(*what, number) for what, number in sorted(living.items())]
 
     def changes(self, after: str | None = None, limit: int = 1000) -> model.ChangePage:
@@ -306,14 +308,14 @@ class FileStore:
         with self._handle.known(change.session, exclusive=True) as file:
             return write.rewrite(file, change, self._judge) if file else False
 
-    def drop(self, session: str, token: int | None, reason: str) -> None:
+    def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Delete a session and leave a tombstone, which takes a few hundred bytes."""
         with self._handle.known(session, exclusive=True) as file:
             if file is None:
                 raise rules.no_session(session)
             if refused := rules.fenced(session, token, file.lease(), self._judge):
                 raise refused
-            write.drop(file, session, reason, self._clock.wall())
+            write.drop(file, session, reason, self._clock.wall(), keep_waiting)
 
     def dump(self, session: str) -> model.Dump:
         """A whole session as stored, at one instant."""
@@ -327,7 +329,7 @@ class FileStore:
             for at, said in zip(index.commits.values(), file.commits(), strict=True):
                 rows.append((row_of(at, said), {name: getattr(said, name) for name in rules.SHOWN}))
             entries = tuple(file.entry(posted) for posted in file.posts())
-            return model.Dump(self._look(file), tuple(rows), tuple(file.artifacts()), entries)
+            return model.Dump(self._look(file)._replace(now=0), tuple(rows), tuple(file.artifacts()), entries)
 
     def restore(self, dump: model.Dump) -> None:
         """Put a dumped session into this store."""
@@ -413,6 +415,9 @@ class FileHandle:
         warn_if_network(path)
         try:
             self.root = FileRoot(path, self.disk)
+            self.steady = SteadyClock(self.clock, self.root.clock())
+            if self.steady.news:
+                self.root.keep_clock(self.steady.known)
         except OSError as error:
             raise explain(error, path) from error
 

@@ -185,8 +185,8 @@ def tidy(file: SessionFile) -> None:
             file.compact()
 
 
-def drop(file: SessionFile, session: str, reason: str, wall: int) -> None:
-    """Leave a tombstone in the place of a session."""
+def drop(file: SessionFile, session: str, reason: str, wall: int, keep_waiting: bool) -> None:
+    """Leave a tombstone in the place of a session, and what waits in its inbox if that is to be kept."""
     index, token = file.index, max(file.index.token, file.lease().token)
     gone = State(
         "",
@@ -202,7 +202,8 @@ def drop(file: SessionFile, session: str, reason: str, wall: int) -> None:
         max([index.trimmed, *index.commits]),
         index.posted,
     )
-    file.replace(session, [gone], "drop")
+    waiting = [post for post in file.posts() if not post.taken] if keep_waiting else []
+    file.replace(session, [*waiting, gone], "drop")
     # Gone it is: a lease on a tombstone that cannot be ended merely runs out.
     with suppress(OSError):
         file.set_lease(StoredLease(token=token))

@@ -14,11 +14,11 @@ from perdure import model
 from perdure.errors import InvalidInput, PerdureError
 from perdure.stores import rules
 from perdure.stores.cursors import resume
-from perdure.stores.listing import Asked
+from perdure.stores.listing import EVERY, Asked
 from perdure.stores.live import MemoryLive
 from perdure.stores.rules import LeaseJudge, StoredLease, overlap, restored_row, sets_session_status
 from perdure.system import faults
-from perdure.system.clock import SystemClock
+from perdure.system.clock import SteadyClock, SystemClock
 from perdure.system.flow import HandleGuard
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class MemoryStore:
         self._room = room_of(name)
         self.id = self._room.id
         self.epoch = self._room.epoch
+        self._steady = SteadyClock(self._clock, self._room.clock)
+        self._room.clock = self._steady.known
 
     @contextmanager
     def _inside(self) -> Generator[Room]:
@@ -104,7 +106,7 @@ class MemoryStore:
         session.heads[item.branch] = model.Head(item.branch, item.line, item.step, item.id)
         for key in item.takes:
             session.inbox[key] = session.inbox[key]._replace(taken=item.id, body=b"")
-        wall = self._clock.wall()
+        wall = self._steady.latest()
         if session.reason or not session.lines:
             session.created, session.reason = wall, ""
         session.owner, session.updated = item.owner, wall
@@ -164,6 +166,7 @@ class MemoryStore:
             session.lines,
             session.agent,
             session.error,
+            self._steady.now(),
         )
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
@@ -177,7 +180,7 @@ class MemoryStore:
     def counts(self) -> list[Count]:
         """How many sessions there are by status, agent and error."""
         with self._inside() as room:
-            living = Counter((s.status, s.agent, s.error) for s in room.sessions.values() if not s.reason)
+            living = Counter((s.status, s.agent, s.error) for id, s in room.sessions.items() if EVERY.keeps(id, s))
             return [(*what, number) for what, number in sorted(living.items())]
 
     def starts(self, session: str, branch: str | None) -> list[model.Row]:
@@ -298,7 +301,7 @@ class MemoryStore:
             delete_snapshots(found, change.drop)
             return True
 
-    def drop(self, session: str, token: int | None, reason: str) -> None:
+    def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Delete a session and leave a tombstone."""
         with self._inside() as room:
             found = room.sessions.get(session)
@@ -314,6 +317,7 @@ class MemoryStore:
                 status=rules.status_of_gone(reason),
                 reason=reason or "deleted",
                 lease=StoredLease(token=found.lease.token),
+                inbox={key: e for key, e in found.inbox.items() if keep_waiting and not e.taken},
             )
 
     def dump(self, session: str) -> model.Dump:
@@ -325,7 +329,7 @@ class MemoryStore:
             if found.reason:
                 raise rules.gone(session, found.reason)
             return model.Dump(
-                self._shown(session, found),
+                self._shown(session, found)._replace(now=0),
                 tuple((record.row, dict(record.shown)) for record in found.records()),
                 tuple(found.artifacts[key] for key in sorted(found.artifacts)),
                 tuple(found.inbox.values()),
@@ -432,6 +436,8 @@ class Room:
     trimmed: int = 0
     token: int = 0
     arrivals: int = 0
+    clock: str = ""
+    """What :class:`SteadyClock` has kept."""
 
 
 _rooms: dict[str, Room] = {}

@@ -208,7 +208,7 @@ def session_row(values: tuple[Any, ...]) -> model.SessionRow:
     return model.SessionRow(
         unpacked(id), unpacked(owner), unpacked(status), created, updated, expires,
         lease_info(holder, token, left, wall), tuple(sorted(heads)), unpacked(reason), pending, lines,
-        unpacked(agent), unpacked(error),
+        unpacked(agent), unpacked(error), wall,
     )  # fmt: skip
 
 

@@ -267,7 +267,9 @@ class PostgresStore:
         found = self._ask(
             "counts",
             f"select status, agent, error, count(*) from {self.schema}.perdure_session where reason = ''"
-            ' group by 1, 2, 3 order by status collate "C", agent collate "C", error collate "C"',
+            " and strpos(id, %s) <> 1 group by 1, 2, 3"
+            ' order by status collate "C", agent collate "C", error collate "C"',
+            (model.ASIDE,),
         )
         return [(unpacked(status), unpacked(agent), unpacked(error), number) for status, agent, error, number in found]
 
@@ -399,11 +401,11 @@ class PostgresStore:
             case _:
                 return code != "x", code == "l"
 
-    def drop(self, session: str, token: int | None, reason: str) -> None:
+    def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Delete a session and leave a tombstone; it is gone at once, and its rows bit by bit."""
-        sql = f"select * from {self.schema}.perdure_drop(%s{', %s' * 8})"
+        sql = f"select * from {self.schema}.perdure_drop(%s{', %s' * 9})"
         status, why = rules.status_of_gone(reason), packed(reason or "deleted")
-        values = (rows.new_claim(), packed(session), token, status, why)
+        values = (rows.new_claim(), packed(session), token, status, why, keep_waiting)
         self._write("drop", lambda connection: self._fenced(connection, sql, values, session))
         self._sweep()
 
@@ -446,7 +448,7 @@ class PostgresStore:
                 if not connection.closed:
                     connection.run("rollback")
             kept = tuple((model.Row(*values[:6]), rows.shown_of(values[6:])) for values in found)
-            return model.Dump(row, kept, tuple(artifacts), tuple(entries))
+            return model.Dump(row._replace(now=0), kept, tuple(artifacts), tuple(entries))
 
         return self._read("dump", ask)
 

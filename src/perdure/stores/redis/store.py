@@ -206,11 +206,12 @@ class RedisStore:
             return []
         faults.point("redis.append.before_send")
         try:
-            replies = self._link.many([*commands.values(), *(self._wait if self._wait_for else ())])
+            replies = self._link.deliver([*commands.values(), *(self._wait if self._wait_for else ())])
         except Lost as lost:
             replies = lost.answers[: len(commands)]
             for n, place in islice(enumerate(commands), len(replies), None):
-                replies.append(_unknown(items[place], str(lost)) if lost.may_be_done(n) else lost.problem)
+                problem = lost.error(n)
+                replies.append(_unknown(items[place], str(problem)) if lost.may_be_done(n) else problem)
             return replies
         faults.point("redis.append.after_send")
         if self._wait_for and not self._confirmed(replies[-1]):
@@ -302,10 +303,9 @@ class RedisStore:
             except (OverflowError, msgspec.MsgspecError, TypeError) as error:
                 answers[-1] = InvalidInput(f"an inbox entry cannot be stored ({type(error).__name__})")
         try:
-            replies = self._link.many(commands) if commands else []
+            replies = self._link.deliver(commands) if commands else []
         except Lost as lost:
-            missing = range(len(lost.answers), len(commands))
-            replies = lost.answers + [lost if lost.may_be_done(n) else lost.problem for n in missing]
+            replies = lost.answers + [lost.error(n) for n in range(len(lost.answers), len(commands))]
         for place, reply in zip(places, replies, strict=True):
             entry = entries[place]
             if isinstance(reply, PerdureError):
@@ -363,6 +363,7 @@ class RedisStore:
                 whole(b"lines"),
                 text(b"agent"),
                 text(b"error"),
+                wall,
             )
         except ValueError:
             raise form.damaged(f"session {id.decode(errors='replace')!r}") from None
@@ -397,8 +398,13 @@ class RedisStore:
         while first:
             first, *found = self._runner.ask(scripts.LIST, None, index, first, b"%d" % count)
             count = LISTED
+            if gone := [values[0] for values in found if values[2] is None]:
+                # Redis has deleted them: their time had run out long ago.
+                of = (index, b"%b:ids" % self._runner.prefix, b"%b:expiry" % self._runner.prefix)
+                self._link.many([(b"ZREM", name, *gone) for name in of])
             for values in found:
-                yield self._glance(*values)
+                if values[2] is not None:
+                    yield self._glance(*values)
 
     def _glance(self, id: bytes, *values: bytes | None) -> Glance:
         try:
@@ -420,7 +426,9 @@ class RedisStore:
 
     def counts(self) -> list[Count]:
         """How many sessions there are by status, agent and error."""
-        living = Counter((one.status, one.agent, one.error) for one in self._listed(b"-", EVERY))
+        living = Counter(
+            (one.status, one.agent, one.error) for one in self._listed(b"-", EVERY) if EVERY.keeps(one.id, one)
+        )
         return [(*what, number) for what, number in sorted(living.items())]
 
     def starts(self, session: str, branch: str | None) -> list[Row]:
@@ -565,14 +573,15 @@ class RedisStore:
         )
         return answer == 1
 
-    def drop(self, session: str, token: int | None, reason: str) -> None:
+    def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Delete a session and leave a tombstone."""
         status = rules.status_of_gone(reason).encode()
         fence, why = b"" if token is None else b"%d" % token, utf8(reason or "deleted")
+        kept = b"1" if keep_waiting else b""
 
         def call(op: bytes, freed: bytes) -> Command:
             faults.point("redis.drop.before_send")
-            return self._runner.call(scripts.DROP, session, self._runner.now(), fence, freed, op, why, status)
+            return self._runner.call(scripts.DROP, session, self._runner.now(), fence, freed, op, why, status, kept)
 
         if refused := refusal(self._past_the_dead(call)):
             raise self._runner.refused(refused, session)
@@ -607,7 +616,7 @@ class RedisStore:
             for key, value in zip(inbox[::2], inbox[1::2], strict=True)
         ]
         return Dump(
-            row,
+            row._replace(now=0),
             tuple((stored.row, form.projections(stored)) for stored in rows),
             tuple(sorted((form.artifact(value) for value in artifacts), key=lambda a: a[:3])),
             tuple(sorted(entries, key=lambda entry: entry.seq)),

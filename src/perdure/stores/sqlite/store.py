@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from perdure.stores.sqlite.file import (
 from perdure.stores.sqlite.own_locks import PROMISE
 from perdure.stores.sqlite.tables import make_file, prepare
 from perdure.system import faults
-from perdure.system.clock import SystemClock
+from perdure.system.clock import SteadyClock, SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -136,10 +137,21 @@ class SqliteStore:
         self._file = SqliteFile(full, ready, synchronous=mode, busy_timeout=busy_timeout, vfs=vfs)
         self._judge = LeaseJudge(self._clock)
         try:
-            self.id, self.epoch = self._file.glance(lambda c: (str(_meta(c, "id")), str(_meta(c, "epoch"))))
+            self.id, self.epoch, known = self._file.glance(
+                lambda c: (str(_meta(c, "id")), str(_meta(c, "epoch")), str(_meta(c, "clock")))
+            )
+            self._steady = SteadyClock(self._clock, known)
+            if self._steady.news:
+                self._keep_clock()
         except BaseException:
             self._file.close()
             raise
+
+    def _keep_clock(self) -> None:
+        sql = "update meta set value = ? where key = 'clock'"
+        # Whoever cannot write now opens nevertheless: the next process of this boot has to rely on its wall clock.
+        with suppress(PerdureError):
+            self._file.write("clock", lambda cursor: cursor.execute(sql, (self._steady.known,)))
 
     def live(self) -> FolderLive:
         """Carries pieces of answers on their way, in a folder beside the file."""
@@ -181,7 +193,7 @@ class SqliteStore:
             return _landed(cursor, no, item) or rules.taken_place(item, _head(item, place))
         if item.takes and (missing := _not_waiting(cursor, no, item.takes)) is not None:
             return rules.not_waiting(item, missing, _head(item, place))
-        wall = self._clock.wall()
+        wall = self._steady.latest()
         if no is None:
             no = self._insert_session(cursor, item.session, wall)
         faults.point("sqlite.append.before_insert")
@@ -304,6 +316,7 @@ class SqliteStore:
             whole(lines),
             text(agent),
             text(error),
+            self._steady.now(),
         )
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
@@ -317,9 +330,12 @@ class SqliteStore:
 
     def counts(self) -> list[Count]:
         """How many sessions there are by status, agent and error."""
-        sql = "select status, agent, error, count(*) from sessions where reason = '' group by 1, 2, 3 order by 1, 2, 3"
+        sql = (
+            "select status, agent, error, count(*) from sessions where reason = '' and instr(id, ?) <> 1"
+            " group by 1, 2, 3 order by 1, 2, 3"
+        )
         with self._file.read() as cursor:
-            return [(text(a), text(b), text(c), whole(n)) for a, b, c, n in cursor.execute(sql)]
+            return [(text(a), text(b), text(c), whole(n)) for a, b, c, n in cursor.execute(sql, (model.ASIDE,))]
 
     def starts(self, session: str, branch: str | None) -> list[model.Row]:
         """The first rows of all lines of a branch (None: of all branches)."""
@@ -508,7 +524,7 @@ class SqliteStore:
             _discard(cursor, no, _dangling(cursor, no, change.drop))
         return True
 
-    def drop(self, session: str, token: int | None, reason: str) -> None:
+    def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Delete a session and leave a tombstone; the file gets smaller by it."""
 
         def write(cursor: Cursor) -> None:
@@ -520,7 +536,8 @@ class SqliteStore:
             faults.point("sqlite.drop.before_insert")
             _delete_commits(cursor, "no = ?", (no,))
             for table in ("branches", "artifacts", "inbox"):
-                cursor.execute(f"delete from {table} where no = ?", (no,))
+                kept = " and taken is not null" if keep_waiting and table == "inbox" else ""
+                cursor.execute(f"delete from {table} where no = ?{kept}", (no,))
             cursor.execute(
                 "update sessions set owner = '', status = ?, updated = ?, expires = null, holder = '', until = 0,"
                 " span = 0, boot = '', reason = ?, lines = 0, agent = '', error = '',"
@@ -547,7 +564,7 @@ class SqliteStore:
                 shown = {name: read(value) for (name, read), value in zip(_SHOWN.items(), values[6:], strict=True)}
                 rows.append((_rows([values[:6]])[0], shown))
             entries = _entries(cursor, session, "true order by seq", ())
-            return model.Dump(row, tuple(rows), tuple(_all_artifacts(cursor, session)), tuple(entries))
+            return model.Dump(row._replace(now=0), tuple(rows), tuple(_all_artifacts(cursor, session)), tuple(entries))
 
     def restore(self, dump: model.Dump) -> None:
         """Put a dumped session into this store."""

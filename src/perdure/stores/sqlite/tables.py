@@ -100,6 +100,7 @@ def _create(cursor: Cursor, path: str) -> None:
         "epoch": os.urandom(8).hex(),
         "token": 0,
         "trimmed": 0,
+        "clock": "",
     }
     # When this fails the connection is closed, which undoes it.
     cursor.execute("begin immediate")

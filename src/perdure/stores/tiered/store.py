@@ -183,10 +183,10 @@ class TieredStore(_ColdStore):
             self._hot.forget([self._key(change.session, line) for line in sorted(lines)])
         return done
 
-    def drop(self, session: str, token: int | None, reason: str) -> None:
+    def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Delete a session and leave a tombstone; the hot tier forgets it."""
         row = self.cold.look(session)
-        self.cold.drop(session, token, reason)
+        self.cold.drop(session, token, reason, keep_waiting=keep_waiting)
         lines = row.lines if row else 0
         self._hot.forget([self._heads(session), *(self._key(session, line) for line in range(lines))])
 

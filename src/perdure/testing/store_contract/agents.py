@@ -108,8 +108,8 @@ class AgentsContract(Contract):
     def test_a_dump_from_before_there_were_agents_can_be_restored(self, store: Store, make_store: MakeStore):
         write(store, agent="support", error="TimeoutError")
         dump = store.dump("s")
-        # As it lies in an older backup: a row that ends before the two.
-        old = msgspec.msgpack.decode(msgspec.msgpack.encode(dump.row[:-2]), type=SessionRow)
+        # As it lies in an older backup: a row that ends before agent and error.
+        old = msgspec.msgpack.decode(msgspec.msgpack.encode(dump.row[:-3]), type=SessionRow)
         other = make_store("two")
         other.restore(Dump(old, dump.rows, dump.artifacts, dump.inbox))
         # What its checkpoints say is known all the same.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure.errors import Busy, ForkedProcess, Gone, HandleClosed, LeaseLost, NotFound
-from perdure.model import Artifact, Head, Rewrite
+from perdure.model import ASIDE, Artifact, Head, Rewrite
 from perdure.protocols import Boarded, Cached, Talking
 from perdure.system.urls import shown
 from perdure.testing.sealed_rows import commit, entry, land, post, write
@@ -95,6 +95,38 @@ class SessionsContract(Contract):
         clock.advance(1000)
         assert land(store, item).again
         assert known(store).expires == expires
+
+    def test_a_row_tells_the_stores_own_time(self, store: Store, clock: FakeClock):
+        write(store, count=1, ttl=60)
+        assert (known(store).now, known(store).over) == (clock.wall(), False)
+        clock.advance(60_000)
+        assert (known(store).now, known(store).over) == (clock.wall(), True)
+        assert [row.now for row in store.sessions()] == [clock.wall()]
+
+    def test_what_is_set_aside_is_listed_and_counted_only_for_who_asks(self, store: Store):
+        for name in ("a", "z", f"{ASIDE}5:a"):
+            write(store, name)
+        assert ids(store) == ["a", "z"]
+        assert sorted(ids(store, newest=True)) == ["a", "z"]
+        assert ids(store, aside=True) == [f"{ASIDE}5:a"]
+        assert sum(number for *_, number in store.counts()) == 2
+
+    def test_a_dropped_session_keeps_what_waits_in_its_inbox_if_it_is_to(self, store: Store):
+        item = write(store, count=1)[0]
+        for key in ("taken", "one", "two"):
+            post(store, entry(key=key))
+        land(store, commit(step=1, expect=item.id, takes=("taken",)))
+        before = store.inbox("s")
+        store.drop("s", None, "expired", keep_waiting=True)
+        assert known(store).reason == "expired"
+        assert known(store).pending == 2
+        assert [(e.key, e.body, e.digest) for e in store.inbox("s")] == [(e.key, e.body, e.digest) for e in before]
+        post(store, entry(key="three"))
+        land(store, commit(takes=("two", "one")))
+        assert [e.key for e in store.inbox("s")] == ["three"]
+        assert post(store, entry(key="taken")), "of the life before nothing is known"
+        store.drop("s", None, "deleted")
+        assert store.inbox("s") == []
 
     def test_sessions_are_listed_in_order_of_id_page_by_page(self, store: Store):
         names = ["b", "a", "ä", "B", "a/1", "z", "𝔷", "\uffff"]

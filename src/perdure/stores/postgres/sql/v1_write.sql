@@ -143,7 +143,7 @@ $body$;
 
 create function $schema.perdure_drop(
     p_timeline bigint, p_wall bigint, p_mono bigint, p_dead bigint[], p_claim bigint,
-    p_session text, p_token bigint, p_status text, p_reason text,
+    p_session text, p_token bigint, p_status text, p_reason text, p_keep_waiting boolean,
     out code text, out detail text, out number bigint, out until bigint
 ) language plpgsql volatile as $body$
 declare
@@ -151,6 +151,7 @@ declare
     v_mono bigint;
     s $schema.perdure_session%rowtype;
     r record;
+    v_no bigint;
 begin
     if not $schema.perdure_is_here(p_timeline) then
         code := 'p';
@@ -185,8 +186,12 @@ begin
         perform $schema.perdure_trim(r.xid, r.pos, r.seq);
     end if;
     insert into $schema.perdure_garbage (no) values (s.no);
+    v_no := nextval('$schema.perdure_no');
+    if p_keep_waiting then
+        update $schema.perdure_inbox t set no = v_no where t.no = s.no and t.taken is null;
+    end if;
     update $schema.perdure_session t
-    set no = nextval('$schema.perdure_no'), owner = '', agent = '', error = '', status = p_status, updated = v_wall, expires = null,
+    set no = v_no, owner = '', agent = '', error = '', status = p_status, updated = v_wall, expires = null,
         holder = '', until = 0, span = 0, claim = p_claim, reason = p_reason, lines = 0, rows = 0, bytes = 0,
         line = null, step = null, head = null
     where t.id = p_session;

@@ -95,12 +95,13 @@ if branch == 'main' or not s[15] then
   if agent ~= '' then put('agent', agent) end
   if (s[14] or '') ~= problem then put('error', problem) end
 end
-local due = s[10]
+local due, kept = s[10], nil
 if ttl == '' then
   put('expires', '')
   if due and due ~= '' then
     put('due', '')
     call('ZREM', P .. ':expiry', id)
+    keep_for(id, nil)
   end
 else
   -- The index holds a time at or before the true one, so that not every commit has to write it.
@@ -111,10 +112,14 @@ else
   if not due or expires < due or expires - due > span / 32 then
     put('due', expires)
     call('ZADD', P .. ':expiry', expires, id)
+    kept = true
   end
+  -- Also when a key may be new, or when what had waited was taken.
+  if kept or refs ~= '' or #ARGV > 22 then kept = span * 33 / 32 + MARGIN end
 end
 if token ~= '' then put('until', now + tonumber(s[5])) end
 call('HSET', S, unpack(set))
 if ARGV[10] == '1' then call('HSET', P .. ':l:' .. id, line, step .. ':' .. branch) end
 if refs ~= '' then call('HSET', P .. ':b:' .. id, 'r:' .. place, refs) end
+if kept then keep_for(id, kept) end
 return 0

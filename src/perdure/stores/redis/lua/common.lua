@@ -36,6 +36,18 @@ local function create(S, id, wall)
   call('ZADD', P .. ':status:idle', 0, id)
 end
 
+-- So many ms after its time has run out, Redis itself deletes a session that nobody has swept or opened since.
+local MARGIN = 691200000
+
+-- How long the keys of a session are kept, in ms from now; nil: for ever. One for which an input waits is.
+local function keep_for(id, ms)
+  if ms and call('ZCARD', P .. ':w:' .. id) > 0 then ms = nil end
+  for _, part in ipairs({'s', 'r', 'l', 'a', 'x', 'i', 'w', 'b'}) do
+    local key = P .. ':' .. part .. ':' .. id
+    if ms then call('PEXPIRE', key, fmt('%.0f', ms)) else call('PERSIST', key) end
+  end
+end
+
 -- A stored row is "<number of its change>:<length of its head><head><the rest>"; a thin one has no rest.
 local function head_end(value)
   local colon = find(value, ':', 1, true)

@@ -1,5 +1,5 @@
 -- Delete a session and leave its tombstone. Large keys are taken apart by the server in the background.
-local S, token, freed, op, reason, status = KEYS[1], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local S, token, freed, op, reason, status, keep = KEYS[1], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 local id = sub(S, #P + 4)
 local meta = call('HMGET', P .. ':meta', 'id', 'fence', 'trimmed')
 if meta[1] ~= ARGV[2] then return {'other'} end
@@ -14,8 +14,19 @@ call('ZREM', P .. ':ids', id)
 call('ZREM', P .. ':owner:' .. s[5], id)
 call('ZREM', P .. ':status:' .. s[6], id)
 call('ZREM', P .. ':expiry', id)
-for _, part in ipairs({'r', 'l', 'a', 'x', 'i', 'w', 'b'}) do call('UNLINK', P .. ':' .. part .. ':' .. id) end
+local W, I, bytes, waiting = P .. ':w:' .. id, P .. ':i:' .. id, 0, {}
+if keep ~= '' then
+  for _, key in ipairs(call('ZRANGE', W, 0, -1)) do
+    waiting[#waiting + 1] = key
+    waiting[#waiting + 1] = call('HGET', I, key)
+    bytes = bytes + #waiting[#waiting]
+  end
+else
+  call('UNLINK', W)
+end
+for _, part in ipairs({'r', 'l', 'a', 'x', 'i', 'b'}) do call('UNLINK', P .. ':' .. part .. ':' .. id) end
 call('UNLINK', S)
 call('HSET', S, 'owner', '', 'status', status, 'created', s[7], 'updated', wall, 'reason', reason,
-  'token', s[2] or '0', 'posts', s[9] or '0', 'floor', s[8] or s[10] or '0', 'did', op)
+  'token', s[2] or '0', 'posts', s[9] or '0', 'floor', s[8] or s[10] or '0', 'bytes', bytes, 'did', op)
+in_pieces(waiting, 500, function(...) call('HSET', I, ...) end)
 return 1

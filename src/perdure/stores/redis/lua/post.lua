@@ -16,4 +16,5 @@ local value = fmt('%.0f', number) .. ':' .. ARGV[6]
 call('HSET', I, key, value)
 call('ZADD', P .. ':w:' .. id, number, key)
 call('HINCRBY', S, 'bytes', #value)
+if call('PTTL', S) > 0 then keep_for(id, nil) end
 return 1

@@ -71,4 +71,5 @@ call('HSET', S, 'owner', about.owner, 'status', about.status, 'created', about.c
   'expires', about.expires, 'due', about.expires, 'reason', about.reason, 'lines', about.lines, 'bytes', bytes,
   'agent', about.agent, 'error', about.error,
   'rows', total, 'posts', posts, 'long', about.long, 'gaps', '1', 'base', base, 'did', op)
+if about.expires ~= '' then keep_for(id, math.max(0, tonumber(about.expires) - wall) + MARGIN) end
 return 1

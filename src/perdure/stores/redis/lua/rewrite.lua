@@ -95,4 +95,6 @@ if #drop > 0 then
   end
 end
 call('HSET', S, 'bytes', bytes, 'rows', rows, 'long', long, 'did', op)
+local left = call('PTTL', S)
+if left > 0 then keep_for(id, left) end
 return 1

@@ -1,0 +1,126 @@
+"""Sessions whose time has run out: ended, set aside for a while, brought back, and deleted for good.
+
+One that has expired is kept under another id, where nobody reads it, so that a wrong clock destroys nothing: a copy is
+restored there first, and then the session is dropped. Interrupted at any point, the next attempt goes on from there.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perdure.errors import Conflict, NotFound
+from perdure.history.expiry import expired
+from perdure.history.hydrate import look
+from perdure.model import ASIDE, LeaseInfo, Status
+from perdure.session.inbox import open_entry, seal_entry
+from perdure.session.read_cache import PREFIX
+from perdure.stores.listing import each_session
+from perdure.system import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure.kernel import Kernel
+    from perdure.model import Dump, SessionRow
+
+_NOTE = "set aside"
+"""Key and kind of the entry that says what the row of a session that is set aside does not."""
+
+
+class Aside(NamedTuple):
+    """A session that has expired and can be brought back."""
+
+    session: str
+    created: int
+    """When it had begun (ms)."""
+    updated: int
+    """When it was last written to (ms)."""
+    until: int
+    """When it is deleted for good (ms), by the next sweep after that."""
+    owner: str = ""
+
+
+def expire(kernel: Kernel, session: str, token: int | None) -> bool:
+    """End a session whose time has run out, by the verified word of its newest checkpoints; leaves a tombstone.
+
+    What waits in its inbox came too late for it, and stays for whoever begins anew.
+    """
+    row = look(kernel, session)
+    if not expired(kernel, row):
+        return False
+    _end(kernel, row, token)
+    return True
+
+
+def _end(kernel: Kernel, row: SessionRow, token: int | None) -> None:
+    if kernel.keep_expired and not row.id.startswith(PREFIX):
+        _set_aside(kernel, row)
+    faults.point("sweep.before_drop")
+    kernel.store.drop(row.id, token, Status.EXPIRED.value, keep_waiting=True)
+    faults.point("sweep.after_drop")
+
+
+def _set_aside(kernel: Kernel, row: SessionRow) -> None:
+    dump, id = kernel.store.dump(row.id), f"{ASIDE}{row.created}:{row.id}"
+    note = seal_entry(kernel, id, _NOTE, _NOTE, {"agent": row.agent, "ttl": (row.expires or row.now) - row.updated})
+    # Nobody works on it there: neither an agent nor whoever held it.
+    there = dump.row._replace(
+        id=id, agent="", lease=LeaseInfo("", row.lease.token, 0), expires=row.now + kernel.keep_expired
+    )
+    taken = tuple(entry for entry in dump.inbox if entry.taken)
+    faults.point("sweep.before_aside")
+    with suppress(Conflict):  # an earlier attempt has put it there
+        kernel.store.restore(dump._replace(row=there, inbox=(*taken, note)))
+    faults.point("sweep.after_aside")
+
+
+def set_aside(kernel: Kernel, session: str | None = None) -> Iterator[Aside]:
+    """What has expired and can be brought back, of one session or of all."""
+    for row in each_session(kernel.store, aside=True, search=session):
+        created, _, name = row.id.removeprefix(ASIDE).partition(":")
+        if session in (None, name) and created.isdigit():
+            yield Aside(name, int(created), row.updated, row.expires or 0, row.owner)
+
+
+def newest_life(kernel: Kernel, session: str) -> Aside:
+    """The one to be brought back."""
+    lives = sorted(set_aside(kernel, session), key=lambda found: found.created)
+    if not lives:
+        raise NotFound(
+            f"nothing of session {session!r} is set aside: it has not expired and begun anew or been swept, or it has "
+            "expired so long ago that it was deleted for good"
+        )
+    return lives[-1]
+
+
+def bring_back(kernel: Kernel, session: str, token: int) -> Aside:
+    """Put the newest of a session's earlier lives in its place again; the one that has begun since is set aside."""
+    found = newest_life(kernel, session)
+    id = f"{ASIDE}{found.created}:{session}"
+    dump = kernel.store.dump(id)
+    said: Any = next(open_entry(kernel, entry).body for entry in dump.inbox if entry.key == _NOTE)
+    now = kernel.store.look(session)
+    assert now is not None, "its lease is ours"
+    if now.heads:
+        _end(kernel, now, token)
+    back = dump.row._replace(id=session, agent=said["agent"], expires=now.now + said["ttl"])
+    faults.point("revive.before_restore")
+    kernel.store.restore(_without_note(dump)._replace(row=back))
+    faults.point("revive.after_restore")
+    kernel.store.drop(id, None, "brought back")
+    return found
+
+
+def _without_note(dump: Dump) -> Dump:
+    return dump._replace(inbox=tuple(entry for entry in dump.inbox if entry.key != _NOTE))
+
+
+def delete_for_good(kernel: Kernel, batch: int) -> int:
+    """Delete what was set aside long enough ago; how many that were."""
+    deleted = 0
+    for row in each_session(kernel.store, batch, aside=True, expired_at=kernel.clock.wall()):
+        if row.over:
+            kernel.store.drop(row.id, None, Status.EXPIRED.value)
+            deleted += 1
+    return deleted
