@@ -81,3 +81,13 @@ def test_lines_are_packed_after_an_error_that_nobody_expected(
                     s.commit()
         assert packed.wait(30)
     assert "session 'first' could not be compacted: ZeroDivisionError: a bug" in caplog.text
+
+
+def test_a_session_that_was_deleted_before_it_was_packed_is_no_problem(caplog: pytest.LogCaptureFixture) -> None:
+    with perdure.open("memory://") as db:
+        with db.session("s") as s:
+            for n in range(PACK_MIN + 1):
+                s.vars["n"] = n
+                s.commit()
+        db.kernel.store.drop("s", None, "deleted")
+    assert caplog.text == ""

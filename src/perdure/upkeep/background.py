@@ -11,7 +11,7 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from perdure.errors import PerdureError
+from perdure.errors import NotFound, PerdureError
 from perdure.history.hydrate import load
 from perdure.system.flow import Do, Flow
 from perdure.system.lease_holders import new_holder
@@ -159,6 +159,8 @@ class Housekeeper:
                 if packed and self._kernel.cache is not None and self._kernel.cache.wants(*key):
                     # The cache has the same rows one by one: reading the line lets it have the state instead.
                     load(self._kernel, *key, None)
+            except NotFound:
+                pass  # it was deleted or has expired meanwhile
             except PerdureError as e:
                 # Nothing is lost: the rows stay as they are, and whoever reads them meets the same error.
                 _warn("session %r could not be compacted: %s", key[0], e)

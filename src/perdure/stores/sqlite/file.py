@@ -166,13 +166,15 @@ class SqliteFile:
         """A transaction that sees one instant and never waits for a writer."""
         self.check()
         connection = self._take_reader()
+        cursor = cursor_of(connection)
         try:
-            cursor = cursor_of(connection)
             cursor.execute("begin")
             yield cursor
             cursor.execute("commit")
         except errors.PerdureError:
-            cursor_of(connection).execute("rollback")
+            # By the same cursor, which ends its statement: one that is left open goes on seeing what it saw, and with
+            # it whoever reads through this connection next, for as long as somebody keeps the error.
+            cursor.execute("rollback")
             self._give_reader(connection)
             raise
         except BaseException as error:
@@ -381,10 +383,11 @@ class SqliteFile:
         return connection
 
     def _give_reader(self, connection: apsw.Connection) -> None:
-        with self._pool_lock:
-            if not self._guard.closed and len(self._idle) < READERS:
-                self._idle.append(connection)
-                return
+        if connection.txn_state() == apsw.SQLITE_TXN_NONE:
+            with self._pool_lock:
+                if not self._guard.closed and len(self._idle) < READERS:
+                    self._idle.append(connection)
+                    return
         self._end(connection)
 
     def _end(self, connection: apsw.Connection) -> None:

@@ -103,6 +103,31 @@ class SessionsContract(Contract):
         assert (known(store).now, known(store).over) == (clock.wall(), True)
         assert [row.now for row in store.sessions()] == [clock.wall()]
 
+    def test_an_error_that_somebody_keeps_holds_no_reader_in_the_past(self, store: Store):
+        write(store, "here", count=2, blobs=("aa",))
+        refused: dict[str, Callable[[], object]] = {
+            "load": lambda: store.load("gone", 0),
+            "slice": lambda: store.slice("gone", 0, 0, 9),
+            "no line": lambda: store.slice("here", 7, 0, 9),
+            "no step": lambda: store.load("here", 0, 9),
+            "dump": lambda: store.dump("gone"),
+        }
+        kept: list[BaseException] = []
+        for name, refuse in refused.items():
+            write(store, "gone", count=1)
+            store.drop("gone", None, "deleted")
+            store.inbox("here")
+            with pytest.raises(NotFound) as error:
+                refuse()
+            kept.append(error.value)
+            write(store, name, count=1, blobs=(name,))
+            post(store, entry(session=name))
+            assert store.dump(name).rows, name
+            assert name in ids(store)
+            assert len(store.inbox(name)) == 1, name
+            assert name in set(store.blob_refs())
+            assert store.slice(name, 0, 0, 0).last == 0
+
     def test_what_is_set_aside_is_listed_and_counted_only_for_who_asks(self, store: Store):
         for name in ("a", "z", f"{ASIDE}5:a"):
             write(store, name)
