@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PATIENCE = 120.0
 NO, BAD, STORE, TAKEN = 1, 2, 3, 4
 WRONG = {
-    line.replace("{BIG}", "9" * 40).replace("{LONG}", "n" * 300): code
+    line.replace("{BIG}", "9" * 40).replace("{HUGE}", "9" * 5000).replace("{LONG}", "n" * 300): code
     for code, lines in {
         NO: r"""
 show nobody
@@ -80,6 +80,7 @@ run app s hi --effects bogus
 worker app --lease nan
 submit s hi --agent desk --priority 9999
 migrate app --schema ''
+fork s@1 x --set vars.n={HUGE}
 fork s@1 x --set vars.n
 fork s@1 x --set =3
 fork s@1 x --set messages.99=1

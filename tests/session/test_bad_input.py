@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import functools
+import json
 import math
 import os
 import traceback
@@ -148,13 +149,20 @@ def test_what_is_nested_too_deep_or_contains_itself_is_refused_clearly(db: Datab
         assert exact(s.vars.plain()) == exact({"v": nested(250)})
 
 
-def test_a_number_with_more_digits_than_python_reads_is_refused_where_it_could_not_be_read_again(tmp_path: Path):
-    with perdure.open(url_of("sqlite", tmp_path), codec="json") as db, db.session("s") as s:
-        s.vars["n"] = 10**5000
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+@pytest.mark.parametrize("number", [10**5000, -(10**4300), 2**14_000], ids=["large", "small", "just over"])
+def test_a_number_with_more_digits_than_python_writes_or_reads_is_refused(tmp_path: Path, codec: str, number: int):
+    with perdure.open(url_of("sqlite", tmp_path), codec=codec) as db, db.session("s") as s:
+        s.vars["n"] = number // 10**2000
+        s.commit()
+        assert json.loads(json.dumps(db.read("s").plain()))["vars"]["n"] == number // 10**2000
+        s.vars["n"] = number
         with pytest.raises(LimitExceeded, match=r"state\.vars\.n"):
             s.commit()
-        assert s.step == 0
+        assert s.step == 1
         s.reload()
+        with pytest.raises(LimitExceeded, match="over 4,200 digits"):
+            db.post("s", {"n": number})
 
 
 ODD_IDS = [

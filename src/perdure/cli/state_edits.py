@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, LimitExceeded
 
 INSTRUCTIONS = ("system", "instructions")
 SAID = "said"
@@ -82,6 +82,8 @@ def _value(value: str) -> Any:
         return parse_json(text, file) if file.endswith(".json") else text
     try:
         return parse_json(text, "")
+    except LimitExceeded:
+        raise
     except InvalidInput:
         return text
 
@@ -91,6 +93,9 @@ def parse_json(text: str, where: str) -> Any:
     try:
         return json.loads(text, object_hook=_bytes, parse_constant=_no_number)
     except (ValueError, RecursionError) as e:
+        if "integer string conversion" in str(e):
+            # It is JSON, and must not be taken for a text.
+            raise LimitExceeded(f"{where or 'the value'} has a number of over 4,200 digits: write it as text") from None
         raise InvalidInput(f"{where or 'the value'} is not JSON: {e}"[:300]) from None
 
 

@@ -23,7 +23,7 @@ import zstandard
 from perdure.errors import Corrupted, KeyMismatch, UnsupportedFormat
 from perdure.model import Append, Artifact, Envelope
 from perdure.state.delta import APPEND, DEL, SET, SPLICE
-from perdure.state.values import EXT_BLOB, EXT_INT, BlobRef, Wire, is_plain, wire_ints, wire_ref
+from perdure.state.values import EXT_BLOB, EXT_INT, MAX_BITS, BlobRef, Wire, is_plain, wire_ints, wire_ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +105,8 @@ class Decoder:
 
     def _unwire(self, code: int, data: memoryview) -> Any:
         if code == EXT_INT:
+            if len(data) * 8 > MAX_BITS + 8:
+                raise Corrupted("value", "an integer is larger than any that is written")
             return int.from_bytes(data, "big", signed=True)
         if code == EXT_BLOB:
             form, ref, size = msgspec.msgpack.decode(data, type=tuple[int, bytes, int])

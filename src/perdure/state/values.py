@@ -25,8 +25,8 @@ BLOB_OVER = 32 * 1024
 """A value larger than this many bytes is stored as a blob."""
 MAX_VALUE = 256 * 1024 * 1024
 """The largest single value."""
-MAX_JSON_BITS = 14_000
-"""The largest integer in JSON, a little below the 4300 digits that Python is willing to read."""
+MAX_BITS = 14_000
+"""The largest integer, a little below the 4300 digits that Python is willing to write or read."""
 
 STR, BYTES, TREE = 0, 1, 2
 """What a blob holds: text, bytes, or an encoded list or object."""
@@ -118,10 +118,9 @@ class Wire:
         if t is int:
             if _MIN_INT <= v <= _MAX_INT:
                 return v
-            if not self._big_ints and v.bit_length() > MAX_JSON_BITS:
+            if v.bit_length() > MAX_BITS:
                 path = format_path(self._trail)
-                msg = f"{path} has more digits than Python reads from JSON: keep it as text, or use the msgpack codec"
-                raise LimitExceeded(msg)
+                raise LimitExceeded(f"{path} has over 4,200 digits, more than anybody reads from JSON: keep it as text")
             return _big(v) if self._big_ints else v
         if t is float:
             if not math.isfinite(v):
