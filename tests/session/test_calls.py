@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -315,3 +317,53 @@ def test_arguments_must_fit_the_tool(db: perdure.Database, world: World) -> None
         with pytest.raises(perdure.NotJson, match=r"arguments\.order"):
             s.call(charge_tool(world), order=object())
     assert world.entered == 0
+
+
+@pytest.mark.parametrize("declared", [{"read": True}, {"timeout": 30}, {}])
+def test_a_tool_that_calls_itself_without_end_is_stopped(db: perdure.Database, declared: dict[str, Any]) -> None:
+    deep: list[int] = []
+    with db.session("s") as s:
+
+        @perdure.tool(**declared)
+        def again(n: int) -> int:
+            deep.append(n)
+            return s.call(again, n + 1)
+
+        with pytest.raises(perdure.PerdureError):
+            s.call(again, 0)
+        assert deep == list(range(32))
+        assert s.vars.plain() == {}
+
+        @perdure.tool(read=True)
+        def once(n: int) -> int:
+            return n
+
+        assert s.call(once, 1) == 1, "what is not inside of it may be called"
+
+
+@pytest.mark.parametrize("kind", ["awaited", "plain"])
+def test_an_awaited_tool_that_calls_itself_without_end_is_stopped(kind: str) -> None:
+    deep: list[int] = []
+
+    async def main() -> None:
+        async with perdure.open_async("memory://") as db, db.session("s") as s:
+            if kind == "awaited":
+
+                @perdure.tool(read=True)
+                async def again(n: int) -> int:
+                    deep.append(n)
+                    return await asyncio.create_task(s.call(again, n + 1))
+            else:
+                loop = asyncio.get_running_loop()
+
+                @perdure.tool(read=True)
+                def again(n: int) -> int:
+                    deep.append(n)
+                    return asyncio.run_coroutine_threadsafe(s.call(again, n + 1), loop).result()
+
+                loop.set_default_executor(ThreadPoolExecutor(64))
+            with pytest.raises(perdure.LimitExceeded, match="32 calls are made inside each other"):
+                await s.call(again, 0)
+
+    asyncio.run(main())
+    assert deep == list(range(32))

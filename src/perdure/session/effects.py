@@ -25,7 +25,19 @@ from perdure.errors import (
 )
 from perdure.model import Kind, Status
 from perdure.session.effects_on_other_branches import OtherBranches
-from perdure.session.tools import Asking, Context, Done, Later, NotDone, Tool, Unknown, as_tool, call_digest, runnable
+from perdure.session.tools import (
+    Asking,
+    Context,
+    Done,
+    Later,
+    NotDone,
+    Tool,
+    Unknown,
+    as_tool,
+    call_digest,
+    check_depth,
+    runnable,
+)
 from perdure.state.document import plain
 from perdure.state.values import refusal
 from perdure.system import faults
@@ -235,6 +247,7 @@ class Calls:
         # What is known here may not be durable yet: the answer to its commit was lost.
         yield from self._journal.resend()
         tool = as_tool(fn)
+        check_depth(tool)
         bound = tool.bind(args, kwargs)
         digest = call_digest(tool.name, tool.version, bound)
         if tool.read:

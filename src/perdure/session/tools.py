@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import hashlib
 import inspect
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, overload
 
 import msgspec
 
-from perdure.errors import InvalidInput, Misuse
+from perdure.errors import InvalidInput, LimitExceeded, Misuse
 from perdure.state.values import Wire
 
 POLICIES = ("retry", "ask", "report")
@@ -209,9 +210,42 @@ around: Callable[[Tool], Callable[..., Any]] | None = None
 function, of the same kind (a coroutine function for one)."""
 
 
+DEEPEST = 32
+"""How many calls may be made inside each other."""
+_depth: contextvars.ContextVar[int] = contextvars.ContextVar("perdure_calls", default=0)
+
+
+def check_depth(tool: Tool) -> None:
+    """Refuse a call inside a call inside a call: a tool that calls itself without end would only end with the stack."""
+    if _depth.get() >= DEEPEST:
+        raise LimitExceeded(f"{tool.name} was not called: {DEEPEST} calls are made inside each other already")
+
+
 def runnable(tool: Tool) -> Callable[..., Any]:
     """What a call of a tool runs: its function, within its time."""
-    return in_time(tool.fn if around is None else around(tool), tool.timeout)
+    return in_time(_deeper(tool.fn if around is None else around(tool)), tool.timeout)
+
+
+def _deeper(fn: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(fn):
+
+        async def awaited(**kwargs: Any) -> Any:
+            before = _depth.set(_depth.get() + 1)
+            try:
+                return await fn(**kwargs)
+            finally:
+                _depth.reset(before)
+
+        return awaited
+
+    def blocking(**kwargs: Any) -> Any:
+        before = _depth.set(_depth.get() + 1)
+        try:
+            return fn(**kwargs)
+        finally:
+            _depth.reset(before)
+
+    return blocking
 
 
 def in_time(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
@@ -231,7 +265,6 @@ def in_time(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
         return awaited
 
     # Few tools have a limit, and whoever only opens a database shall not wait for these.
-    import contextvars
     import queue
     import threading
 
