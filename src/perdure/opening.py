@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from perdure.state.migrations import Migrations
 
 FORMS = {"msgpack": MSGPACK, "json": JSON}
-KEEP_EXPIRED = "7d"
+KEEP_EXPIRED = 7 * 86_400
+"""Seconds for which an expired session can be brought back."""
 LEASE_TTL = 10.0
 """Seconds a lease lives without being renewed."""
 
