@@ -1,4 +1,4 @@
-"""What was written for another store is not believed, whoever puts it here; and bytes are authentic before they grow."""
+"""What was written for another store is not believed, whoever puts it here; and bytes are ours before they grow."""
 
 from __future__ import annotations
 
