@@ -219,7 +219,7 @@ def unseal(sealed: bytes | memoryview, where: str, limit: int = MAX_INFLATED) ->
     form, compression = how >> 4, how & 15
     data = sealed[8:]
     if compression == ZSTD:
-        data = _inflate(data, size, where)
+        data = inflate(data, size, where)
     elif compression == RAW:
         data = bytes(data)
     else:
@@ -229,7 +229,8 @@ def unseal(sealed: bytes | memoryview, where: str, limit: int = MAX_INFLATED) ->
     return Body(form, data)
 
 
-def _inflate(data: bytes | memoryview, size: int, where: str) -> bytes:
+def inflate(data: bytes | memoryview, size: int, where: str) -> bytes:
+    """Decompress a frame that must come to this size, taking no more memory than what comes out of it."""
     try:
         decompressor = _local.decompressor
     except AttributeError:

@@ -21,6 +21,7 @@ import zstandard
 
 from perdure.errors import Conflict, Corrupted, LimitExceeded, NotFound, Unavailable, UnsupportedFormat
 from perdure.model import Artifact, Dump, InboxEntry, Row, SessionRow
+from perdure.record import codec
 from perdure.record.binding import rebind
 from perdure.system import faults
 from perdure.system.disk import write_whole
@@ -175,7 +176,6 @@ class _Reader:
         self._where = f"backup {where}"
         self._size = os.fstat(file.fileno()).st_size
         self._hash = hashlib.sha256()
-        self._decompressor = zstandard.ZstdDecompressor()
         self.sessions: dict[str, int] = {}
         """Where in the file each session begins."""
         self._blobs: dict[str, int] = {}
@@ -256,13 +256,10 @@ class _Reader:
         kind, packed, plain = _FRAME.unpack(self._read(_FRAME.size))
         if plain > MAX_FRAME:
             raise self._damaged("a frame claims an impossible size")
-        data = self._read(packed)
-        try:
-            if zstandard.frame_content_size(data) != plain:
-                raise self._damaged("a frame has another size than it says")
-            return kind, self._decompressor.decompress(data, max_output_size=plain or 1)
-        except zstandard.ZstdError as e:
-            raise self._damaged("a frame cannot be read") from e
+        data = codec.inflate(self._read(packed), plain, self._where)
+        if len(data) != plain:
+            raise self._damaged("a frame has another size than it says")
+        return kind, data
 
     def _read(self, size: int) -> bytes:
         # Asked first: a length that is not true must not make us set memory aside for it.
