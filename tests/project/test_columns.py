@@ -80,21 +80,21 @@ def in_postgres(folder: Path) -> Found:
         return set(connection.execute(sql, (url_of("postgres", folder).rpartition("schema=")[2],)).fetchall())
 
 
-def _keys(client: redis.Redis, prefix: str) -> Iterable[tuple[bytes, str, str]]:
+def _keys(client: Any, prefix: str) -> Iterable[tuple[str, str, str]]:
     for key in client.scan_iter(match=f"{prefix}:*", count=1000):
-        yield key, key.decode().removeprefix(f"{prefix}:"), client.type(key).decode()
+        yield key, key.removeprefix(f"{prefix}:"), client.type(key)
 
 
 def in_redis(folder: Path) -> Found:
     fill("redis", folder)
-    client = redis.Redis(port=valkey().port)
+    client: Any = redis.Redis(port=valkey().port, decode_responses=True, encoding_errors="surrogateescape")
     found: Found = set()
     for key, name, kind in _keys(client, url_of("redis", folder).rpartition("prefix=")[2]):
         place = name.partition(":")[0]
         if place in ("s", "meta"):
-            found |= {(place, re.sub(rb"^([ht]):.*", rb"\1:*", field).decode()) for field in client.hkeys(key)}
+            found |= {(place, re.sub(r"^([ht]):.*", r"\1:*", field)) for field in client.hkeys(key)}
         elif kind == "stream":
-            found |= {(place, field.decode()) for _, fields in client.xrange(key) for field in fields}
+            found |= {(place, field) for _, fields in client.xrange(key) for field in fields}
         else:
             found.add((place, "value"))
     # Also what no session above has: the scripts name it.
@@ -118,7 +118,7 @@ def in_files(folder: Path) -> Found:
 
 def in_tiers(folder: Path) -> Found:
     fill("tiered", folder)
-    client = redis.Redis(port=valkey().port)
+    client: Any = redis.Redis(port=valkey().port, decode_responses=True, encoding_errors="surrogateescape")
     names = [name for _, name, _ in _keys(client, url_of("redis", folder).rpartition("prefix=")[2])]
     assert all(name.startswith(("hot:", "live:")) for name in names)
     hot = [name for name in names if name.startswith("hot:")]

@@ -121,6 +121,25 @@ def test_so_is_one_of_an_earlier_session_of_this_name(again: Any, box: Box):
         s.take()
 
 
+def test_a_session_that_begins_anew_takes_what_came_since_and_nothing_is_missing(again: Any, clock: FakeClock):
+    db = again()
+    with db.session("s", ttl=60) as s:
+        s.commit()
+    for key in ("m1", "m2"):
+        db.post("s", key, key=key)
+    assert take(db) == ["m1", "m2"]
+    clock.advance(100_000)
+    with db.session("s", ttl=60) as s:
+        assert s.origin.kind == "restarted"
+        s.commit()
+    db.post("s", "m3", key="m1")
+    assert db.verify("s").findings == ()
+    assert take(db) == ["m3"]
+    with db.session("s") as s:
+        assert marks_of(s.journal.document.root) == {db.kernel.store_id: {"to": 3, "but": {}}}
+    assert db.verify("s").findings == ()
+
+
 def test_so_is_a_decision(again: Any, box: Box):
     made: list[int] = []
 

@@ -31,7 +31,7 @@ from perdure.record.binding import Stamp, where_entry
 from perdure.record.codec import Body, Point
 from perdure.record.packs import PackReader, flesh_out, open_base
 from perdure.session.inbox import open_entry
-from perdure.session.taken import Marks, is_taken, marks_of
+from perdure.session.taken import Mark, Marks, is_taken, marks_of
 from perdure.state.delta import apply
 from perdure.state.document import genesis
 from perdure.state.values import BlobRef
@@ -489,12 +489,15 @@ class Inspection:
 
     def _numbers(self) -> None:
         """Inputs are numbered without gaps: one that is not there was deleted."""
-        ours = [mark for marks in self._marks if (mark := marks.get(self._kernel.store_id)) is not None]
-        there = {entry.seq for entry in self._dump.inbox}
-        if not ours:
+        if not self._marks:
             return
+        ours = [marks.get(self._kernel.store_id, Mark(to=0, but={})) for marks in self._marks]
+        there = {entry.seq for entry in self._dump.inbox}
         taken = max(mark["to"] for mark in ours)
-        wait = set.intersection(*({int(n) for n in mark["but"]} | {*range(mark["to"] + 1, taken + 1)} for mark in ours))
+        # What waits by the word of all lines: the one that took most knows of all others.
+        wait = {int(number) for number in max(ours, key=lambda mark: mark["to"])["but"]}
+        for mark in ours:
+            wait = {number for number in wait if number > mark["to"] or str(number) in mark["but"]}
         gone = [(number, number) for number in sorted(wait - there)]
         later = sorted({taken, *(number for number in there if number > taken), max(taken, self._dump.row.posts) + 1})
         gone += [(one + 1, other - 1) for one, other in pairwise(later) if other - one > 1]
