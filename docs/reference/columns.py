@@ -64,7 +64,7 @@ ENTRIES = [
     Entry(_SESSIONS + " file:State", "posts", VERIFY, "The newest number of an input: all numbers up to it that no checkpoint took must be there. A smaller one is refused as soon as somebody posts; with the newest inputs gone, too, only a witness sees it."),
     Entry(_SESSIONS + " file:State", "reason", HINT, "Makes a session a tombstone. A session that was deleted by somebody else, or brought back from an older copy, is seen by a witness only."),
     Entry(_SESSIONS + " file:State", "created updated", HINT, "Times for lists."),
-    Entry("sqlite:sessions", "holder token until span boot", HINT, "Who may write now. Whoever forges a lease keeps writers out, or lets two in: then one wins each head, and nothing is lost or believed that was not committed."),
+    Entry("sqlite:sessions", "holder token until span boot", HINT, "Who may write now. Whoever forges a lease keeps writers out, or lets two in: then one wins each head, and nothing is lost or believed that was not committed. Each row's tag covers the token it was written under: verify reports a smaller one after a larger one, and a session whose token is smaller than its rows'."),
     Entry("postgres:perdure_session", "holder token until span claim", HINT, "The lease, as in SQLite; claim names the last call, so that sent twice it is done once."),
     Entry("redis:s", "holder token until span op did", HINT, "The lease, as in SQLite; op and did name the last calls, so that sent twice they are done once."),
     Entry("memory:Session", "lease", HINT, "The lease, as in SQLite."),

@@ -53,6 +53,7 @@ def change(folder: Path, sql: str, *values: Any) -> None:
         ("update sessions set expires = null", "another end of its time"),
         (f"update sessions set expires = expires + {2 * DAY}", "another end of its time"),
         ("update sessions set owner = 'eve'", "another owner"),
+        ("update sessions set token = 0", "an older lease"),
         ("update sessions set status = 'closed'", "another status"),
         ("update sessions set posts = posts + 1", "number 4 was never taken, and not there"),
         ("delete from inbox where key = 'm3'", "number 3 was never taken, and not there"),
@@ -74,6 +75,25 @@ def test_a_column_that_differs_is_reported(at: Callable[[], perdure.Database], t
     change(tmp_path, sql)
     found = findings(db)
     assert any(what in one for one in found), found
+
+
+def test_whoever_wrote_under_a_lease_that_was_lost_is_named(at: Callable[[], perdure.Database], tmp_path: Path):
+    db = at()
+    stale = db.session("s")
+    stale.vars["n"] = 1
+    stale.commit()
+    old = stale.fence
+    # Somebody takes the lease away from it by hand, another writer comes, and then it is given back by hand.
+    change(tmp_path, "update sessions set holder = ''")
+    with db.session("s") as s:
+        s.vars["n"] = 2
+        s.commit()
+    assert findings(db) == []
+    change(tmp_path, "update sessions set holder = 'me', token = ?", old)
+    stale.reload()
+    stale.vars["n"] = 3
+    stale.commit()
+    assert "it was written under an older lease than the checkpoint before it" in findings(db)
 
 
 def test_a_session_without_an_end_has_none(at: Callable[[], perdure.Database], tmp_path: Path):

@@ -103,16 +103,16 @@ def test_with_a_key_not_even_the_header_of_a_forged_payload_is_looked_at():
     keys = Keys(KEY)
     # The tag of somebody without the key; and the header is none that this version knows.
     for forged in (bomb(codec.MAX_ROW), b"not sealed at all"):
-        tag = hashlib.sha256(forged).digest()
+        payload = hashlib.sha256(forged).digest() + bytes(codec.FENCE) + forged
         with pytest.raises(Corrupted, match="another store"):
-            codec.open_payload(keys, keys.current, "store", ENVELOPE, tag + forged, "here")
+            codec.open_payload(keys, keys.current, "store", ENVELOPE, payload, "here")
 
 
 def test_without_a_key_a_forged_payload_inflates_to_the_limit_of_a_row_and_no_further():
     for forged in (bomb(codec.MAX_ROW + 1), bomb(1 << 20)[:4] + b"\xff" * 4 + bytes(50)):
-        tag = codec.tag_payload(Keys(), "", "store", ENVELOPE, forged, "")
+        payload = codec.bind_payload(Keys(), "", "store", ENVELOPE, forged, "")
         tracemalloc.start()
         with pytest.raises(Corrupted, match="over the limit"):
-            codec.open_payload(Keys(), "", "store", ENVELOPE, tag + forged, "here")
+            codec.open_payload(Keys(), "", "store", ENVELOPE, payload, "here")
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
         tracemalloc.stop()

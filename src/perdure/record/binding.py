@@ -100,12 +100,11 @@ def rebind_row(keys: Keys, row: Row, old: str, new: str) -> Row:
         name = codec.decode_envelope(row.envelope, "").key
     except (Corrupted, UnsupportedFormat):
         return row
-    where, sealed = f"line {row.line}, step {row.step}", row.payload[codec.TAG :]
-    if not hmac.compare_digest(
-        codec.tag_payload(keys, name, old, row.envelope, sealed, where), row.payload[: codec.TAG]
-    ):
+    where, tag, fenced = f"line {row.line}, step {row.step}", row.payload[: codec.TAG], row.payload[codec.TAG :]
+    if not hmac.compare_digest(codec.tag_payload(keys, name, old, row.envelope, fenced, where), tag):
         return row
-    return row._replace(payload=codec.tag_payload(keys, name, new, row.envelope, sealed, where) + sealed)
+    # Tokens are those of a store: in another one they mean nothing.
+    return row._replace(payload=codec.bind_payload(keys, name, new, row.envelope, fenced[codec.FENCE :], where))
 
 
 def _rebind_artifact(keys: Keys, session: str, artifact: Artifact, old: str, new: str) -> Artifact:

@@ -41,8 +41,8 @@ RAW, ZSTD = 0, 1
 MAX_INFLATED = 512 * 1024 * 1024
 MAX_ROW = 64 * 1024 * 1024
 """The most bytes the plaintext of one checkpoint may have, blobs apart."""
-TAG = 32
-"""Bytes of the tag before a sealed payload."""
+TAG, FENCE = 32, 8
+"""Bytes of the tag and of the fencing token before a sealed payload."""
 NOT_FROM_HERE = "it was changed, or written for another store"
 ZERO = b"\0" * 32
 """Stands for the digest of the parent of a first checkpoint."""
@@ -293,14 +293,27 @@ def chain_digest(keys: Keys, name: str, parent: bytes, envelope: bytes, body: Bo
     return _digest(keys, name, message, where)
 
 
-def tag_payload(keys: Keys, name: str, store: str, envelope: bytes, sealed: bytes | memoryview, where: str) -> bytes:
-    """What a sealed payload is preceded by in the store it lies in."""
+def bind_payload(
+    keys: Keys, name: str, store: str, envelope: bytes, sealed: bytes, where: str, token: int = 0
+) -> bytes:
+    """A sealed payload as it lies in a store; with the token of the lease it was written under there, if it was."""
+    fenced = token.to_bytes(FENCE, "little") + sealed
+    return tag_payload(keys, name, store, envelope, fenced, where) + fenced
+
+
+def token_of(payload: bytes) -> int:
+    """The token of the lease that a verified payload was written under in its store; 0 for none."""
+    return int.from_bytes(payload[TAG : TAG + FENCE], "little")
+
+
+def tag_payload(keys: Keys, name: str, store: str, envelope: bytes, fenced: bytes | memoryview, where: str) -> bytes:
+    """What precedes token and sealed bytes in a store."""
     about = store.encode()
     # The message that digest() makes of these parts, put together at once: every commit passes here.
     message = b"".join(
         (
             b"row\0", len(about).to_bytes(8, "little"), about, len(envelope).to_bytes(8, "little"), envelope,
-            len(sealed).to_bytes(8, "little"), sealed,
+            len(fenced).to_bytes(8, "little"), fenced,
         )
     )  # fmt: skip
     return _digest(keys, name, message, where)
@@ -308,10 +321,10 @@ def tag_payload(keys: Keys, name: str, store: str, envelope: bytes, sealed: byte
 
 def open_payload(keys: Keys, name: str, store: str, envelope: bytes, payload: bytes, where: str) -> Body:
     """The plaintext of a row: its tag is checked before anything of it is inflated."""
-    sealed = memoryview(payload)[TAG:]
-    if not hmac.compare_digest(tag_payload(keys, name, store, envelope, sealed, where), payload[:TAG]):
+    fenced = memoryview(payload)[TAG:]
+    if not hmac.compare_digest(tag_payload(keys, name, store, envelope, fenced, where), payload[:TAG]):
         raise Corrupted(where, NOT_FROM_HERE)
-    return unseal(sealed, where, MAX_ROW)
+    return unseal(fenced[FENCE:], where, MAX_ROW)
 
 
 def encode_commit(ops: list[Any], extra: dict[str, Any], form: int) -> tuple[Body, dict[str, bytes | BlobRef]]:
@@ -395,11 +408,10 @@ def seal_commit(
     env_bytes = encode_envelope(env)
     where = f"session {session!r}"
     digest = chain_digest(keys, key, under, env_bytes, body, where)
-    sealed = seal(body)
+    payload = bind_payload(keys, key, store, env_bytes, seal(body), where, token or 0)
     item = Append(
         session, branch, at_line, step, id, parent if line is None else expect, digest, env_bytes,
-        tag_payload(keys, key, store, env_bytes, sealed, where) + sealed, token, starts, owner, status, kind, now, ttl,
-        *(_projected(x) if x else ()),
+        payload, token, starts, owner, status, kind, now, ttl, *(_projected(x) if x else ()),
     )  # fmt: skip
     return item, Point(env, digest)
 

@@ -240,8 +240,7 @@ class CatchUp:
         env = codec.decode_envelope(envelope or packs.row(row.line, row.step).envelope, where)
         if not envelope:
             envelope, body = packs.row(row.line, row.step)
-            sealed = codec.seal(body)
-            payload = codec.tag_payload(target.keys, env.key, target.store_id, envelope, sealed, where) + sealed
+            payload = codec.bind_payload(target.keys, env.key, target.store_id, envelope, codec.seal(body), where)
         return Append(
             self._id, shown["branch"], row.line, row.step, row.id, expect, row.digest, envelope, payload, token,
             shown["starts"], env.owner, shown["status"], shown["kind"], shown["at"], self._ttl(),

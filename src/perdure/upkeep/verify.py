@@ -213,6 +213,8 @@ class Inspection:
         self.owner: str | None = None
         self.agent: str | None = None
         """Whose it is and who works on it, as its checkpoints say; None when that is not known for certain."""
+        self._tokens: dict[int, int] = {}
+        """The highest token of a lease that each line was written under."""
         self._marks: list[Marks] = []
         """What its lines say at their ends of inputs that were taken."""
 
@@ -316,12 +318,20 @@ class Inspection:
                 before, doc = _claim(self._id, row), None
                 continue
             before = point
+            self._fence(row, where)
             self.envelopes[line, row.step] = point.envelope
             self._keep(point, doc)
         if doc is not None:
             self._marks.append(marks_of(doc))
         if line == 0 and (first := self.envelopes.get((0, rows[0][0].step))) is not None:
             self.born = first.at
+
+    def _fence(self, row: Row, where: str) -> None:
+        """Tokens of leases only grow: whoever wrote under an older one than was used before had lost the session."""
+        token = codec.token_of(row.payload)
+        if token and token < self._tokens.get(row.line, 0):
+            self._note(where, "it was written under an older lease than the checkpoint before it")
+        self._tokens[row.line] = max(token, self._tokens.get(row.line, 0))
 
     def _start(self, row: Row) -> tuple[Point | None, dict[str, Any] | None]:
         """The checkpoint that a line starts from and its state, as far as they are known."""
@@ -446,6 +456,8 @@ class Inspection:
                 self._note(where, "the store says another owner than its newest checkpoint")
             if not _same_end(row.expires, newest, self._kernel.clock.wall()):
                 self._note(where, "the store says another end of its time than its newest checkpoint")
+        if max(self._tokens.values(), default=0) > row.lease.token:
+            self._note(where, "the store says an older lease than it was written under")
         self.agent = self._worked_on()
         if self.agent is not None and self.agent != row.agent:
             self._note(where, "the store says another agent than its checkpoints")

@@ -64,9 +64,10 @@ def _plaintext() -> bytes:
 
 
 def forge_payload(rng: random.Random, payload: bytes) -> tuple[str, bytes]:
-    """Another header, or another content, behind the tag of a row."""
-    what, sealed = forge_seal(rng, payload[codec.TAG :])
-    return what, payload[: codec.TAG] + sealed
+    """Another header, or another content, behind the tag and the token of a row."""
+    begin = codec.TAG + codec.FENCE
+    what, sealed = forge_seal(rng, payload[begin:])
+    return what, payload[:begin] + sealed
 
 
 def forge_commit(
@@ -85,8 +86,7 @@ def forge_commit(
     digest = keep
     if how != "no key, same digest":
         digest = codec.chain_digest(keys, keys.current, parent, env_bytes, body, "")
-    sealed = codec.seal(body)
-    return how, env_bytes, digest, codec.tag_payload(keys, keys.current, store, env_bytes, sealed, "") + sealed
+    return how, env_bytes, digest, codec.bind_payload(keys, keys.current, store, env_bytes, codec.seal(body), "")
 
 
 def forge_tail(rng: random.Random, raw: bytes) -> tuple[str, bytes]:
