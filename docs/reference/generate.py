@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,11 @@ def _kind(schema: dict[str, Any]) -> str:
     return f"{kind}{limits}{default}"
 
 
+def columns() -> str:
+    """What is stored where, and how far it can be believed."""
+    return runpy.run_path(str(HERE / "columns.py"))["table"]()
+
+
 @dataclasses.dataclass
 class Part:
     """A generated part of one file."""
@@ -278,6 +284,7 @@ PARTS = [
     Part("cli.md", "cli"),
     Part("json.md", "shapes"),
     Part("http.md", "http"),
+    Part("columns.md", "columns"),
 ]
 
 

@@ -52,6 +52,11 @@ class Kernel:
         self.decode = Decoder(self.resolve)
         """Decodes plaintexts; blobs in them are looked up in this database."""
 
+    @property
+    def store_id(self) -> str:
+        """What everything stored here is bound to."""
+        return self.store.id
+
     def upgrade(self, loaded: Loaded) -> Loaded:
         """A loaded document with its state brought to this program's schema; the stored original stays."""
         if loaded.point is None or loaded.point.envelope.schema == self.schema:

@@ -138,6 +138,8 @@ class SessionRow(NamedTuple):
     """Who works on it, as the newest commit of ``main`` that named an agent says."""
     error: str = ""
     """The error class of the newest checkpoint of ``main``; "" when it has none."""
+    posts: int = 0
+    """The newest number that was given to an inbox entry. Numbers go on when the session has ended and begins anew."""
     now: int = 0
     """The store's own time when this was read (ms): whether the session has expired is judged by it alone."""
 
@@ -284,7 +286,8 @@ class Bundle(NamedTuple):
 
 
 class InboxEntry(NamedTuple):
-    """A posted input. ``key`` is the poster's idempotency key; ``body`` is sealed."""
+    """A posted input. ``key`` is the poster's idempotency key; ``digest`` is the same whenever the same is posted;
+    ``body`` is sealed, and the seal covers the number too."""
 
     session: str
     key: str
@@ -293,9 +296,17 @@ class InboxEntry(NamedTuple):
     digest: bytes
     body: bytes
     seq: int = 0
-    """Order of arrival within the session, given by the store."""
+    """Its number within the session, by order of arrival: 1, 2, 3, ... When it is posted, the number that its poster
+    has sealed it with; 0 for whichever is next."""
     taken: bytes = b""
     """Id of the checkpoint that took it; empty while it waits."""
+
+
+class Outrun(NamedTuple):
+    """Others have posted to the session since a poster chose a number: nothing was written."""
+
+    next: int
+    """The number to seal it with now."""
 
 
 class Change(NamedTuple):

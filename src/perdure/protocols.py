@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         InboxEntry,
         Landed,
         Lease,
+        Outrun,
         Promise,
         Rewrite,
         Row,
@@ -110,10 +111,12 @@ class Store(Protocol):
         """Do maintenance in one transaction; False when it no longer applies."""
         ...
 
-    def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[InboxEntry]) -> list[bool | Outrun | PerdureError]:
         """Put entries into inboxes, durably; True when new, False when the key was there already.
 
-        The same key with another digest is an ``InvalidInput``. A session need not exist.
+        The same key with another digest is an ``InvalidInput``. A session need not exist. A new entry gets the number
+        after the newest one of its session, which goes on counting when the session ends and begins anew. When it
+        says another number itself, nothing is written and ``Outrun`` tells the right one.
         """
         ...
 
@@ -467,6 +470,10 @@ class Board(Protocol):
 @runtime_checkable
 class Boarded(Protocol):
     """What a store offers beside :class:`perdure.protocols.Store` when a fleet can work on it."""
+
+    def has_board(self) -> bool:
+        """Whether its board was made."""
+        ...
 
     def board(self) -> Board:
         """Its board, which is made when it is first asked for."""

@@ -39,7 +39,7 @@ class Posting:
     def __init__(self, store: PostgresStore, url: str, session: str, kind: str = "message", at: int = 1) -> None:
         self._connection = psycopg.connect(url.partition("?")[0])
         self._connection.execute(
-            f"select * from {store.schema}.perdure_post(0, 1, %s, %s, %s, %s::bigint[], %s, %s)",  # type: ignore[arg-type]
+            f"select * from {store.schema}.perdure_post(0, 1, %s, %s, %s, %s::bigint[], %s, %s, array[0])",  # type: ignore[arg-type]
             ([session], ["k"], [kind], [at], [b"d" * 32], [b"x"]),
         )
         self.pid = self._connection.info.backend_pid

@@ -153,7 +153,7 @@ def test_several_keys_verify_and_the_first_one_signs():
         )
 
 
-ARTIFACT = codec.seal_artifact(KEY, "s", Artifact("pack", 1, 2, 5, b"", (Span(0, 1, 2),), ("ab" * 32,)), BODY)
+ARTIFACT = codec.seal_artifact(KEY, "here", "s", Artifact("pack", 1, 2, 5, b"", (Span(0, 1, 2),), ("ab" * 32,)), BODY)
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,13 @@ ARTIFACT = codec.seal_artifact(KEY, "s", Artifact("pack", 1, 2, 5, b"", (Span(0,
     ids=repr,
 )
 def test_an_artifact_is_bound_to_what_it_says_it_is(change: dict[str, Any]):
-    assert codec.open_artifact(KEY, "s", ARTIFACT, "here") == BODY
-    with pytest.raises(Corrupted, match="digest"):
-        codec.open_artifact(KEY, "s", ARTIFACT._replace(**change), "here")
-    with pytest.raises(Corrupted, match="digest"):
-        codec.open_artifact(KEY, "t", ARTIFACT, "here")
+    assert codec.open_artifact(KEY, "here", "s", ARTIFACT, "here") == BODY
+    with pytest.raises(Corrupted, match="changed"):
+        codec.open_artifact(KEY, "here", "s", ARTIFACT._replace(**change), "here")
+    with pytest.raises(Corrupted, match="changed"):
+        codec.open_artifact(KEY, "here", "t", ARTIFACT, "here")
+    with pytest.raises(Corrupted, match="another store"):
+        codec.open_artifact(KEY, "elsewhere", "s", ARTIFACT, "here")
 
 
 @given(st.data())
@@ -174,7 +176,7 @@ def test_any_change_of_an_artifact_is_a_typed_error(data: st.DataObject):
     raw = bytearray(ARTIFACT.body)
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(StoreError):
-        codec.open_artifact(KEY, "s", ARTIFACT._replace(body=bytes(raw)), "here")
+        codec.open_artifact(KEY, "here", "s", ARTIFACT._replace(body=bytes(raw)), "here")
 
 
 def test_an_envelope_comes_back_and_a_newer_one_is_refused():

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.session.inbox import open_entry
 from perdure.state.document import plain
 from tests.upkeep.pasts import all_states, write_past
 
@@ -54,7 +55,7 @@ def everything(db: perdure.Database, session: str, every: int = 7) -> dict[str, 
             h.branch: [(c.id, c.digest, c.kind, c.at) for c in db.history(session, branch=h.branch, limit=10_000)]
             for h in row.heads
         },
-        "inbox": [(e.key, e.kind, e.at, e.digest, e.body) for e in store.inbox(session, 100)],
+        "inbox": [(e.at, e.digest, open_entry(db.kernel, e)) for e in store.inbox(session, 100)],
         "document": plain(db.read(session).document.root),
     }
 

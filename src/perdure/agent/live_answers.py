@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase, AsyncSession
     from perdure.kernel import Kernel
     from perdure.protocols import Live
-    from perdure.record.codec import Body
 
 BATCH = 0.05
 """Seconds for which pieces are gathered before they are published together."""
@@ -113,11 +112,11 @@ def live_of(kernel: Kernel) -> Live | None:
 
 
 def seal_pieces(kernel: Kernel, session: str, pieces: list[Piece]) -> bytes:
-    """Seal a batch of pieces, bound to its session."""
-    body = codec.encode(Wire(None).value([list(piece) for piece in pieces], ("pieces",)))
+    """Seal a batch of pieces, bound to its store and its session."""
+    sealed = codec.seal(codec.encode(Wire(None).value([list(piece) for piece in pieces], ("pieces",))))
     name = kernel.keys.current
-    digest = _digest(kernel, name, session, body)
-    return bytes((len(name),)) + name.encode() + bytes((len(digest),)) + digest + codec.seal(body)
+    digest = _digest(kernel, name, session, sealed)
+    return bytes((len(name),)) + name.encode() + bytes((len(digest),)) + digest + sealed
 
 
 def open_pieces(kernel: Kernel, session: str, sealed: bytes) -> list[Piece]:
@@ -126,16 +125,16 @@ def open_pieces(kernel: Kernel, session: str, sealed: bytes) -> list[Piece]:
         end = 1 + sealed[0]
         name = sealed[1:end].decode("ascii")
         begin = end + 1 + sealed[end]
-        body = codec.unseal(sealed[begin:], _WHAT, MAX_BATCH)
-        if not hmac.compare_digest(_digest(kernel, name, session, body), sealed[end + 1 : begin]):
+        if not hmac.compare_digest(_digest(kernel, name, session, sealed[begin:]), sealed[end + 1 : begin]):
             return []
+        body = codec.unseal(sealed[begin:], _WHAT, MAX_BATCH)
         return [Piece(*values) for values in kernel.decode(body, _WHAT)]
     except (PerdureError, IndexError, UnicodeDecodeError, TypeError):
         return []
 
 
-def _digest(kernel: Kernel, name: str, session: str, body: Body) -> bytes:
-    return codec.digest(kernel.keys, name, b"live\0", (session.encode(), body.data), _WHAT)
+def _digest(kernel: Kernel, name: str, session: str, sealed: bytes) -> bytes:
+    return codec.digest(kernel.keys, name, b"live\0", (kernel.store_id.encode(), session.encode(), sealed), _WHAT)
 
 
 class Publisher:

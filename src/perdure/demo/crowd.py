@@ -18,8 +18,9 @@ from perdure.errors import ApprovalError, PerdureError
 from perdure.fleet.board import board_of
 from perdure.model import Status
 from perdure.protocols import NewWork
-from perdure.session.inbox import seal_entry
+from perdure.session.inbox import posted_all, seal_entry
 from perdure.state.document import plain
+from perdure.system.flow import drive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -315,12 +316,10 @@ class Crowd:
 
         It is what :func:`perdure.fleet.board.submit` does for one session.
         """
-        store = self._db.kernel.store
+        kernel = self._db.kernel
         said = [(t.conversation.session, f"m{t.said:02}", t.conversation.lines[t.said]) for t in talks]
-        answers = store.post(
-            [seal_entry(self._db.kernel, session, key, "message", text) for session, key, text in said]
-        )
-        for answer in answers:
+        entries = [seal_entry(kernel, session, key, "message", text) for session, key, text in said]
+        for answer in drive(kernel.store, posted_all(kernel, entries)):
             if isinstance(answer, PerdureError):
                 raise answer
         new = [NewWork(t.conversation.session, self._agent, t.conversation.owner) for t in talks if not t.said]

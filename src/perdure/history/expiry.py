@@ -41,4 +41,6 @@ def expired(kernel: Kernel, row: SessionRow) -> bool:
 def _awaited(kernel: Kernel, row: SessionRow) -> bool:
     assert row.expires is not None
     waiting = kernel.store.inbox(row.id, row.pending) if row.pending else []
-    return any(entry.kind in LATER or entry.at < row.expires for entry in waiting)
+    # Whoever begins anew is given what came after all that was taken, and nothing from before it.
+    taken = row.posts - row.pending
+    return any(entry.kind in LATER or entry.at < row.expires or entry.seq <= taken for entry in waiting)

@@ -40,11 +40,10 @@ def where_is(session: str, line: int, step: int) -> str:
 def open_row(kernel: Kernel, session: str, row: Row, packs: PackReader, before: Point | None) -> tuple[Point, Body]:
     """Verify one row on top of the one before it (None: it starts a line)."""
     where = where_is(session, row.line, row.step)
-    if row.envelope:
-        env_bytes, body = row.envelope, codec.unseal(row.payload, where, codec.MAX_ROW)
-    else:
-        env_bytes, body = packs.row(row.line, row.step)
+    env_bytes, body = (row.envelope, None) if row.envelope else packs.row(row.line, row.step)
     env = codec.decode_envelope(env_bytes, where)
+    if body is None:
+        body = codec.open_payload(kernel.keys, env.key, kernel.store_id, env_bytes, row.payload, where)
     if (env.session, env.line, env.step, env.id) != (session, row.line, row.step, row.id):
         raise Corrupted(where, "the record is about another checkpoint")
     if before is None or (before.envelope.line != env.line):

@@ -1,7 +1,10 @@
 """A commit as bytes: canonical plaintext, envelope, chained digest, and sealing. Pure: no I/O, no clocks.
 
 A checkpoint's digest covers its envelope, its plaintext and its parent's digest. Sealing is a separate layer
-around the plaintext that may be done anew without touching a digest. A sealed value begins with a header:
+around the plaintext that may be done anew without touching a digest. What is stored is bound to its store by a tag over
+the sealed bytes (an HMAC when keyed), which is checked before anything is inflated; ``binding`` has the rest of that.
+
+A sealed value begins with a header:
 magic, version, flags, form and compression, inflated size, and where flagged a dictionary id, and a cipher with
 key id and nonce. Flags this version does not know are refused.
 """
@@ -38,6 +41,9 @@ RAW, ZSTD = 0, 1
 MAX_INFLATED = 512 * 1024 * 1024
 MAX_ROW = 64 * 1024 * 1024
 """The most bytes the plaintext of one checkpoint may have, blobs apart."""
+TAG, FENCE = 32, 8
+"""Bytes of the tag and of the fencing token before a sealed payload."""
+NOT_FROM_HERE = "it was changed, or written for another store"
 ZERO = b"\0" * 32
 """Stands for the digest of the parent of a first checkpoint."""
 _MAGIC, _VERSION = 0xD5, 1
@@ -215,7 +221,7 @@ def unseal(sealed: bytes | memoryview, where: str, limit: int = MAX_INFLATED) ->
     form, compression = how >> 4, how & 15
     data = sealed[8:]
     if compression == ZSTD:
-        data = _inflate(data, size, where)
+        data = inflate(data, size, where)
     elif compression == RAW:
         data = bytes(data)
     else:
@@ -225,7 +231,8 @@ def unseal(sealed: bytes | memoryview, where: str, limit: int = MAX_INFLATED) ->
     return Body(form, data)
 
 
-def _inflate(data: bytes | memoryview, size: int, where: str) -> bytes:
+def inflate(data: bytes | memoryview, size: int, where: str) -> bytes:
+    """Decompress a frame that must come to this size, taking no more memory than what comes out of it."""
     try:
         decompressor = _local.decompressor
     except AttributeError:
@@ -288,6 +295,40 @@ def chain_digest(keys: Keys, name: str, parent: bytes, envelope: bytes, body: Bo
     return _digest(keys, name, message, where)
 
 
+def bind_payload(
+    keys: Keys, name: str, store: str, envelope: bytes, sealed: bytes, where: str, token: int = 0
+) -> bytes:
+    """A sealed payload as it lies in a store; with the token of the lease it was written under there, if it was."""
+    fenced = token.to_bytes(FENCE, "little") + sealed
+    return tag_payload(keys, name, store, envelope, fenced, where) + fenced
+
+
+def token_of(payload: bytes) -> int:
+    """The token of the lease that a verified payload was written under in its store; 0 for none."""
+    return int.from_bytes(payload[TAG : TAG + FENCE], "little")
+
+
+def tag_payload(keys: Keys, name: str, store: str, envelope: bytes, fenced: bytes | memoryview, where: str) -> bytes:
+    """What precedes token and sealed bytes in a store."""
+    about = store.encode()
+    # The message that digest() makes of these parts, put together at once: every commit passes here.
+    message = b"".join(
+        (
+            b"row\0", len(about).to_bytes(8, "little"), about, len(envelope).to_bytes(8, "little"), envelope,
+            len(fenced).to_bytes(8, "little"), fenced,
+        )
+    )  # fmt: skip
+    return _digest(keys, name, message, where)
+
+
+def open_payload(keys: Keys, name: str, store: str, envelope: bytes, payload: bytes, where: str) -> Body:
+    """The plaintext of a row: its tag is checked before anything of it is inflated."""
+    fenced = memoryview(payload)[TAG:]
+    if not hmac.compare_digest(tag_payload(keys, name, store, envelope, fenced, where), payload[:TAG]):
+        raise Corrupted(where, NOT_FROM_HERE)
+    return unseal(fenced[FENCE:], where, MAX_ROW)
+
+
 def encode_commit(ops: list[Any], extra: dict[str, Any], form: int) -> tuple[Body, dict[str, bytes | BlobRef]]:
     """The plaintext of a commit, and what it keeps as blobs."""
     if not extra and all(map(_is_plain_op, ops)):
@@ -334,6 +375,7 @@ def _wire_op(wire: Wire, op: list[Any]) -> list[Any]:
 
 def seal_commit(
     keys: Keys,
+    store: str,
     now: int,
     session: str,
     branch: str,
@@ -366,10 +408,12 @@ def seal_commit(
         1, session, id, parent, at_line, step, branch, kind, now, owner, status, ttl, settings.schema, key, x
     )  # fmt: skip
     env_bytes = encode_envelope(env)
-    digest = chain_digest(keys, key, under, env_bytes, body, f"session {session!r}")
+    where = f"session {session!r}"
+    digest = chain_digest(keys, key, under, env_bytes, body, where)
+    payload = bind_payload(keys, key, store, env_bytes, seal(body), where, token or 0)
     item = Append(
         session, branch, at_line, step, id, parent if line is None else expect, digest, env_bytes,
-        seal(body), token, starts, owner, status, kind, now, ttl, *(_projected(x) if x else ()),
+        payload, token, starts, owner, status, kind, now, ttl, *(_projected(x) if x else ()),
     )  # fmt: skip
     return item, Point(env, digest)
 
@@ -380,19 +424,27 @@ def _projected(x: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(x.get("takes", ())), tuple(x.get("blobs", ())), *named
 
 
-def seal_artifact(keys: Keys, session: str, artifact: Artifact, *bodies: Body, level: int = _SMALL) -> Artifact:
+def seal_artifact(
+    keys: Keys, store: str, session: str, artifact: Artifact, *bodies: Body, level: int = _SMALL
+) -> Artifact:
     """Seal derived bytes, bound to what they say they are; each part can be inflated without the others.
 
     The digest is over the sealed bytes: they are checked before anything is inflated, and there are fewer of them.
     """
     sealed = b"".join(len(part).to_bytes(4, "little") + part for part in (seal(b, level) for b in bodies))
-    name = keys.current.encode()
-    mac = _artifact_digest(keys, keys.current, session, artifact, sealed)
-    return artifact._replace(body=bytes((len(name),)) + name + mac + sealed)
+    return bind_artifact(keys, keys.current, store, session, artifact, sealed)
 
 
-def artifact_parts(keys: Keys, session: str, artifact: Artifact, where: str) -> list[memoryview]:
-    """The parts of an artifact, verified and still sealed."""
+def bind_artifact(
+    keys: Keys, name: str, store: str, session: str, artifact: Artifact, sealed: bytes | memoryview
+) -> Artifact:
+    """Sealed bytes as the artifact of a session in a store."""
+    mac = _artifact_digest(keys, name, store, session, artifact, sealed)
+    return artifact._replace(body=bytes((len(name),)) + name.encode() + mac + sealed)
+
+
+def open_artifact_seal(keys: Keys, store: str, session: str, artifact: Artifact, where: str) -> tuple[str, memoryview]:
+    """The name of the key and the sealed bytes of an artifact, verified."""
     raw = artifact.body
     if not raw or len(raw) < 1 + raw[0] + 32:
         raise Corrupted(where, "the sealed bytes are cut short")
@@ -402,8 +454,14 @@ def artifact_parts(keys: Keys, session: str, artifact: Artifact, where: str) -> 
         raise Corrupted(where, "the key's name cannot be read") from e
     at = 1 + raw[0]
     rest = memoryview(raw)[at + 32 :]
-    if not hmac.compare_digest(_artifact_digest(keys, name, session, artifact, rest), raw[at : at + 32]):
-        raise Corrupted(where, "the digest does not match")
+    if not hmac.compare_digest(_artifact_digest(keys, name, store, session, artifact, rest), raw[at : at + 32]):
+        raise Corrupted(where, NOT_FROM_HERE)
+    return name, rest
+
+
+def artifact_parts(keys: Keys, store: str, session: str, artifact: Artifact, where: str) -> list[memoryview]:
+    """The parts of an artifact, verified and still sealed."""
+    _, rest = open_artifact_seal(keys, store, session, artifact, where)
     parts: list[memoryview] = []
     while rest:
         size = int.from_bytes(rest[:4], "little")
@@ -414,15 +472,15 @@ def artifact_parts(keys: Keys, session: str, artifact: Artifact, where: str) -> 
     return parts
 
 
-def open_artifact(keys: Keys, session: str, artifact: Artifact, where: str) -> Body:
+def open_artifact(keys: Keys, store: str, session: str, artifact: Artifact, where: str) -> Body:
     """The verified plaintext of an artifact of one part."""
-    parts = artifact_parts(keys, session, artifact, where)
+    parts = artifact_parts(keys, store, session, artifact, where)
     if len(parts) != 1:
         raise Corrupted(where, f"it has {len(parts)} parts")
     return unseal(parts[0], where)
 
 
-def _artifact_digest(keys: Keys, name: str, session: str, a: Artifact, sealed: bytes | memoryview) -> bytes:
-    about = _encode((session, a.kind, a.line, a.lo, a.hi, [list(s) for s in a.refs], list(a.blobs)))
+def _artifact_digest(keys: Keys, name: str, store: str, session: str, a: Artifact, sealed: bytes | memoryview) -> bytes:
+    about = _encode((store, session, a.kind, a.line, a.lo, a.hi, [list(s) for s in a.refs], list(a.blobs)))
     where = f"{a.kind} of session {session!r}, line {a.line}, steps {a.lo}-{a.hi}"
     return digest(keys, name, b"artifact\0", (about, hashlib.sha256(sealed).digest()), where)

@@ -41,6 +41,8 @@ class Source(Protocol):
     @property
     def keys(self) -> Keys: ...
     @property
+    def store_id(self) -> str: ...
+    @property
     def decode(self) -> Decoder: ...
     def resolve(self, ref: BlobRef) -> Any: ...
     def packs_at(self, session: str, line: int, step: int) -> Iterable[Artifact]: ...
@@ -101,7 +103,9 @@ def build_pack(source: Source, session: str, line: int, lo: int, before: bytes, 
     encode = msgspec.msgpack.encode
     parts = encode((column, bytes(counts), values)), encode((before, [r.envelope for r in rows], forms, payloads))
     artifact = Artifact(PACK, line, lo, lo + len(rows) - 1, b"")
-    return codec.seal_artifact(source.keys, session, artifact, *(Body(MSGPACK, part) for part in parts))
+    return codec.seal_artifact(
+        source.keys, source.store_id, session, artifact, *(Body(MSGPACK, part) for part in parts)
+    )
 
 
 def _rows_of(first: Body, second: Body) -> Iterator[Packed]:
@@ -150,7 +154,8 @@ class PackReader:
         """One of the two parts of a pack. Not kept: the next one is then inflated into the same memory."""
         at, where = (pack.line, pack.lo), self._where(pack)
         if at not in self._sealed:
-            self._sealed[at] = codec.artifact_parts(self._source.keys, self._session, pack, where)
+            source = self._source
+            self._sealed[at] = codec.artifact_parts(source.keys, source.store_id, self._session, pack, where)
         if len(self._sealed[at]) != 2:
             raise Corrupted(where, "the pack has not got two parts")
         return codec.unseal(self._sealed[at][number], where)
@@ -236,7 +241,7 @@ def build_snapshot(source: Source, session: str, point: Point, skeleton: Skeleto
     if gap is not None:
         # Rows that name a blob may be dropped: from then on the anchor names it.
         artifact = Artifact(ANCHOR, env.line, gap.lo, gap.hi, b"", (), blobs_in(source, skeleton.doc))
-    return codec.seal_artifact(source.keys, session, artifact, codec.encode(value))
+    return codec.seal_artifact(source.keys, source.store_id, session, artifact, codec.encode(value))
 
 
 def state_to_cache(source: Source, session: str, point: Point, doc: dict[str, Any]) -> Callable[[], Artifact]:
@@ -247,14 +252,14 @@ def state_to_cache(source: Source, session: str, point: Point, doc: dict[str, An
     env = point.envelope
     body = codec.encode([codec.encode_envelope(env), point.digest, doc, {}, None])
     artifact = Artifact(SNAPSHOT, env.line, env.step, env.step, b"")
-    return lambda: codec.seal_artifact(source.keys, session, artifact, body, level=codec.LIGHT)
+    return lambda: codec.seal_artifact(source.keys, source.store_id, session, artifact, body, level=codec.LIGHT)
 
 
 def build_delta_anchor(source: Source, session: str, point: Point, after: Point, ops: list[Any], gap: Span) -> Artifact:
     """Seal a kept checkpoint as what changed since the kept checkpoint of its line before it."""
     value = [codec.encode_envelope(point.envelope), point.digest, ops, {}, [after.envelope.step, after.digest]]
     artifact = Artifact(ANCHOR, gap.line, gap.lo, gap.hi, b"", (), blobs_in(source, ops))
-    return codec.seal_artifact(source.keys, session, artifact, codec.encode(value))
+    return codec.seal_artifact(source.keys, source.store_id, session, artifact, codec.encode(value))
 
 
 class Base(NamedTuple):
@@ -270,7 +275,7 @@ class Base(NamedTuple):
 def open_base(source: Source, session: str, artifact: Artifact) -> Base:
     """Open a snapshot or an anchor and check that it is about the checkpoint it is filed under."""
     where = f"session {session!r}, {artifact.kind} at line {artifact.line}, step {artifact.hi}"
-    body = codec.open_artifact(source.keys, session, artifact, where)
+    body = codec.open_artifact(source.keys, source.store_id, session, artifact, where)
     try:
         env_bytes, digest, doc, lists, after = source.decode(body, where)
         env = codec.decode_envelope(env_bytes, where)

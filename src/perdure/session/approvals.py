@@ -12,7 +12,7 @@ from perdure.session.inbox import open_entry
 from perdure.session.tools import call_digest
 from perdure.state.document import plain
 from perdure.state.values import same
-from perdure.system.flow import Do, Flow, Invoke
+from perdure.system.flow import Flow, Invoke
 
 if TYPE_CHECKING:
     from perdure.model import InboxEntry
@@ -137,7 +137,7 @@ class Approvals:
         if record["status"] != "planned" or request is None or request["status"] != "pending":
             return None, []
         key = f"decision:{request['id']}"
-        return request, (yield Do(self._journal.kernel.store.inbox, (self._journal.id, 1, key)))
+        return request, (yield from self._inbox.waiting(key))
 
     def withdraw(self, record: TrackedDict, why: str) -> Flow[bool]:
         """Take the request of a call back, unless somebody has decided meanwhile; the call then did not happen."""

@@ -21,7 +21,8 @@ from perdure.model import TAG_PREFIX, Append, Kind, SessionRow
 from perdure.record import codec
 from perdure.record.codec import Loaded, Point, seal_commit
 from perdure.session.journal import Pending, still_unknown
-from perdure.state.delta import diff
+from perdure.session.taken import marks_of, start
+from perdure.state.delta import apply, diff
 from perdure.state.document import BOOK, STATE, edit, plain
 from perdure.state.merge import Clash, merge
 from perdure.system import faults
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.session.journal import Journal
-
-_EMPTY: list[Any] = [[], None]
 
 
 class Line:
@@ -253,14 +252,20 @@ class Branches:
         expect: bytes | None, left: Loaded | None = None,
     ) -> Flow[Checkpoint]:  # fmt: skip
         journal = self._journal
+        ops: list[Any] = []
+        if left is not None and (taken := marks_of(journal.document.root)) != marks_of(left.doc):
+            # All goes back to what it was, but inputs that were taken stay taken.
+            ops = start(taken)
+            apply(ops, left.doc)
 
         def append() -> Flow[Checkpoint]:
             yield from journal.settle()
-            body = codec.encode(_EMPTY, journal.kernel.form)
+            body = codec.encode([ops, None], journal.kernel.form)
             # The branch stands where that checkpoint did; of the session only a rewind of main says so.
             item, point = seal_commit(
-                journal.kernel.keys, journal.kernel.clock.wall(), journal.id, branch, before, asked[0], body, x,
-                journal.settings, before.envelope.status, journal.fence, line=row.lines, expect=expect,
+                journal.kernel.keys, journal.kernel.store_id, journal.kernel.clock.wall(), journal.id, branch, before,
+                asked[0], body, x, journal.settings, before.envelope.status, journal.fence, line=row.lines,
+                expect=expect,
             )  # fmt: skip
             self._beginning = Line(item, point, left)
             journal.pending = Pending(item, point, {}, asked, self._settle)

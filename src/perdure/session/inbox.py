@@ -1,7 +1,8 @@
 """The inbox: inputs posted by anyone, sealed, and taken by the writer in the very commit that answers them.
 
-An entry is bound to its session, key and kind, verified when opened, and limited in size. Some are given later, once or
-by cron: what of an inbox is due, ahead, missed or taken back is sorted out here.
+An entry is bound to its store, session, key, kind, time and number, verified before it is looked at, and limited in
+size. One that a checkpoint has taken is never given out again, whatever its row says. Some are given later, once or by
+cron: what of an inbox is due, ahead, missed or taken back is sorted out here.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import hmac
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import Corrupted, InvalidInput, LimitExceeded, PerdureError
-from perdure.model import InboxEntry
+from perdure.errors import Corrupted, InvalidInput, LimitExceeded, PerdureError, Unavailable
+from perdure.history.hydrate import load_head
+from perdure.model import InboxEntry, Outrun
 from perdure.record import codec
+from perdure.record.binding import Stamp, bind_entry, open_entry_seal, where_entry
+from perdure.session.taken import Marks, is_taken, marks_of
 from perdure.session.wakes import due_at
 from perdure.state.values import Wire
 from perdure.system import faults
@@ -20,6 +24,7 @@ from perdure.system.times import when
 
 if TYPE_CHECKING:
     from perdure.kernel import Kernel
+    from perdure.model import SessionRow
     from perdure.record.codec import Body
     from perdure.session.journal import Journal
 
@@ -27,6 +32,8 @@ MAX_MESSAGE = 1024 * 1024
 """The most bytes one posted input may have."""
 LOOK = 100
 """How far into an inbox is looked at least."""
+TRIES = 1000
+"""How often an input is sealed anew because somebody else was first to post to the same session."""
 WAKE, CRON = "wake", "cron"
 """Kinds of inputs that are given at a later time, once or again and again."""
 
@@ -37,47 +44,68 @@ class Message(NamedTuple):
     key: str
     kind: str
     body: Any
+    stamp: Stamp = Stamp("", 0)
+    """Where it was posted, and its number there; not known of one that a resumed run is given again."""
 
 
 def seal_entry(kernel: Kernel, session: str, key: str, kind: str, body: Any, *, at: int | None = None) -> InboxEntry:
-    """Seal an input, bound to its session, key and kind. The body holds no blobs: it is limited in size."""
+    """Seal an input; it has no number yet. The body holds no blobs: it is limited in size."""
     plaintext = codec.encode(Wire(None).value(body, ("message",)))
     if len(plaintext.data) > MAX_MESSAGE:
         msg = f"this message has {len(plaintext.data)} bytes, over the limit of {MAX_MESSAGE}: post a reference to it"
         raise LimitExceeded(msg)
     digest = _digest(kernel, kernel.keys.current, session, key, kind, plaintext)
-    name = kernel.keys.current.encode()
-    sealed = bytes((len(name),)) + name + codec.seal(plaintext)
+    sealed = codec.seal(plaintext)
     return InboxEntry(session, key, kind, kernel.clock.wall() if at is None else at, digest, sealed)
 
 
 def open_entry(kernel: Kernel, entry: InboxEntry) -> Message:
     """Verify an input and open it."""
-    where = f"session {entry.session!r}, inbox entry {entry.key!r:.60}"
-    if not entry.body:
-        raise Corrupted(where, "its body is missing")
-    size = entry.body[0]
-    try:
-        name = entry.body[1 : 1 + size].decode("ascii")
-    except UnicodeDecodeError as e:
-        raise Corrupted(where, "the key's name cannot be read") from e
-    body = codec.unseal(entry.body[1 + size :], where, MAX_MESSAGE)
+    where = where_entry(entry)
+    name, stamp, sealed = open_entry_seal(kernel.keys, kernel.store_id, entry)
+    body = codec.unseal(sealed, where, MAX_MESSAGE)
     if not hmac.compare_digest(_digest(kernel, name, entry.session, entry.key, entry.kind, body), entry.digest):
         raise Corrupted(where, "the digest does not match")
-    return Message(entry.key, entry.kind, kernel.decode(body, where))
+    return Message(entry.key, entry.kind, kernel.decode(body, where), stamp)
 
 
 def _digest(kernel: Kernel, name: str, session: str, key: str, kind: str, body: Body) -> bytes:
+    """What is the same whenever the same is posted again, which its number and its time are not."""
     about = codec.encode([session, key, kind]).data
     return codec.digest(kernel.keys, name, b"inbox\0", (about, body.data), f"inbox of session {session!r}")
 
 
 def posted(kernel: Kernel, entry: InboxEntry) -> Flow[bool]:
-    """Post one input; False when its key was there already."""
-    answers: list[bool | PerdureError] = yield Do(kernel.store.post, ([entry],))
-    if isinstance(answers[0], PerdureError):
-        raise answers[0]
-    return answers[0]
+    """Number and post one input; False when its key was there already."""
+    answer = (yield from posted_all(kernel, [entry]))[0]
+    if isinstance(answer, PerdureError):
+        raise answer
+    return answer
+
+
+def posted_all(kernel: Kernel, entries: list[InboxEntry]) -> Flow[list[bool | PerdureError]]:
+    """Number and post inputs. Whoever was outrun by another poster takes the number after it, and tries again."""
+    done: dict[int, bool | PerdureError] = {}
+    numbers = dict.fromkeys(range(len(entries)), 1)
+    for _ in range(TRIES):
+        sealed = [numbered(kernel, entries[place], number) for place, number in numbers.items()]
+        answers: list[bool | Outrun | PerdureError] = yield Do(kernel.store.post, (sealed,))
+        places, numbers = list(numbers), {}
+        for place, answer in zip(places, answers, strict=True):
+            if isinstance(answer, Outrun):
+                numbers[place] = answer.next
+            else:
+                done[place] = answer
+        if not numbers:
+            return [done[place] for place in range(len(entries))]
+    session = entries[next(iter(numbers))].session
+    raise Unavailable(f"session {session!r}: so many post to it that this input found no place: post it again")
+
+
+def numbered(kernel: Kernel, entry: InboxEntry, number: int) -> InboxEntry:
+    """A sealed input, bound to this store and to a number."""
+    stamp = Stamp(kernel.store_id, number)
+    return bind_entry(kernel.keys, kernel.store_id, entry._replace(seq=number), stamp)
 
 
 def wake_entry(
@@ -135,6 +163,8 @@ class Inbox:
         """When the session is to be woken next, as far as the inbox told when it was last looked at."""
         self.cancellation: Message | None = None
         """What stops the session, once it was seen in the inbox."""
+        self._elsewhere: dict[bytes, Marks] = {}
+        """What was taken on other branches, by their heads."""
 
     def take(self, limit: int = 100) -> Flow[list[Message]]:
         """Waiting messages, oldest first; the next commit takes them, together with what you made of them.
@@ -166,10 +196,11 @@ class Inbox:
         # A cancellation may stand behind what was posted before it.
         size = max(limit, LOOK) + len(self._journal.takes)
         while True:
-            entries: list[InboxEntry] = yield Do(self._journal.kernel.store.inbox, (self._journal.id, size))
+            listed: list[InboxEntry] = yield Do(self._journal.kernel.store.inbox, (self._journal.id, size))
+            entries = yield from self._verified(listed)
             found = sort_out(entries, {e.key for e in self._journal.takes}, self._journal.kernel.clock.wall())
             enough = len(found.ready) >= limit and not any(e.kind == CRON for e in found.ready)
-            if enough or len(entries) < size:
+            if enough or len(listed) < size:
                 break
             size *= 4
         self.wakes_at = min((e.at for e in found.ahead), default=None)
@@ -193,7 +224,7 @@ class Inbox:
             self.wakes_at = again.at if self.wakes_at is None else min(self.wakes_at, again.at)
         faults.point("wake.after_repost")
         said = body["message"]
-        return Message(message.key, message.kind, f"It is time: {when(body['due'])}." if said is None else said)
+        return message._replace(body=f"It is time: {when(body['due'])}." if said is None else said)
 
     def wake_later(self, name: str, **asked: Any) -> Flow[bool]:
         """Have this session woken; the same name stands for the same wake."""
@@ -211,9 +242,50 @@ class Inbox:
     def take_by_key(self, kind: str, key: str) -> Flow[Message | None]:
         """The waiting decision or outcome of that key, to be taken by the next commit."""
         yield from self._journal.resend()
-        entries: list[InboxEntry] = yield Do(self._journal.kernel.store.inbox, (self._journal.id, 1, key))
+        entries = yield from self.waiting(key)
         if not entries or entries[0].kind != kind or any(e.key == key for e in self._journal.takes):
             return None
         message = open_entry(self._journal.kernel, entries[0])
         self._journal.takes.append(message)
         return message
+
+    def waiting(self, key: str) -> Flow[list[InboxEntry]]:
+        """The waiting entry of that key, verified; none or one."""
+        listed: list[InboxEntry] = yield Do(self._journal.kernel.store.inbox, (self._journal.id, 1, key))
+        return (yield from self._verified(listed))
+
+    def _verified(self, listed: list[InboxEntry]) -> Flow[list[InboxEntry]]:
+        """Entries that the store says are waiting, in this order; those that somebody has just taken are left out."""
+        if not listed:
+            return []
+        kernel = self._journal.kernel
+        highest: dict[str, int] = {}
+        stamps = [open_entry_seal(kernel.keys, kernel.store_id, entry)[1] for entry in listed]
+        for entry, stamp in zip(listed, stamps, strict=True):
+            if stamp.number <= highest.get(stamp.origin, 0):
+                raise Corrupted(where_entry(entry), "it does not stand where it came in")
+            highest[stamp.origin] = stamp.number
+        found: list[InboxEntry] = []
+        known = [marks_of(self._journal.document.root), *(yield Do(self._marks_elsewhere))]
+        for entry, stamp in zip(listed, stamps, strict=True):
+            if not any(is_taken(marks, stamp) for marks in known):
+                found.append(entry)
+            elif entry in (yield Do(kernel.store.inbox, (entry.session, 1, entry.key))):
+                # It was not taken between two readings: somebody has put it back.
+                raise Corrupted(where_entry(entry), "a checkpoint has taken it, and the store says that it waits")
+        return found
+
+    def _marks_elsewhere(self) -> list[Marks]:
+        """What the other branches have taken: all inputs are for all of them, once."""
+        journal = self._journal
+        row: SessionRow | None = journal.kernel.store.look(journal.id)
+        if row is None or not row.heads:
+            # Where an earlier session of this name ended, this one begins.
+            return [journal.inherited]
+        seen, self._elsewhere = self._elsewhere, {}
+        for head in row.heads:
+            if head.branch in row.branches and head.branch != journal.branch:
+                self._elsewhere[head.id] = seen.get(head.id) or marks_of(
+                    load_head(journal.kernel, row, head.branch).doc
+                )
+        return list(self._elsewhere.values())

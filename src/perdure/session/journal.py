@@ -29,6 +29,8 @@ from perdure.history.hydrate import load_head, look
 from perdure.model import Append, Kind, Landed, Lease, Status
 from perdure.record import codec
 from perdure.record.codec import Loaded, Point, Settings, encode_commit, seal_commit
+from perdure.session.taken import TAKEN, Marks, beginning, marks_of, start, take
+from perdure.state.delta import apply
 from perdure.state.document import BOOK, STATE, Document, TrackedDict, genesis
 from perdure.state.values import BlobRef, Wire
 from perdure.system import faults
@@ -89,6 +91,8 @@ class Pending(NamedTuple):
     """How to find out what became of it, where sending it again is not enough: of the beginning of a line."""
     age: int = 0
     """The age of the document from which on it holds: before, its edits are still the document's."""
+    marks: Marks | None = None
+    """What the book says from then on of inputs that were taken; None: the same."""
 
 
 class Journal:
@@ -127,6 +131,8 @@ class Journal:
         self._epoch = kernel.store.epoch
         self._agent = ""
         """Who works on the session, as far as the store was told."""
+        self.inherited: Marks = {}
+        """What was taken before the first checkpoint: all inputs of an earlier session of this name."""
 
     @property
     def pending(self) -> Pending | None:
@@ -203,6 +209,9 @@ class Journal:
             row = yield Do(look, (self.kernel, self.id))
         except NotFound:
             self._agent = ""
+            before = yield Do(self.kernel.store.look, (self.id,))
+            # What waits now came after the last one ended: nobody could take any of it yet.
+            self.inherited = beginning(self.kernel.store_id, before.posts - before.pending if before else 0)
             self.adopt(Loaded(genesis(), None, 0))
             return
         self._agent = row.agent
@@ -325,17 +334,29 @@ class Journal:
         document = self.document
         with document.lock:
             while True:
-                edits = document.edits
+                edits, count = document.edits, len(self.takes)
                 ops = document.collect()
                 if self.point is not None and not ops and not empty and not self.takes:
                     return None
-                item, point, blobs = self.seal(kind, ops, {**x} if x else {}, {**extra} if extra else {}, status)
-                self._pending = Pending(item, point, blobs, asked, None, document.age + 1)
+                marked, marks = self._marks()
+                item, point, blobs = self.seal(
+                    kind, [*ops, *marked], {**x} if x else {}, {**extra} if extra else {}, status
+                )
+                self._pending = Pending(item, point, blobs, asked, None, document.age + 1, marks)
                 # A handler of a signal may have made edits in this very thread: then it is sealed once more. The step
                 # that sets them apart, with the inputs taken, follows at once: no interrupt comes between.
-                if document.edits == edits:
+                if document.edits == edits and len(self.takes) == count:
                     document.age += 1
                     return self._pending
+
+    def _marks(self) -> tuple[list[list[Any]], Marks | None]:
+        """The operations that write down in the book what the next commit takes, and what it says then."""
+        if not self.takes and (self.point is not None or not self.inherited):
+            return [], None
+        kept = TAKEN in self.book
+        marks = marks_of(self.document.root) if kept else dict(self.inherited)
+        ops = take(marks, (e.stamp for e in self.takes), f"session {self.id!r}, inbox")
+        return (ops if kept else start(marks)), marks
 
     def settle(self) -> Flow[None]:
         """Inside the gate: a commit whose fate we never learnt is sent again, byte for byte, before anything else."""
@@ -375,6 +396,8 @@ class Journal:
                 self.stale, self.pending = answer, None
             raise answer
         # In this order: a commit that is sent once more because of an interrupt is found to have landed.
+        if pending.marks is not None:
+            apply(start(pending.marks), self.document.root)
         self.point = point
         self.pending = None
         if item.agent:
@@ -436,7 +459,7 @@ class Journal:
             )
         before = self.point
         item, point = seal_commit(
-            self.kernel.keys, self.kernel.clock.wall(), self.id, self.branch, before, kind, body, x, self.settings,
-            status or (before.envelope.status if before else Status.IDLE), self.fence,
+            self.kernel.keys, self.kernel.store_id, self.kernel.clock.wall(), self.id, self.branch, before, kind, body,
+            x, self.settings, status or (before.envelope.status if before else Status.IDLE), self.fence,
         )  # fmt: skip
         return item, point, blobs

@@ -20,7 +20,7 @@ from perdure.system.lease_holders import describe, is_dead
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from perdure.model import Append, Dump, Head, InboxEntry, Landed, SessionRow
+    from perdure.model import Append, Dump, Head, InboxEntry, Landed, Outrun, SessionRow
     from perdure.protocols import Clock
 
     Answers = list[Landed | errors.PerdureError]
@@ -151,9 +151,9 @@ def _append(
 
 def post_batch(
     entries: Sequence[InboxEntry],
-    transact: Callable[[Sequence[InboxEntry]], list[bool | errors.PerdureError]],
+    transact: Callable[[Sequence[InboxEntry]], list[bool | Outrun | errors.PerdureError]],
     passing: Passing = FULL,
-) -> list[bool | errors.PerdureError]:
+) -> list[bool | Outrun | errors.PerdureError]:
     """Post entries in one transaction; one by one when that fails, unless the error is the store's own."""
     try:
         return transact(entries)
@@ -313,6 +313,23 @@ def status_of_gone(reason: str) -> str:
 def sets_session_status(branch: str, has_main: bool) -> bool:
     """Whether a commit on this branch sets status, error and agent of its session: main does, or any without a main."""
     return branch == MAIN or not has_main
+
+
+def restored_inbox(dump: Dump, known: dict[str, int], newest: int) -> list[InboxEntry]:
+    """The entries of a dump with the numbers they get beside those that were posted here (``known``, by key).
+
+    One that is known keeps its number here; any other keeps its own, unless it has none or that was given here.
+    """
+    used = set(known.values())
+    newest = max((newest, *(entry.seq for entry in dump.inbox), *used))
+    found: list[InboxEntry] = []
+    for entry in dump.inbox:
+        seq = known.get(entry.key)
+        if seq is None and ((seq := entry.seq) == 0 or seq in used):
+            seq = newest = newest + 1
+        used.add(seq)
+        found.append(entry._replace(seq=seq))
+    return found
 
 
 def restored_row(dump: Dump) -> SessionRow:

@@ -75,4 +75,5 @@ def post(store: Store, item: InboxEntry) -> bool:
     (answer,) = store.post([item])
     if isinstance(answer, PerdureError):
         raise answer
+    assert isinstance(answer, bool), f"it is not number {item.seq}"
     return answer

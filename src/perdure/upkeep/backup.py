@@ -2,7 +2,8 @@
 
 The file: a magic line, then frames, then the sha256 of all before it. A frame is its type (1 byte), its length and
 its inflated length (8 bytes each, little-endian) and a zstd-compressed msgpack value. What is inside is sealed as it
-was in the store: digests stay as they are, and whoever reads a restored session needs the same keys.
+was in the store that the header names: digests stay as they are, and whoever restores a session, which binds it to
+another store, needs the same keys.
 
 Each session is dumped at one instant; the file as a whole is not of one instant, and need not be: sessions share
 nothing but blobs, and the blobs of a session are written before it.
@@ -20,6 +21,8 @@ import zstandard
 
 from perdure.errors import Conflict, Corrupted, LimitExceeded, NotFound, Unavailable, UnsupportedFormat
 from perdure.model import Artifact, Dump, InboxEntry, Row, SessionRow
+from perdure.record import codec
+from perdure.record.binding import rebind
 from perdure.system import faults
 from perdure.system.disk import write_whole
 from perdure.upkeep.transfer import Sink, Source, StoreSink, Transferred, from_store, in_batches, transfer
@@ -93,8 +96,10 @@ def restore(
     sink = StoreSink(kernel)
     conflicts: list[Conflict] = []
 
-    def compare(dump: Dump) -> None:
+    def compare(dump: Dump, store: str) -> None:
         try:
+            # Without the key they cannot be bound to this store: that is found out before anything is written.
+            rebind(kernel.keys, dump, store, kernel.store_id)
             sink.has(dump)
         except Conflict as e:
             conflicts.append(e)
@@ -107,7 +112,7 @@ def restore(
             faults.point("restore.checked")
             if whole:
                 kernel.store.renew_epoch()
-            return transfer(Source(found.sessions, found.dump, found.blob), sink, progress)
+            return transfer(Source(found.sessions, found.dump, found.blob, found.store), sink, progress)
     except FileNotFoundError as e:
         raise NotFound(f"there is no backup {where}") from e
     except OSError as e:
@@ -166,15 +171,16 @@ class _Writer(Sink):
 class _Reader:
     """Reads sessions and blobs of a file, which is first read and checked as a whole: ``check`` gets every session."""
 
-    def __init__(self, file: IO[bytes], where: str, check: Callable[[Dump], None]) -> None:
+    def __init__(self, file: IO[bytes], where: str, check: Callable[[Dump, str], None]) -> None:
         self._file = file
         self._where = f"backup {where}"
         self._size = os.fstat(file.fileno()).st_size
         self._hash = hashlib.sha256()
-        self._decompressor = zstandard.ZstdDecompressor()
         self.sessions: dict[str, int] = {}
         """Where in the file each session begins."""
         self._blobs: dict[str, int] = {}
+        self.store = ""
+        """The id of the store that it was made of."""
         if self._read(len(MAGIC)) != MAGIC:
             raise UnsupportedFormat(f"{where} is not a backup of this version of Perdure")
         self._check(check)
@@ -192,7 +198,7 @@ class _Reader:
         while (found := self._piece(*self._next()))[0] == ref:
             yield found[1]
 
-    def _check(self, check: Callable[[Dump], None]) -> None:
+    def _check(self, check: Callable[[Dump, str], None]) -> None:
         """Read the file to its end."""
         found = _End()
         kind, ref, content = 0, "", hashlib.sha256()
@@ -208,14 +214,16 @@ class _Reader:
                     self._blobs[name] = at
                     found.blobs += 1
             content.update(piece)
-            if kind == SESSION:
+            if kind == HEADER:
+                self.store = self._decode(body, _Header).store
+            elif kind == SESSION:
                 dump = self._session(body)
                 self.sessions[dump.row.id] = at
                 found.sessions, found.checkpoints = found.sessions + 1, found.checkpoints + len(dump.rows)
-                check(dump)
+                check(dump, self.store)
             elif kind == END and self._decode(body, _End) != found:
                 raise self._damaged("it holds another number of sessions or blobs than it says")
-            elif kind not in (HEADER, BLOB, END):
+            elif kind not in (BLOB, END):
                 raise UnsupportedFormat(f"{self._where}: frame type {kind} is not known here: upgrade Perdure")
         digest = self._hash.digest()
         if self._file.read(len(digest) + 1) != digest:
@@ -248,13 +256,10 @@ class _Reader:
         kind, packed, plain = _FRAME.unpack(self._read(_FRAME.size))
         if plain > MAX_FRAME:
             raise self._damaged("a frame claims an impossible size")
-        data = self._read(packed)
-        try:
-            if zstandard.frame_content_size(data) != plain:
-                raise self._damaged("a frame has another size than it says")
-            return kind, self._decompressor.decompress(data, max_output_size=plain or 1)
-        except zstandard.ZstdError as e:
-            raise self._damaged("a frame cannot be read") from e
+        data = codec.inflate(self._read(packed), plain, self._where)
+        if len(data) != plain:
+            raise self._damaged("a frame has another size than it says")
+        return kind, data
 
     def _read(self, size: int) -> bytes:
         # Asked first: a length that is not true must not make us set memory aside for it.

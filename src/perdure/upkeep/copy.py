@@ -1,4 +1,5 @@
-"""Copying sessions from one store to another: sealed bytes as they are, one session at a time, checked on both sides.
+"""Copying sessions from one store to another: sealed bytes as they are, bound to where they lie, one session at a time,
+checked on both sides.
 
 A session that is in the destination and is behind gets the checkpoints it lacks, in the order they were written: cut
 off anywhere, it is an earlier moment of the same session. Nothing is decided on times or numbers of steps, only on the
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.errors import Conflict, Corrupted, InvalidInput, NotFound, PerdureError
 from perdure.history.hydrate import where_is
 from perdure.kernel import Kernel
-from perdure.model import ANCHOR, Append
+from perdure.model import ANCHOR, Append, Outrun
 from perdure.record import codec
+from perdure.record.binding import rebind, rebind_entry, rebind_row
 from perdure.record.packs import PackReader
 from perdure.system import faults
 from perdure.upkeep.transfer import NAMED, StoreSink, check_blob, from_store, in_batches, projected, refs_of, transfer
@@ -94,13 +96,16 @@ class CopySink(StoreSink):
         elif not self.has_inputs(dump, row):
             # Also blobs that are there already: whoever names a blob renews it, or collection could take it.
             self.bring_blobs(refs_of(dump), source)
-            self.write(dump)
+            self.write(self._bound(dump))
             copied = True
         if self._options.verify and not self.dry_run:
-            self._compare(dump)
+            self._compare(self._bound(dump))
         self.done.copied += copied
         self.done.updated += updated
         self.done.unchanged += not copied and not updated
+
+    def _bound(self, dump: Dump) -> Dump:
+        return rebind(self.kernel.keys, dump, self._reading.store_id, self.kernel.store_id)
 
     def lacks(self, ref: str) -> None:
         """A session is not copied without its blobs."""
@@ -128,7 +133,8 @@ class CopySink(StoreSink):
         return True
 
     def _compare(self, dump: Dump) -> None:
-        """Read the copy back: it is, byte for byte, what was inspected, or is inspected itself and has all of it."""
+        """Read the copy back: it is, byte for byte, what was inspected and is bound to this store, or is inspected
+        itself and has all of it."""
         id = dump.row.id
         there = self.kernel.store.dump(id)
         if _comparable(there) != _comparable(dump):
@@ -228,11 +234,13 @@ class CatchUp:
     def _item(
         self, row: Row, shown: dict[str, Any], packs: PackReader, expect: bytes | None, token: int
     ) -> Append:  # fmt: skip
-        envelope, payload = row.envelope, row.payload
+        where, target = where_is(self._id, row.line, row.step), self._target
+        bound = rebind_row(target.keys, row, self._reading.store_id, target.store_id)
+        envelope, payload = bound.envelope, bound.payload
+        env = codec.decode_envelope(envelope or packs.row(row.line, row.step).envelope, where)
         if not envelope:
             envelope, body = packs.row(row.line, row.step)
-            payload = codec.seal(body)
-        env = codec.decode_envelope(envelope, where_is(self._id, row.line, row.step))
+            payload = codec.bind_payload(target.keys, env.key, target.store_id, envelope, codec.seal(body), where)
         return Append(
             self._id, shown["branch"], row.line, row.step, row.id, expect, row.digest, envelope, payload, token,
             shown["starts"], env.owner, shown["status"], shown["kind"], shown["at"], self._ttl(),
@@ -256,9 +264,13 @@ class CatchUp:
 
     def post(self, entries: Sequence[InboxEntry]) -> None:
         """Add inputs that are in the source to the copy."""
-        for answer in self._target.store.post(entries) if entries else ():
+        old, target = self._reading.store_id, self._target
+        bound = [rebind_entry(target.keys, entry, old, target.store_id) for entry in entries]
+        for answer in target.store.post(bound) if bound else ():
             if isinstance(answer, PerdureError):
                 raise answer
+            if isinstance(answer, Outrun):
+                raise self._apart("an input that was posted there once, and is not there now, has lost its place")
 
 
 def _inspect(kernel: Kernel, dump: Dump, words: str) -> Inspection:

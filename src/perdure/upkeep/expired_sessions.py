@@ -6,14 +6,14 @@ restored there first, and then the session is dropped. Interrupted at any point,
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Conflict, NotFound
 from perdure.history.expiry import expired
 from perdure.history.hydrate import look
-from perdure.model import ASIDE, LeaseInfo, Status
-from perdure.session.inbox import open_entry, seal_entry
+from perdure.model import ASIDE, Artifact, LeaseInfo, Status
 from perdure.session.read_cache import PREFIX
 from perdure.stores.listing import each_session
 from perdure.system import faults
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perdure.kernel import Kernel
-    from perdure.model import Dump, SessionRow
+    from perdure.model import SessionRow
 
 _NOTE = "set aside"
-"""Key and kind of the entry that says what the row of a session that is set aside does not."""
+"""The kind of the artifact that says what the row of a session that is set aside does not."""
 
 
 class Aside(NamedTuple):
@@ -63,7 +63,8 @@ def _end(kernel: Kernel, row: SessionRow, token: int | None) -> None:
 
 def _set_aside(kernel: Kernel, row: SessionRow) -> None:
     dump, id = kernel.store.dump(row.id), f"{ASIDE}{row.created}:{row.id}"
-    note = seal_entry(kernel, id, _NOTE, _NOTE, {"agent": row.agent, "ttl": (row.expires or row.now) - row.updated})
+    said = {"agent": row.agent, "ttl": (row.expires or row.now) - row.updated}
+    note = Artifact(_NOTE, 0, 0, 0, json.dumps(said).encode())
     # Nobody works on it there: neither an agent nor whoever held it.
     there = dump.row._replace(
         id=id, agent="", lease=LeaseInfo("", row.lease.token, 0), expires=row.now + kernel.keep_expired
@@ -71,7 +72,7 @@ def _set_aside(kernel: Kernel, row: SessionRow) -> None:
     taken = tuple(entry for entry in dump.inbox if entry.taken)
     faults.point("sweep.before_aside")
     with suppress(Conflict):  # an earlier attempt has put it there
-        kernel.store.restore(dump._replace(row=there, inbox=(*taken, note)))
+        kernel.store.restore(dump._replace(row=there, inbox=taken, artifacts=(*dump.artifacts, note)))
     faults.point("sweep.after_aside")
 
 
@@ -99,21 +100,18 @@ def bring_back(kernel: Kernel, session: str, token: int) -> Aside:
     found = newest_life(kernel, session)
     id = f"{ASIDE}{found.created}:{session}"
     dump = kernel.store.dump(id)
-    said: Any = next(open_entry(kernel, entry).body for entry in dump.inbox if entry.key == _NOTE)
+    said: Any = json.loads(next(artifact.body for artifact in dump.artifacts if artifact.kind == _NOTE))
     now = kernel.store.look(session)
     assert now is not None, "its lease is ours"
     if now.heads:
         _end(kernel, now, token)
     back = dump.row._replace(id=session, agent=said["agent"], expires=now.now + said["ttl"])
     faults.point("revive.before_restore")
-    kernel.store.restore(_without_note(dump)._replace(row=back))
+    artifacts = tuple(artifact for artifact in dump.artifacts if artifact.kind != _NOTE)
+    kernel.store.restore(dump._replace(row=back, artifacts=artifacts))
     faults.point("revive.after_restore")
     kernel.store.drop(id, None, "brought back")
     return found
-
-
-def _without_note(dump: Dump) -> Dump:
-    return dump._replace(inbox=tuple(entry for entry in dump.inbox if entry.key != _NOTE))
 
 
 def delete_for_good(kernel: Kernel, batch: int) -> int:

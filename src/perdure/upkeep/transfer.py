@@ -1,7 +1,8 @@
 """Sessions on the move: dumped from a source, one after the other, and written into a sink, each after its blobs.
 
 A source and a sink are a store or a file. ``copy`` goes from store to store, ``backup`` and ``export`` from a store
-into a file, ``restore`` and ``import`` from a file into a store. What moves are the sealed bytes: digests stay.
+into a file, ``restore`` and ``import`` from a file into a store. What moves are the sealed bytes: digests stay. In a
+store they are bound to it anew, which takes the key.
 
 A session is dumped at one instant and is in memory as a whole; its blobs go piece by piece. All that a session names is
 durable before the session itself, which appears whole or not at all: so a transfer may be interrupted at any point and
@@ -20,6 +21,7 @@ import msgspec
 
 from perdure import errors
 from perdure.record import codec
+from perdure.record.binding import rebind
 from perdure.stores.listing import each_session
 from perdure.system import faults
 
@@ -69,6 +71,8 @@ class Source(NamedTuple):
     """One session at one instant, or ``NotFound``."""
     blob: Callable[[str], Iterator[bytes]]
     """The pieces of a blob; ``NotFound`` instead of the first one when it is not there."""
+    store: str
+    """The id of the store that they come from, and that what is stored of them is bound to."""
     named: bool = False
     """Whether somebody asked for each of these sessions: then one that is not there is an error."""
 
@@ -77,8 +81,8 @@ def from_store(kernel: Kernel, sessions: Iterable[str] | None = None, owner: str
     """All sessions of a store, those named, or those of an owner."""
     if sessions is None:
         ids = (row.id for row in each_session(kernel.store, owner=owner))
-        return Source(ids, kernel.store.dump, kernel.blobs.get_stream)
-    return Source(dict.fromkeys(sessions), kernel.store.dump, kernel.blobs.get_stream, named=True)
+        return Source(ids, kernel.store.dump, kernel.blobs.get_stream, kernel.store_id)
+    return Source(dict.fromkeys(sessions), kernel.store.dump, kernel.blobs.get_stream, kernel.store_id, named=True)
 
 
 class Sink(ABC):
@@ -133,7 +137,7 @@ class StoreSink(Sink):
         # Also where it is there already: a blob may have been lost since.
         self.bring_new_blobs(dump, source)
         if not there:
-            self.write(projected(dump, {}))
+            self.write(rebind(self.kernel.keys, projected(dump, {}), source.store, self.kernel.store_id))
         self.done.copied += not there
         self.done.unchanged += there
 

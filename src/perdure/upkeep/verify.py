@@ -5,20 +5,38 @@ What a witness saw is compared in :mod:`perdure.upkeep.witness`.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Corrupted, KeyMismatch, NotFound, PerdureError, UnsupportedFormat
 from perdure.history.hydrate import look, open_row, payload_of, where_is
 from perdure.kernel import Kernel
-from perdure.model import ANCHOR, MAIN, PACK, SNAPSHOT, TAG_PREFIX, Artifact, Dump, Envelope, Head, Kind, Row
+from perdure.model import (
+    ANCHOR,
+    MAIN,
+    PACK,
+    SNAPSHOT,
+    TAG_PREFIX,
+    Artifact,
+    Dump,
+    Envelope,
+    Head,
+    InboxEntry,
+    Kind,
+    Row,
+)
+from perdure.protocols import Boarded, Filter
 from perdure.record import codec
+from perdure.record.binding import Stamp, where_entry
 from perdure.record.codec import Body, Point
 from perdure.record.packs import PackReader, flesh_out, open_base
 from perdure.session.inbox import open_entry
+from perdure.session.taken import Mark, Marks, is_taken, marks_of
 from perdure.state.delta import apply
 from perdure.state.document import genesis
 from perdure.state.values import BlobRef
 from perdure.stores.listing import each_session
+from perdure.stores.rules import sets_session_status
 from perdure.upkeep.transfer import check_blob
 
 if TYPE_CHECKING:
@@ -70,6 +88,8 @@ class _Verifier:
         self._blobs: dict[str, str] = {}
         """Ref -> what is wrong with it; "" when nothing is."""
         self._checkpoints = 0
+        store = kernel.store
+        self._board = store.board() if isinstance(store, Boarded) and store.has_board() else None
         self._seen = witness.by_session() if witness is not None else {}
         if witness is not None and not copied:
             self._findings.extend(witness.compare_store(kernel.store.id))
@@ -117,12 +137,24 @@ class _Verifier:
             what = "the store lists other inputs than those it holds"
             self._findings.append(Finding("inbox", id, f"session {id!r}, inbox", what))
         self._checkpoints += len(inspection.rows)
+        self._on_board(id, inspection)
         for ref in sorted(inspection.blobs):
             if what := self._blob(ref):
                 self._findings.append(Finding("blob", id, f"session {id!r}, blob {ref}", what))
         if seen is not None:
             self._findings.extend(seen.compare(inspection, listed))
         return True
+
+    def _on_board(self, id: str, inspection: Inspection) -> None:
+        """What the board of a fleet says of a session that nobody works on must be what its checkpoints say."""
+        works = self._board.works(Filter(sessions=(id,))) if self._board is not None else ()
+        for work in works:
+            if work.owner and inspection.owner is not None and work.owner != inspection.owner:
+                self._findings.append(Finding("board", id, f"session {id!r}, board", "it says another owner"))
+            # One that was just given to another agent says so before the first checkpoint of that agent does.
+            idle = not (work.queued or work.worker or work.tries or work.due or work.parked or work.paused)
+            if idle and inspection.agent is not None and work.agent != inspection.agent:
+                self._findings.append(Finding("board", id, f"session {id!r}, board", "it says another agent"))
 
     def _waiting(self, id: str) -> list[str]:
         return [entry.key for entry in self._kernel.store.inbox(id, 1 << 31)]
@@ -147,7 +179,8 @@ class Finding(NamedTuple):
     """One thing that is not as it was written."""
 
     kind: str
-    """"corrupted", "blob" (missing or altered), "inbox", or "lost" (the witness saw it, the store has it no more)."""
+    """"corrupted", "blob" (missing or altered), "inbox", "board" (of a fleet), or "lost" (the witness saw it, the store
+    has it no more)."""
     session: str
     where: str
     what: str
@@ -177,6 +210,13 @@ class Inspection:
         self.blobs: set[str] = set()
         self.born = 0
         """When the session's first checkpoint was made; 0 when that is not known for certain."""
+        self.owner: str | None = None
+        self.agent: str | None = None
+        """Whose it is and who works on it, as its checkpoints say; None when that is not known for certain."""
+        self._tokens: dict[int, int] = {}
+        """The highest token of a lease that each line was written under."""
+        self._marks: list[Marks] = []
+        """What its lines say at their ends of inputs that were taken."""
 
     def run(self) -> list[Finding]:
         """Inspect everything; the findings, each once."""
@@ -278,10 +318,20 @@ class Inspection:
                 before, doc = _claim(self._id, row), None
                 continue
             before = point
+            self._fence(row, where)
             self.envelopes[line, row.step] = point.envelope
             self._keep(point, doc)
+        if doc is not None:
+            self._marks.append(marks_of(doc))
         if line == 0 and (first := self.envelopes.get((0, rows[0][0].step))) is not None:
             self.born = first.at
+
+    def _fence(self, row: Row, where: str) -> None:
+        """Tokens of leases only grow: whoever wrote under an older one than was used before had lost the session."""
+        token = codec.token_of(row.payload)
+        if token and token < self._tokens.get(row.line, 0):
+            self._note(where, "it was written under an older lease than the checkpoint before it")
+        self._tokens[row.line] = max(token, self._tokens.get(row.line, 0))
 
     def _start(self, row: Row) -> tuple[Point | None, dict[str, Any] | None]:
         """The checkpoint that a line starts from and its state, as far as they are known."""
@@ -400,13 +450,34 @@ class Inspection:
         """What the store tells of the session must be what its checkpoints say."""
         last, row, where = self._dump.rows[-1][0], self._dump.row, f"session {self._id!r}"
         newest = self.envelopes.get((last.line, last.step))
-        if newest is not None and newest.owner != row.owner:
-            self._note(where, "the store says another owner than its newest checkpoint")
+        if newest is not None:
+            self.owner = newest.owner
+            if newest.owner != row.owner:
+                self._note(where, "the store says another owner than its newest checkpoint")
+            if not _same_end(row.expires, newest, self._kernel.clock.wall()):
+                self._note(where, "the store says another end of its time than its newest checkpoint")
+        if max(self._tokens.values(), default=0) > row.lease.token:
+            self._note(where, "the store says an older lease than it was written under")
+        self.agent = self._worked_on()
+        if self.agent is not None and self.agent != row.agent:
+            self._note(where, "the store says another agent than its checkpoints")
         # Where it stands is what main says; only without it, any branch does.
         env = self.envelopes.get((main.line, main.step)) if main is not None else newest
         if env is not None and (env.status, str(env.x.get("error", ""))) != (row.status, row.error):
             of = " of main" if main is not None else ""
             self._note(where, f"the store says another status or error than its newest checkpoint{of}")
+
+    def _worked_on(self) -> str | None:
+        """Who works on it, by the newest checkpoint that says so; None when the one that does may have been dropped."""
+        found, has_main = "", False
+        for row, _ in self._dump.rows:
+            env = self.envelopes.get((row.line, row.step))
+            if env is None:
+                return None
+            has_main = has_main or env.branch == MAIN
+            if sets_session_status(env.branch, has_main):
+                found = str(env.x.get("agent", "")) or found
+        return found if found or not any(kind == ANCHOR for kind, _, _ in self._bases) else None
 
     def _named(self) -> None:
         """Checkpoints that others name, and that nothing else need stand on: retention keeps those, too."""
@@ -419,20 +490,77 @@ class Inspection:
                 if other is None or other.id.hex() != env.x["with"][2]:
                     self._note(where_is(self._id, line, step), "the checkpoint that was merged here is missing")
 
+    def _was_taken(self, entry: InboxEntry) -> bool:
+        """Whether a checkpoint that retention has dropped may have taken it."""
+        if not any(kind == ANCHOR for kind, _, _ in self._bases):
+            return False
+        stamp = Stamp(self._kernel.store_id, entry.seq)
+        # In a copy its number is another one.
+        others = any(origin != stamp.origin for marks in self._marks for origin in marks)
+        return others or not self._marks or any(is_taken(marks, stamp) for marks in self._marks)
+
+    def _numbers(self) -> None:
+        """Inputs are numbered without gaps: one that is not there was deleted."""
+        if not self._marks:
+            return
+        ours = [marks.get(self._kernel.store_id, Mark(to=0, but={})) for marks in self._marks]
+        there = {entry.seq for entry in self._dump.inbox}
+        taken = max(mark["to"] for mark in ours)
+        # What waits by the word of all lines: the one that took most knows of all others.
+        wait = {int(number) for number in max(ours, key=lambda mark: mark["to"])["but"]}
+        for mark in ours:
+            wait = {number for number in wait if number > mark["to"] or str(number) in mark["but"]}
+        gone = [(number, number) for number in sorted(wait - there)]
+        later = sorted({taken, *(number for number in there if number > taken), max(taken, self._dump.row.posts) + 1})
+        gone += [(one + 1, other - 1) for one, other in pairwise(later) if other - one > 1]
+        for first, last in gone:
+            what = f"input number {first} was" if first == last else f"inputs number {first} to {last} were"
+            self._note(f"session {self._id!r}, inbox", f"{what} never taken, and not there", "inbox")
+
     def _inbox(self) -> None:
         entries = {e.key: e for e in self._dump.inbox}
+        highest: dict[str, int] = {}
         for entry in entries.values():
-            if not entry.taken:
-                try:
-                    open_entry(self._kernel, entry)
-                except (Corrupted, UnsupportedFormat) as e:
-                    self._blame(e, f"session {self._id!r}, inbox entry {entry.key!r:.60}", "inbox")
+            if entry.taken:
+                continue
+            where = where_entry(entry)
+            try:
+                stamp = open_entry(self._kernel, entry).stamp
+            except (Corrupted, UnsupportedFormat) as e:
+                self._blame(e, where, "inbox")
+                continue
+            if any(is_taken(marks, stamp) for marks in self._marks):
+                self._note(where, "a checkpoint has taken it, and the store says that it waits", "inbox")
+            if stamp.number <= highest.get(stamp.origin, 0):
+                self._note(where, "it does not stand where it came in", "inbox")
+            highest[stamp.origin] = max(stamp.number, highest.get(stamp.origin, 0))
+        self._numbers()
+        takers = {env.id: env for env in self.envelopes.values()}
+        for entry in entries.values():
+            taker = takers.get(entry.taken) if entry.taken else None
+            if (
+                entry.taken
+                and (taker is None or entry.key not in taker.x.get("takes", ()))
+                and not self._was_taken(entry)
+            ):
+                self._note(where_entry(entry), "no checkpoint took it, as the store says", "inbox")
         for (line, step), env in self.envelopes.items():
             for key in env.x.get("takes", ()):
                 entry = entries.get(key)
                 if entry is None or entry.taken != env.id:
                     what = f"the inbox does not know that it took {key!r:.60}"
                     self._note(where_is(self._id, line, step), what, "inbox")
+
+
+DAY = 86_400_000
+
+
+def _same_end(expires: int | None, env: Envelope, now: int) -> bool:
+    """Whether a session's time ends when its newest checkpoint says; the store's clock may differ from its writer's."""
+    if expires is None or env.ttl is None:
+        return expires == env.ttl
+    end = env.at + env.ttl * 1000
+    return abs(end - expires) <= DAY or max(end, expires) <= now
 
 
 def _claim(session: str, row: Row) -> Point:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.errors import PerdureError
-    from perdure.model import Append, InboxEntry, Lease
+    from perdure.model import Append, InboxEntry, Lease, Outrun
     from perdure.protocols import Store
     from tests.campaigns.crash.journal import Journal
 
@@ -38,7 +38,7 @@ class Watched:
                 self._journal.note("ack", id=answer.id.hex())
         return answers
 
-    def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[InboxEntry]) -> list[bool | Outrun | PerdureError]:
         """Inbox entries, each by its key; one that was there already is acknowledged as well."""
         for entry in entries:
             self._journal.note("post", s=entry.session, key=entry.key)

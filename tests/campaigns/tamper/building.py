@@ -16,7 +16,6 @@ from unittest import mock
 
 import perdure
 from perdure.model import ANCHOR, PACK, SNAPSHOT, TAG_PREFIX
-from perdure.session.inbox import open_entry
 from perdure.testing.clock import FakeClock
 from tests.campaigns.model.documents import exact
 from tests.campaigns.model.early import early
@@ -40,7 +39,8 @@ class Original:
     kind: str
     codec: str
     folder: Path
-    """Holds the images: ``closed`` (after a clean close), ``live`` (copied while it was open), ``old-0``, ..."""
+    """Holds the images: ``closed`` (after a clean close), ``live`` (copied while it was open), ``old-0``, ...; and
+    ``foreign``, of another store with the same sessions and the same key."""
     now: int = 0
     states: dict[Place, str] = field(default_factory=dict[Place, str])
     inboxes: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -195,9 +195,9 @@ def entry(db: Database, session: str, key: str) -> str:
 
 
 def inbox(db: Database, session: str) -> list[str]:
-    """What waits in an inbox, verified."""
-    found = [open_entry(db.kernel, e) for e in db.kernel.store.inbox(session)]
-    return [exact(list(message)) for message in found]
+    """What a writer is given of an inbox; nothing is committed, so it goes on waiting."""
+    with db.session(session) as s:
+        return [exact(list(message[:3])) for message in s.take()]
 
 
 def read(db: Database, place: Place) -> str:
@@ -226,6 +226,10 @@ def _witness(db: Database, path: Path) -> None:
 def build(kind: str, codec: str, folder: Path, seed: int) -> Original:
     """A store with everything in it, below a folder."""
     os.makedirs(folder)
-    original = Original(kind, codec, folder)
+    original, foreign = Original(kind, codec, folder), Original(kind, codec, folder / "elsewhere")
     Builder(original, seed).build()
+    os.makedirs(foreign.folder)
+    Builder(foreign, seed + 1).build()
+    shutil.move(foreign.folder / "closed", folder / "foreign")
+    shutil.rmtree(foreign.folder)
     return original

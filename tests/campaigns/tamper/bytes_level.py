@@ -40,6 +40,10 @@ class Target:
         pick = blobs if blobs and self.rng.random() < 0.12 else others
         return self.rng.choice(pick) if pick else None
 
+    def foreign(self, path: Path) -> Path:
+        """The same file of another store."""
+        return self.original.folder / "foreign" / path.relative_to(self.folder)
+
     def old(self, path: Path) -> Path | None:
         """The same file at an earlier moment."""
         inside = path.relative_to(self.folder)

@@ -10,9 +10,9 @@ import msgspec
 
 from perdure.record.codec import ZERO
 from perdure.stores.file import log as frames
-from perdure.stores.file.records import Commit, Posted, Record, Rewritten, State, decode, encode
+from perdure.stores.file.records import Birth, Commit, Posted, Record, Rewritten, State, decode, encode
 from perdure.stores.file.root import salt_of
-from tests.campaigns.tamper.sealed_level import altered, forge_commit, forge_seal, forge_tail
+from tests.campaigns.tamper.sealed_level import altered, forge_commit, forge_payload, forge_tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,7 +173,7 @@ def _forge_seal(t: Target, path: Path, records: list[Record]) -> str:
     what = ""
     match record:
         case Commit() if record.payload:
-            what, payload = forge_seal(t.rng, record.payload)
+            what, payload = forge_payload(t.rng, record.payload)
             records[at] = msgspec.structs.replace(record, payload=payload)
         case Posted() if record.body:
             what, body = forge_tail(t.rng, record.body)
@@ -186,6 +186,58 @@ def _forge_seal(t: Target, path: Path, records: list[Record]) -> str:
     return "" if records[at] == record else f"{what} of {type(record).__name__}"
 
 
+def _id(t: Target) -> str:
+    return json.loads((t.folder / "agents" / "perdure.json").read_bytes())["id"]
+
+
+def _transplant_log(t: Target, path: Path, records: list[Record]) -> str:
+    """A session of another store under the same key, as a whole."""
+    records[:] = records_of(t.foreign(path))
+    return path.parent.name
+
+
+def _transplant_record(t: Target, path: Path, records: list[Record]) -> str:
+    """A record of another store under the same key, in the place of one of its kind."""
+    record = t.rng.choice(records_of(t.foreign(path)))
+    places = [i for i, one in enumerate(records) if type(one) is type(record)]
+    if isinstance(record, Commit):
+        places = [i for i in places if (records[i].line, records[i].step) == (record.line, record.step)]  # pyright: ignore
+    if not places or isinstance(record, Birth):
+        return ""
+    records[t.rng.choice(places)] = record
+    return type(record).__name__
+
+
+def _roll_back(t: Target, path: Path, records: list[Record]) -> str:
+    """A whole session as it was at an earlier moment."""
+    old = t.old(path)
+    then = records_of(old) if old is not None else records
+    if then == records:
+        return ""
+    records[:] = then
+    return "an earlier moment"
+
+
+def _replay(t: Target, path: Path, records: list[Record]) -> str:
+    """An input that was posted comes once more, behind all."""
+    posts = [record for record in records if isinstance(record, Posted) and record.body]
+    if not posts:
+        return ""
+    records.append(t.rng.choice(posts))
+    return "an input"
+
+
+def _forge_deletion(t: Target, path: Path, records: list[Record]) -> str:
+    """A session has ended by the word of a tombstone that nobody wrote; or an input is gone."""
+    posts = [record for record in records if isinstance(record, Posted)]
+    if posts and t.rng.random() < 0.5:
+        records.remove(t.rng.choice(posts))
+        return "an input"
+    ended = State("", "expired", 0, t.original.now + 1, None, (), "expired", 0, 0, 0, 0, len(posts))
+    records[1:] = [ended]
+    return "a session"
+
+
 def _forge_commit(t: Target, path: Path, records: list[Record]) -> str:
     """A checkpoint that says something else, sealed without the key; in place of one, or behind all."""
     commits = [record for record in records if isinstance(record, Commit) and record.envelope]
@@ -194,7 +246,7 @@ def _forge_commit(t: Target, path: Path, records: list[Record]) -> str:
     record = t.rng.choice(commits)
     parents = [c for c in commits if (c.line, c.step) == (record.line, record.step - 1)]
     parent = parents[0].digest if parents else ZERO
-    what, envelope, digest, payload = forge_commit(t.rng, record.envelope, parent, record.digest)
+    what, envelope, digest, payload = forge_commit(t.rng, _id(t), record.envelope, parent, record.digest)
     records[records.index(record)] = msgspec.structs.replace(record, envelope=envelope, digest=digest, payload=payload)
     return what
 
@@ -234,4 +286,9 @@ RECORDS: dict[str, Mutation] = {
     "seal forged": _log(_forge_seal),
     "commit forged": _log(_forge_commit),
     "root forged": _root,
+    "input replayed": _log(_replay),
+    "session transplanted": _log(_transplant_log),
+    "row transplanted": _log(_transplant_record),
+    "session rolled back": _log(_roll_back),
+    "deletion forged": _log(_forge_deletion),
 }

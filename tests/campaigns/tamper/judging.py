@@ -10,11 +10,13 @@ import gc
 import os
 import resource
 import signal
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from perdure.errors import InvalidInput, NotFound, PerdureError, StoreError
+from perdure.errors import InvalidInput, LeaseError, NotFound, PerdureError, StoreError
 from perdure.record.codec import MAX_ROW
+from perdure.stores.file.store import TornTail
 from perdure.testing.clock import FakeClock
 from perdure.upkeep.verify import verify
 from perdure.upkeep.witness import read_witness
@@ -99,7 +101,7 @@ class _Reader:
     def _try(self, what: str, do: Callable[[], T]) -> T | None:
         try:
             return do()
-        except StoreError as e:
+        except (StoreError, LeaseError) as e:
             self.refused.append(f"{what}: {type(e).__name__}: {e}")
         except NotFound as e:
             self.missing.append(f"{what}: {type(e).__name__}: {e}")
@@ -154,5 +156,8 @@ def _judge(original: Original, folder: Path, when_open: Callable[[], None] | Non
             when_open()
         reader = _Reader(original, db)
         reader.states()
-        reader.inboxes()
+        with warnings.catch_warnings():
+            # Whoever is about to write cuts a torn tail off, and says so.
+            warnings.simplefilter("ignore", TornTail)
+            reader.inboxes()
         return reader.verdict()

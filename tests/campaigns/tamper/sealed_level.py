@@ -63,7 +63,16 @@ def _plaintext() -> bytes:
     return codec.encode([[[SET, ["s", "vars"], {"forged": True}]], None]).data
 
 
-def forge_commit(rng: random.Random, envelope: bytes, parent: bytes, keep: bytes) -> tuple[str, bytes, bytes, bytes]:
+def forge_payload(rng: random.Random, payload: bytes) -> tuple[str, bytes]:
+    """Another header, or another content, behind the tag and the token of a row."""
+    begin = codec.TAG + codec.FENCE
+    what, sealed = forge_seal(rng, payload[begin:])
+    return what, payload[:begin] + sealed
+
+
+def forge_commit(
+    rng: random.Random, store: str, envelope: bytes, parent: bytes, keep: bytes
+) -> tuple[str, bytes, bytes, bytes]:
     """A checkpoint that says something else, sealed without the key (and with or without claiming one).
 
     Gives back what was done, envelope, digest and payload. ``keep`` is the digest that was there.
@@ -77,7 +86,7 @@ def forge_commit(rng: random.Random, envelope: bytes, parent: bytes, keep: bytes
     digest = keep
     if how != "no key, same digest":
         digest = codec.chain_digest(keys, keys.current, parent, env_bytes, body, "")
-    return how, env_bytes, digest, codec.seal(body)
+    return how, env_bytes, digest, codec.bind_payload(keys, keys.current, store, env_bytes, codec.seal(body), "")
 
 
 def forge_tail(rng: random.Random, raw: bytes) -> tuple[str, bytes]:

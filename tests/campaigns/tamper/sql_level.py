@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from perdure.record.codec import ZERO
-from tests.campaigns.tamper.sealed_level import altered, forge_commit, forge_seal, forge_tail
+from tests.campaigns.tamper.sealed_level import altered, forge_commit, forge_payload, forge_tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TABLES = ("meta", "sessions", "branches", "commits", "artifacts", "inbox")
 KEYS = {
     "meta": ("key",), "sessions": ("no",), "branches": ("no", "name"), "commits": ("seq",),
-    "artifacts": ("no", "kind", "line", "lo"), "inbox": ("seq",),
+    "artifacts": ("no", "kind", "line", "lo"), "inbox": ("no", "seq"),
 }  # fmt: skip
 SWAPS = {
     "commits": [
@@ -214,12 +214,93 @@ def _untake(t: Target, sql: Sql) -> str:
         return "counts as taken"
     row = t.rng.choice(taken)
     before = Sql(str(_scratch(t, old)))
-    same = before.rows("inbox", "seq = ?", row["seq"])
+    same = before.rows("inbox", "no = ? and seq = ?", row["no"], row["seq"])
     before.close()
-    if not same:
+    if not same or not same[0]["body"]:
         return ""
     sql.put("inbox", {**row, "taken": None, "body": same[0]["body"]})
     return "waits again"
+
+
+OF_SESSION = ("branches", "commits", "artifacts", "inbox")
+
+
+def _replace_session(sql: Sql, session: dict[str, Any], other: Sql, theirs: dict[str, Any]) -> None:
+    """A session becomes what it is in another file."""
+    last = max(row["seq"] for row in sql.rows("commits"))
+    for table in OF_SESSION:
+        for row in sql.rows(table, "no = ?", session["no"]):
+            sql.delete(table, row)
+        for number, row in enumerate(other.rows(table, "no = ?", theirs["no"]), start=1):
+            again = {"seq": last + number} if table == "commits" else {}
+            sql.put(table, {**row, "no": session["no"], **again})
+    sql.put("sessions", {**theirs, "no": session["no"]})
+
+
+def _transplant_session(t: Target, sql: Sql) -> str:
+    """A session of another store under the same key, as a whole."""
+    other = Sql(str(_scratch(t, t.foreign(t.folder / "agents.db"))))
+    session = t.rng.choice(sql.rows("sessions"))
+    for theirs in other.rows("sessions", "id = ?", session["id"]):
+        _replace_session(sql, session, other, theirs)
+    other.close()
+    return session["id"]
+
+
+def _transplant_row(t: Target, sql: Sql) -> str:
+    """A row of another store under the same key, in the same place of the same session."""
+    other = Sql(str(_scratch(t, t.foreign(t.folder / "agents.db"))))
+    session = t.rng.choice(sql.rows("sessions"))
+    table = t.rng.choice(["commits", "artifacts", "inbox"])
+    place = {"commits": ("line", "step"), "artifacts": ("kind", "line", "lo"), "inbox": ("key",)}[table]
+    (theirs,) = other.rows("sessions", "id = ?", session["id"])
+    ours = {tuple(row[key] for key in place): row for row in sql.rows(table, "no = ?", session["no"])}
+    rows = [row for row in other.rows(table, "no = ?", theirs["no"]) if tuple(row[key] for key in place) in ours]
+    other.close()
+    if not rows:
+        return ""
+    row = t.rng.choice(rows)
+    there = ours[tuple(row[key] for key in place)]
+    sql.delete(table, there)
+    sql.put(table, {**row, "no": there["no"], **({"seq": there["seq"]} if "seq" in there else {})})
+    return table
+
+
+def _session_back(t: Target, sql: Sql) -> str:
+    """A whole session as it was at an earlier moment."""
+    old = t.old(t.folder / "agents.db")
+    if old is None:
+        return ""
+    before = Sql(str(_scratch(t, old)))
+    session = t.rng.choice(sql.rows("sessions"))
+    found = before.rows("sessions", "id = ?", session["id"])
+    for then in found:
+        _replace_session(sql, session, before, then)
+    before.close()
+    return session["id"] if found and found[0] != session else ""
+
+
+def _forge_deletion(t: Target, sql: Sql) -> str:
+    """A session has ended by the word of a tombstone that nobody wrote, or without a word; or an input is gone."""
+    session = t.rng.choice(sql.rows("sessions"))
+    what = t.rng.choice(["tombstone", "no trace", "input", "newest input"])
+    if "input" in what:
+        rows = sorted(sql.rows("inbox", "no = ? and taken is null", session["no"]), key=lambda row: row["seq"])
+        if not rows:
+            return ""
+        sql.delete("inbox", rows[-1] if what == "newest input" else t.rng.choice(rows))
+        if what == "newest input":
+            sql.put("sessions", {**session, "posts": rows[-1]["seq"] - 1})
+        return what
+    for table in OF_SESSION:
+        for row in sql.rows(table, "no = ?", session["no"]):
+            sql.delete(table, row)
+    if what == "no trace":
+        sql.delete("sessions", session)
+    else:
+        gone = {"reason": "expired", "status": "expired", "updated": t.original.now + 1, "lines": 0}
+        sql.put("sessions", {**session, **gone, "line": None, "step": None, "head": None})
+    return what
 
 
 def _forge_seal(t: Target, sql: Sql) -> str:
@@ -230,7 +311,7 @@ def _forge_seal(t: Target, sql: Sql) -> str:
     if not rows:
         return ""
     row = t.rng.choice(rows)
-    forge = forge_seal if table == "commits" else forge_tail
+    forge = forge_payload if table == "commits" else forge_tail
     what, forged = forge(t.rng, row[column])
     if forged == row[column]:
         return ""
@@ -244,7 +325,8 @@ def _forge_commit(t: Target, sql: Sql) -> str:
     row = t.rng.choice(rows)
     before = sql.rows("commits", "no = ? and line = ? and step = ?", row["no"], row["line"], row["step"] - 1)
     parent = before[0]["digest"] if before else ZERO
-    what, envelope, digest, payload = forge_commit(t.rng, row["envelope"], parent, row["digest"])
+    (store,) = sql.rows("meta", "key = 'id'")
+    what, envelope, digest, payload = forge_commit(t.rng, store["value"], row["envelope"], parent, row["digest"])
     sql.put("commits", {**row, "envelope": envelope, "digest": digest, "payload": payload})
     return what
 
@@ -269,7 +351,11 @@ ROWS: dict[str, Mutation] = {
     "old row": _sql(_old_row),
     "tail cut": _sql(_roll_back),
     "pointer moved": _sql(_move_head),
-    "inbox replayed": _sql(_untake),
+    "input replayed": _sql(_untake),
+    "session transplanted": _sql(_transplant_session),
+    "row transplanted": _sql(_transplant_row),
+    "session rolled back": _sql(_session_back),
+    "deletion forged": _sql(_forge_deletion),
     "seal forged": _sql(_forge_seal),
     "commit forged": _sql(_forge_commit),
     "schema changed": _sql(_drop_index),

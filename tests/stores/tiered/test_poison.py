@@ -130,7 +130,7 @@ def forged(keys: Keys, db: perdure.Database) -> bytes:
     state = {"messages": [], "vars": {}, "facts": {}, "todos": [], "summary": "forged"}
     value = [tip.envelope, tip.digest, {"s": state, "k": {}}, {}, None]
     about = Artifact(SNAPSHOT, tip.line, tip.step, tip.step, b"")
-    return state_value(tip, codec.seal_artifact(keys, "s", about, codec.encode(value)))
+    return state_value(tip, codec.seal_artifact(keys, db.kernel.store_id, "s", about, codec.encode(value)))
 
 
 def test_with_a_key_nobody_can_forge_a_state_in_the_hot_tier(tiers: Tiers):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.errors import PerdureError
-from perdure.model import Append, Head, InboxEntry, Landed, Lease, Rewrite
+from perdure.model import Append, Head, InboxEntry, Landed, Lease, Outrun, Rewrite
 from tests.testing.third_party.json_store import Document, JsonStore, Record, Transaction
 
 
@@ -101,7 +101,7 @@ class KeepsInMemory(JsonStore):
         self._posted: dict[tuple[str, str], InboxEntry] = {}
         super().__init__(path, **options)
 
-    def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[InboxEntry]) -> list[bool | Outrun | PerdureError]:
         self._posted |= {(entry.session, entry.key): entry for entry in entries}
         return [True] * len(entries)
 
@@ -109,7 +109,29 @@ class KeepsInMemory(JsonStore):
         return [e for (s, k), e in self._posted.items() if s == session and key in (None, k)][:limit]
 
 
+class NumbersRestart(JsonStore):
+    """Counts the inputs of a session anew after it has ended."""
+
+    def post(self, entries: Sequence[InboxEntry]) -> list[bool | Outrun | PerdureError]:
+        with self._inside() as t:
+            for entry in entries:
+                document = t.get(entry.session)
+                if document is not None and document.reason:
+                    document.posts = len(document.inbox)
+                    t.put(entry.session, document)
+        return super().post(entries)
+
+
+class IgnoresNumbers(JsonStore):
+    """Gives an input the next number, whatever its poster has sealed it with."""
+
+    def post(self, entries: Sequence[InboxEntry]) -> list[bool | Outrun | PerdureError]:
+        return super().post([entry._replace(seq=0) for entry in entries])
+
+
 CAUGHT_BY = {
+    NumbersRestart: "test_numbers_go_on_when_a_session_ends_and_begins_anew",
+    IgnoresNumbers: "test_whoever_names_another_number_than_the_next_is_told_and_writes_nothing",
     NoCompareAndSwap: "test_a_commit_builds_on_the_head_it_names",
     NoFencing: "test_a_writer_whose_lease_was_taken_cannot_write",
     NotIdempotent: "test_the_same_commit_again_has_landed_already",

@@ -34,6 +34,7 @@ from perdure.model import (
     InboxEntry,
     Landed,
     Lease,
+    Outrun,
     Promise,
     Rewrite,
     Row,
@@ -72,6 +73,7 @@ class Document:
     expires: int | None = None
     reason: str = ""
     lines: int = 0
+    posts: int = 0
     lease: StoredLease = field(default_factory=StoredLease)
     heads: dict[str, Head] = field(default_factory=dict)
     records: list[Record] = field(default_factory=list)
@@ -91,7 +93,6 @@ class Numbers:
     token: int = 0
     newest: int = 0
     trimmed: int = 0
-    arrivals: int = 0
 
 
 class Transaction:
@@ -227,8 +228,8 @@ class JsonStore:
         t.numbers.newest += 1
         document.records.append(Record(t.numbers.newest, row, shown))
 
-    def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
-        answers: list[bool | PerdureError] = []
+    def post(self, entries: Sequence[InboxEntry]) -> list[bool | Outrun | PerdureError]:
+        answers: list[bool | Outrun | PerdureError] = []
         with self._inside() as t:
             for entry in entries:
                 document = self._known(t, entry.session)
@@ -236,18 +237,21 @@ class JsonStore:
                     same = known.digest == entry.digest
                     answers.append(False if same else rules.other_post(entry.session, entry.key))
                     continue
-                t.numbers.arrivals += 1
-                document.inbox[entry.key] = entry._replace(seq=t.numbers.arrivals, taken=b"")
+                number = document.posts + 1
+                if entry.seq not in (0, number):
+                    answers.append(Outrun(number))
+                    continue
+                document.posts = number
+                document.inbox[entry.key] = entry._replace(seq=number, taken=b"")
                 t.put(entry.session, document)
                 answers.append(True)
-            t.save_numbers()
         return answers
 
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[InboxEntry]:
         with self._inside() as t:
             found = t.get(session)
             waiting = [e for e in (found.inbox.values() if found else ()) if not e.taken and key in (None, e.key)]
-            return waiting[:limit]
+            return sorted(waiting, key=lambda e: e.seq)[:limit]
 
     def _known(self, t: Transaction, session: str) -> Document:
         return t.get(session) or Document(self._clock.wall(), self._clock.wall())
@@ -265,7 +269,7 @@ class JsonStore:
         pending = sum(not entry.taken for entry in d.inbox.values())
         return SessionRow(
             id, d.owner, d.status, d.created, d.updated, d.expires, lease, heads, d.reason, pending, d.lines, d.agent,
-            d.error, self._clock.wall(),
+            d.error, d.posts, self._clock.wall(),
         )  # fmt: skip
 
     def sessions(self, **wanted: Any) -> list[SessionRow]:
@@ -431,8 +435,9 @@ class JsonStore:
             lease = StoredLease(token=found.lease.token)
             waiting = {key: entry for key, entry in found.inbox.items() if keep_waiting and not entry.taken}
             tombstone = Document(
-                found.created, self._clock.wall(), status=status, reason=reason or "deleted", lease=lease, inbox=waiting
-            )
+                found.created, self._clock.wall(), status=status, reason=reason or "deleted", lease=lease,
+                posts=found.posts, inbox=waiting,
+            )  # fmt: skip
             t.put(session, tombstone)
             t.save_numbers()
 
@@ -445,7 +450,8 @@ class JsonStore:
                 raise rules.gone(session, found.reason)
             rows = tuple((r.row, {**r.shown, **_tuples(r.shown)}) for r in found.records)
             artifacts = tuple(sorted(found.artifacts, key=lambda a: a[:3]))
-            return Dump(self._row(session, found)._replace(now=0), rows, artifacts, tuple(found.inbox.values()))
+            entries = tuple(sorted(found.inbox.values(), key=lambda e: e.seq))
+            return Dump(self._row(session, found)._replace(now=0), rows, artifacts, entries)
 
     def restore(self, dump: Dump) -> None:
         row = rules.restored_row(dump)
@@ -460,10 +466,11 @@ class JsonStore:
                 self._add(t, found, stored, shown)
             found.heads.update({head.branch: head for head in row.heads})
             found.artifacts = list(dump.artifacts)
-            for entry in dump.inbox:
+            known = {entry.key: entry.seq for entry in found.inbox.values()}
+            for entry in rules.restored_inbox(dump, known, found.posts):
                 if entry.key not in found.inbox:
-                    t.numbers.arrivals += 1
-                    found.inbox[entry.key] = entry._replace(seq=t.numbers.arrivals)
+                    found.posts = max(found.posts, entry.seq)
+                    found.inbox[entry.key] = entry
                 elif entry.taken:
                     found.inbox[entry.key] = found.inbox[entry.key]._replace(taken=entry.taken, body=b"")
             for name in ("owner", "status", "reason", "agent", "error", "created", "updated", "expires", "lines"):

@@ -284,6 +284,7 @@ class SessionIndex:
             self.next_line,
             self.agent,
             self.error,
+            self.posted,
         )
 
     def find(self, line: int, step: int) -> tuple[bytes, bytes] | None:

@@ -81,11 +81,11 @@ class FileStore:
             assert file is not None
             return write.append(file, session, items, self._judge, self._handle.steady.latest())
 
-    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
         """Put entries into inboxes, with one write and one sync for each session."""
         return self._by_session(entries, self._post)
 
-    def _post(self, session: str, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
+    def _post(self, session: str, entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
         with self._handle.session(session) as file:
             assert file is not None
             return write.post(file, session, entries)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, PerdureError
-from perdure.model import Append, Head, Landed, Span
+from perdure.model import Append, Head, Landed, Outrun, Span
 from perdure.stores import rules
 from perdure.stores.file.records import Commit, Posted, Record, Rewritten, State, checked
 from perdure.stores.rules import StoredLease, restored_row
@@ -127,9 +127,9 @@ def slide(file: SessionFile, lease: StoredLease, judge: LeaseJudge) -> None:
             file.set_lease(new)
 
 
-def post(file: SessionFile, session: str, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+def post(file: SessionFile, session: str, entries: Sequence[InboxEntry]) -> list[bool | Outrun | PerdureError]:
     """Write the inbox entries of one session that are new."""
-    answers: list[bool | PerdureError] = []
+    answers: list[bool | Outrun | PerdureError] = []
     packed: list[Packed] = []
     digests: dict[str, bytes] = {}
     for entry in entries:
@@ -139,6 +139,9 @@ def post(file: SessionFile, session: str, entries: Sequence[InboxEntry]) -> list
             answers.append(False if known == entry.digest else rules.other_post(session, entry.key))
             continue
         number = file.index.posted + len(packed) + 1
+        if entry.seq not in (0, number):
+            answers.append(Outrun(number))
+            continue
         record = Posted(number, entry.key, entry.kind, entry.at, entry.digest, entry.body)
         try:
             packed.append((record, checked(record)))
@@ -216,7 +219,7 @@ def restore(file: SessionFile, dump: Dump) -> None:
         raise rules.has_checkpoints(row.id, next(iter(index.heads.values()), None))
     lease = file.lease()
     token = lease.token if lease.holder else max(lease.token, row.lease.token)
-    posts = _merged(list(file.posts()) if file.log.end else [], index.posted, dump.inbox)
+    posts = _merged(list(file.posts()) if file.log.end else [], index.posted, dump)
     ended = State(
         row.owner,
         row.status,
@@ -244,17 +247,15 @@ def restore(file: SessionFile, dump: Dump) -> None:
     file.replace(row.id, records, "restore")
 
 
-def _merged(posts: list[Posted], newest: int, entries: Sequence[InboxEntry]) -> list[Posted]:
+def _merged(posts: list[Posted], newest: int, dump: Dump) -> list[Posted]:
     """Entries that are here and entries of a dump; one that was taken there counts as taken here."""
     merged = {post.key: post for post in posts}
-    for entry in entries:
-        old = merged.get(entry.key)
-        if old is None:
-            newest += 1
-        if old is None or entry.taken:
-            seq, body = (newest, entry.body) if old is None else (old.seq, b"")
-            merged[entry.key] = Posted(seq, entry.key, entry.kind, entry.at, entry.digest, body, entry.taken)
-    return list(merged.values())
+    for entry in rules.restored_inbox(dump, {post.key: post.seq for post in posts}, newest):
+        if (known := entry.key in merged) and not entry.taken:
+            continue
+        body = b"" if known else entry.body
+        merged[entry.key] = Posted(entry.seq, entry.key, entry.kind, entry.at, entry.digest, body, entry.taken)
+    return sorted(merged.values(), key=lambda post: post.seq)
 
 
 def _restored(dump: Dump, ordinal: int) -> Iterator[Commit]:

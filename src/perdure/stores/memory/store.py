@@ -118,18 +118,22 @@ class MemoryStore:
             session.lease = self._judge.grant(session.lease.holder, item.token, session.lease.span)
         return model.Landed(item.id)
 
-    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
         """Put entries into inboxes."""
-        answers: list[bool | PerdureError] = []
+        answers: list[bool | model.Outrun | PerdureError] = []
         with self._inside() as room:
             for entry in entries:
-                inbox = self._session(room, entry.session).inbox
-                if known := inbox.get(entry.key):
+                session = self._session(room, entry.session)
+                if known := session.inbox.get(entry.key):
                     same = known.digest == entry.digest
                     answers.append(False if same else rules.other_post(entry.session, entry.key))
                     continue
-                room.arrivals += 1
-                inbox[entry.key] = entry._replace(seq=room.arrivals, taken=b"")
+                number = session.posts + 1
+                if entry.seq not in (0, number):
+                    answers.append(model.Outrun(number))
+                    continue
+                session.posts = number
+                session.inbox[entry.key] = entry._replace(seq=number, taken=b"")
                 answers.append(True)
         return answers
 
@@ -137,7 +141,7 @@ class MemoryStore:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
         with self._inside() as room:
             found = room.sessions.get(session)
-            waiting = [entry for entry in found.inbox.values() if not entry.taken] if found else []
+            waiting = [entry for entry in found.entries() if not entry.taken] if found else []
             return [entry for entry in waiting if key is None or entry.key == key][:limit]
 
     def _session(self, room: Room, id: str) -> Session:
@@ -166,6 +170,7 @@ class MemoryStore:
             session.lines,
             session.agent,
             session.error,
+            session.posts,
             self._steady.now(),
         )
 
@@ -317,6 +322,7 @@ class MemoryStore:
                 status=rules.status_of_gone(reason),
                 reason=reason or "deleted",
                 lease=StoredLease(token=found.lease.token),
+                posts=found.posts,
                 inbox={key: e for key, e in found.inbox.items() if keep_waiting and not e.taken},
             )
 
@@ -332,7 +338,7 @@ class MemoryStore:
                 self._shown(session, found)._replace(now=0),
                 tuple((record.row, dict(record.shown)) for record in found.records()),
                 tuple(found.artifacts[key] for key in sorted(found.artifacts)),
-                tuple(found.inbox.values()),
+                tuple(found.entries()),
             )
 
     def restore(self, dump: model.Dump) -> None:
@@ -350,11 +356,12 @@ class MemoryStore:
                 write_row(room, row.id, found, stored, said)
             found.heads.update({head.branch: head for head in row.heads})
             found.artifacts.update({(a.kind, a.line, a.lo): a for a in dump.artifacts})
-            for entry in dump.inbox:
+            known = {entry.key: entry.seq for entry in found.inbox.values()}
+            for entry in rules.restored_inbox(dump, known, found.posts):
                 # What was posted here meanwhile stays; what the dump has taken counts as taken.
                 if entry.key not in found.inbox:
-                    room.arrivals += 1
-                    found.inbox[entry.key] = entry._replace(seq=room.arrivals)
+                    found.inbox[entry.key] = entry
+                    found.posts = max(found.posts, entry.seq)
                 elif entry.taken:
                     found.inbox[entry.key] = found.inbox[entry.key]._replace(taken=entry.taken, body=b"")
             for name in ("owner", "status", "reason", "agent", "error", "created", "updated", "expires", "lines"):
@@ -415,6 +422,11 @@ class Session:
         default_factory=dict[tuple[str, int, int], model.Artifact]
     )
     inbox: dict[str, model.InboxEntry] = field(default_factory=dict[str, model.InboxEntry])
+    posts: int = 0
+
+    def entries(self) -> list[model.InboxEntry]:
+        """All that was posted, in order of arrival."""
+        return sorted(self.inbox.values(), key=lambda entry: entry.seq)
 
     def records(self) -> list[Record]:
         """All records in the order in which they were written."""
@@ -435,7 +447,6 @@ class Room:
     newest: int = 0
     trimmed: int = 0
     token: int = 0
-    arrivals: int = 0
     clock: str = ""
     """What :class:`SteadyClock` has kept."""
 

@@ -244,18 +244,19 @@ class PostgresBoard:
 
 def make(connection: Connection, schema: str, url: str) -> None:
     """Make the tables of the board when there are none; safe when many processes do so at the same moment."""
-    if not _version(connection, schema):
+    if not version(connection, schema):
         with connection.transaction():
             connection.ask("select pg_advisory_xact_lock(%s)", (LOCK,))
-            if not _version(connection, schema):
+            if not version(connection, schema):
                 connection.run(_script(schema))
-    if (found := _version(connection, schema)) > VERSION:
+    if (found := version(connection, schema)) > VERSION:
         raise UnsupportedFormat(
             f"{url}: the board has version {found} and this Perdure knows up to {VERSION}: upgrade this process"
         )
 
 
-def _version(connection: Connection, schema: str) -> int:
+def version(connection: Connection, schema: str) -> int:
+    """The version of the board's tables; 0 when there are none."""
     # From the catalog itself: what to_regclass has not found it may go on not finding until the transaction ends.
     ((there,),) = connection.ask(
         "select exists (select from pg_class c"

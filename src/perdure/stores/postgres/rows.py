@@ -90,11 +90,15 @@ def insert_dump(
             ],
         )
         # What was posted here meanwhile stays; what the dump has taken counts as taken.
+        # Locked against posts, too, which give numbers.
+        ((newest,),) = connection.ask(f"select posts from {schema}.perdure_session where no = %s for update", (no,))
+        posted = connection.ask(f"select key, seq from {schema}.perdure_inbox where no = %s", (no,))
+        entries = rules.restored_inbox(dump, {unpacked(key): seq for key, seq in posted}, newest)
         connection.each(
-            f"insert into {schema}.perdure_inbox (no, key, kind, at, digest, body, taken)"
-            " values (%s, %s, %s, %s, %s, %s, %s) on conflict (no, key) do update"
+            f"insert into {schema}.perdure_inbox (no, seq, key, kind, at, digest, body, taken)"
+            " values (%s, %s, %s, %s, %s, %s, %s, %s) on conflict (no, key) do update"
             " set taken = excluded.taken, body = '' where excluded.taken is not null",
-            [(no, packed(e.key), packed(e.kind), e.at, e.digest, e.body, e.taken or None) for e in dump.inbox],
+            [(no, e.seq, packed(e.key), packed(e.kind), e.at, e.digest, e.body, e.taken or None) for e in entries],
         )
         main = next((head for head in row.heads if head.branch == MAIN), None)
         connection.ask(
@@ -201,14 +205,14 @@ def lease_info(holder: str, token: int, left: int, wall: int) -> model.LeaseInfo
 
 def session_row(values: tuple[Any, ...]) -> model.SessionRow:
     id, owner, status, created, updated, expires, reason, lines, holder, token, left, wall, *more = values
-    line, step, head, agent, error, pending, branches = more
+    line, step, head, agent, error, pending, posts, branches = more
     heads = [model.Head(unpacked(name), at, n, bytes.fromhex(tip)) for name, at, n, tip in branches or ()]
     if head is not None:
         heads.append(model.Head(model.MAIN, line, step, head))
     return model.SessionRow(
         unpacked(id), unpacked(owner), unpacked(status), created, updated, expires,
         lease_info(holder, token, left, wall), tuple(sorted(heads)), unpacked(reason), pending, lines,
-        unpacked(agent), unpacked(error), wall,
+        unpacked(agent), unpacked(error), posts, wall,
     )  # fmt: skip
 
 

@@ -74,6 +74,7 @@ class PostgresStore:
             "select s.id, s.owner, s.status, s.created, s.updated, s.expires, s.reason, s.lines, s.holder, s.token,"
             " s.until - now.mono, now.wall, s.line, s.step, s.head, s.agent, s.error,"
             f" (select count(*) from {schema}.perdure_inbox i where i.no = s.no and i.taken is null),"
+            f" {schema}.perdure_posts(s.no, s.posts),"
             " (select jsonb_agg(jsonb_build_array(b.name, b.line, b.step, encode(b.head, 'hex')))"
             f"  from {schema}.perdure_branch b where b.no = s.no)"
             f" from {schema}.perdure_session s, (select coalesce(%s, w) as wall, coalesce(%s, w) as mono"
@@ -106,6 +107,12 @@ class PostgresStore:
     def live(self) -> PostgresLive:
         """Carries pieces of answers on their way, in a table that no log is written for."""
         return PostgresLive(self._link, self.schema)
+
+    def has_board(self) -> bool:
+        """Whether the board of a fleet was made."""
+        from perdure.stores.postgres.board import version
+
+        return self._read("board", lambda connection: version(connection, self.schema)) > 0
 
     def board(self) -> PostgresBoard:
         """The board of a fleet, in tables beside the store's own, which are made when it is first asked for."""
@@ -166,31 +173,36 @@ class PostgresStore:
         columns = map(list, zip(*map(rows.values_of, items), strict=True))
         return connection.ask(self._many, (self._timeline, *self._time.now(), dead, *columns))
 
-    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
         """Put entries into inboxes, in one transaction; one by one when that fails."""
 
-        def transact(entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
+        def transact(entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
             whole = len(entries) <= 1
             return self._write("post", lambda connection: self._post(connection, entries), whole=whole)
 
         return rules.post_batch(entries, transact, PASSING)
 
-    def _post(self, connection: Connection, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
+    def _post(
+        self, connection: Connection, entries: Sequence[model.InboxEntry]
+    ) -> list[bool | model.Outrun | PerdureError]:
         if not entries:
             return []
         # In the order of sessions: two that post to several must not wait for each other.
         placed = sorted(enumerate(entries), key=lambda pair: pair[1].session)
-        values = [(packed(e.session), packed(e.key), packed(e.kind), e.at, e.digest, e.body) for _, e in placed]
+        values = [(packed(e.session), packed(e.key), packed(e.kind), *e[3:7]) for _, e in placed]
         columns = list(map(list, zip(*values, strict=True)))
-        sql = f"select code from {self.schema}.perdure_post(%s{', %s' * 7})"
+        sql = f"select code, number from {self.schema}.perdure_post(%s{', %s' * 8})"
         found = connection.ask(sql, (self._timeline, self._time.now()[0], *columns))
         if found[0][0] == "p":
             raise rows.Promoted
-        codes = {place: code for (place, _), (code,) in zip(placed, found, strict=True)}
-        return [
-            rules.other_post(entry.session, entry.key) if codes[place] == "other" else codes[place] == "new"
-            for place, entry in enumerate(entries)
-        ]
+        answers: dict[int, bool | model.Outrun | PerdureError] = {}
+        for (place, entry), (code, number) in zip(placed, found, strict=True):
+            answers[place] = code == "new"
+            if code == "other":
+                answers[place] = rules.other_post(entry.session, entry.key)
+            elif code == "outrun":
+                answers[place] = model.Outrun(number)
+        return [answers[place] for place in range(len(entries))]
 
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""

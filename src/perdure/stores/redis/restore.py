@@ -133,7 +133,8 @@ def _ready(dump: Dump, stage: bytes, totals: dict[str, int]) -> Iterator[Command
         if artifact.blobs:
             yield (b"HSET", stage + b"b", b"a:" + key, names_value(artifact.blobs))
     for place, entry in enumerate(dump.inbox):
-        yield (b"ZADD", stage + b"k", b"%d" % place, (b"t" if entry.taken else b"w") + utf8(entry.key))
+        name = b"%b%d:%b" % (b"t" if entry.taken else b"w", entry.seq, utf8(entry.key))
+        yield (b"ZADD", stage + b"k", b"%d" % place, name)
         yield (b"HSET", stage + b"i", utf8(entry.key), entry_tail(entry))
 
 

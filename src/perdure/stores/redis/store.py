@@ -16,7 +16,7 @@ import msgspec
 
 from perdure.errors import InvalidInput, OutcomeUnknown, PerdureError, UnsupportedFormat
 from perdure.links.redis import Link, Lost, check_server, prefix_of, server_info
-from perdure.model import Bundle, Change, ChangePage, Dump, Landed, Lease, LeaseInfo, Promise, SessionRow, Usage
+from perdure.model import Bundle, Change, ChangePage, Dump, Landed, Lease, LeaseInfo, Outrun, Promise, SessionRow, Usage
 from perdure.stores import rules
 from perdure.stores.cursors import resume
 from perdure.stores.listing import Asked
@@ -279,10 +279,10 @@ class RedisStore:
             case _:
                 return self._runner.refused(reply, item.session)
 
-    def post(self, entries: Sequence[InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[InboxEntry]) -> list[bool | Outrun | PerdureError]:
         """Put entries into inboxes in one round trip."""
         self._link.check()
-        answers: list[bool | PerdureError] = []
+        answers: list[bool | Outrun | PerdureError] = []
         commands: list[Command] = []
         places: list[int] = []
         now = self._runner.now()
@@ -294,7 +294,13 @@ class RedisStore:
                 tail = entry_tail(entry._replace(taken=b""))
                 commands.append(
                     self._runner.call(
-                        scripts.POST, entry.session, now, utf8(entry.key), digest_mark(entry.digest), tail
+                        scripts.POST,
+                        entry.session,
+                        now,
+                        utf8(entry.key),
+                        digest_mark(entry.digest),
+                        tail,
+                        b"%d" % entry.seq,
                     )
                 )
                 places.append(len(answers) - 1)
@@ -312,6 +318,8 @@ class RedisStore:
                 answers[place] = reply
             elif type(reply) is int:
                 answers[place] = reply == 1
+            elif reply[0] == b"outrun":
+                answers[place] = Outrun(int(reply[1]))
             elif reply[0] == b"used":
                 answers[place] = rules.other_post(entry.session, entry.key)
             else:
@@ -363,6 +371,7 @@ class RedisStore:
                 whole(b"lines"),
                 text(b"agent"),
                 text(b"error"),
+                whole(b"posts"),
                 wall,
             )
         except ValueError:

@@ -74,7 +74,7 @@ _PROMISES = {
 }
 _SESSION = (
     "select no, id, owner, status, created, updated, expires, reason, lines,"
-    " agent, error, holder, token, until, span, boot from sessions"
+    " agent, error, posts, holder, token, until, span, boot from sessions"
 )
 _ARTIFACT = "select kind, line, lo, hi, body, refs, blobs from artifacts"
 _ROW_COLUMNS = "select line, step, id, digest, envelope, payload"
@@ -156,6 +156,10 @@ class SqliteStore:
     def live(self) -> FolderLive:
         """Carries pieces of answers on their way, in a folder beside the file."""
         return FolderLive(f"{self.url.removeprefix('sqlite:///')}-live")
+
+    def has_board(self) -> bool:
+        """Whether the board of a fleet was made."""
+        return self._file.glance(lambda c: value_of(c, "select 1 from meta where key = 'board'")) is not None
 
     def board(self) -> SqliteBoard:
         """The board of a fleet, which is made when it is first asked for."""
@@ -253,11 +257,11 @@ class SqliteStore:
         no = _known_number(cursor, session)
         return self._insert_session(cursor, session, self._clock.wall()) if no is None else no
 
-    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
+    def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
         """Put entries into inboxes, in one transaction; one by one when that fails."""
 
-        def write(cursor: Cursor, entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
-            answers: list[bool | PerdureError] = []
+        def write(cursor: Cursor, entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
+            answers: list[bool | model.Outrun | PerdureError] = []
             for entry in entries:
                 no = self._number(cursor, entry.session)
                 sql = "select digest from inbox where no = ? and key = ?"
@@ -266,16 +270,21 @@ class SqliteStore:
                     same = known == entry.digest
                     answers.append(False if same else rules.other_post(entry.session, entry.key))
                     continue
+                number = whole(value_of(cursor, "select posts from sessions where no = ?", (no,))) + 1
+                if entry.seq not in (0, number):
+                    answers.append(model.Outrun(number))
+                    continue
                 faults.point("sqlite.post.before_insert")
                 cursor.execute(
-                    "insert into inbox (no, key, kind, at, digest, body) values (?, ?, ?, ?, ?, ?)",
-                    (no, entry.key, entry.kind, entry.at, entry.digest, entry.body),
+                    "insert into inbox (no, seq, key, kind, at, digest, body) values (?, ?, ?, ?, ?, ?, ?)",
+                    (no, number, entry.key, entry.kind, entry.at, entry.digest, entry.body),
                 )
+                cursor.execute("update sessions set posts = ? where no = ?", (number, no))
                 faults.point("sqlite.post.after_insert")
                 answers.append(True)
             return answers
 
-        def transact(entries: Sequence[model.InboxEntry]) -> list[bool | PerdureError]:
+        def transact(entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
             return self._file.write("post", lambda cursor: write(cursor, entries))
 
         return rules.post_batch(entries, transact)
@@ -298,7 +307,7 @@ class SqliteStore:
         return self._session(cursor, found) if found else None
 
     def _session(self, cursor: Cursor, values: Any) -> model.SessionRow:
-        no, id, owner, status, created, updated, expires, reason, lines, agent, error, *lease = values
+        no, id, owner, status, created, updated, expires, reason, lines, agent, error, posts, *lease = values
         no = whole(no)
         session = text(id)
         pending = value_of(cursor, "select count(*) from inbox where no = ? and taken is null", (no,))
@@ -316,6 +325,7 @@ class SqliteStore:
             whole(lines),
             text(agent),
             text(error),
+            whole(posts),
             self._steady.now(),
         )
 
@@ -580,19 +590,26 @@ class SqliteStore:
             cursor.executemany(_MAIN, [(*head[1:], no) for head in row.heads if head.branch == model.MAIN])
             _put(cursor, no, dump.artifacts)
             # What was posted here meanwhile stays; what the dump has taken counts as taken.
+            known = {
+                text(key): whole(seq) for key, seq in cursor.execute("select key, seq from inbox where no = ?", (no,))
+            }
+            newest = whole(value_of(cursor, "select posts from sessions where no = ?", (no,)))
+            entries = rules.restored_inbox(dump, known, newest)
             cursor.executemany(
-                "insert into inbox (no, key, kind, at, digest, body, taken) values (?, ?, ?, ?, ?, ?, ?)"
-                " on conflict do update set taken = excluded.taken, body = x'' where excluded.taken is not null",
-                [(no, e.key, e.kind, e.at, e.digest, e.body, e.taken or None) for e in dump.inbox],
+                "insert into inbox (no, seq, key, kind, at, digest, body, taken) values (?, ?, ?, ?, ?, ?, ?, ?)"
+                " on conflict (no, key) do update set taken = excluded.taken, body = x''"
+                " where excluded.taken is not null",
+                [(no, e.seq, e.key, e.kind, e.at, e.digest, e.body, e.taken or None) for e in entries],
             )
             # Tokens of the other store may still be about: ours go on behind them.
             cursor.execute("update meta set value = max(value, ?) where key = 'token'", (row.lease.token,))
             cursor.execute(
                 "update sessions set owner = ?, status = ?, created = ?, updated = ?, expires = ?, reason = ?,"
-                " lines = ?, agent = ?, error = ?, token = iif(holder = '', max(token, ?), token) where no = ?",
+                " lines = ?, agent = ?, error = ?, posts = max(posts, ?),"
+                " token = iif(holder = '', max(token, ?), token) where no = ?",
                 (
                     row.owner, row.status, row.created, row.updated, row.expires, row.reason, row.lines,
-                    row.agent, row.error, row.lease.token, no,
+                    row.agent, row.error, max((e.seq for e in entries), default=0), row.lease.token, no,
                 ),
             )  # fmt: skip
 

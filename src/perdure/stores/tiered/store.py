@@ -100,6 +100,10 @@ class TieredStore(_ColdStore):
         assert isinstance(self.cold, Talking)
         return self.cold.live()
 
+    def has_board(self) -> bool:
+        """Whether the cold store's board was made."""
+        return isinstance(self.cold, Boarded) and self.cold.has_board()
+
     def board(self) -> Board:
         """The cold store's board."""
         if not isinstance(self.cold, Boarded):

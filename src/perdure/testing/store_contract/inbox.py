@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from perdure.errors import Conflict, InvalidInput
-from perdure.model import Head
+from perdure.model import Head, Outrun
 from perdure.testing.sealed_rows import commit, entry, land, post, write
 from perdure.testing.store_contract.contract import Contract, known
 
@@ -31,6 +32,47 @@ class InboxContract(Contract):
         assert [item._replace(seq=0) for item in waiting] == posted
         seqs = [item.seq for item in waiting]
         assert seqs == sorted(set(seqs))
+
+    def test_entries_of_a_session_are_numbered_without_gaps(self, store: Store):
+        assert store.post([entry("a"), entry("b", "t"), entry("b"), entry("a"), entry("c")]) == [
+            True, True, True, False, True
+        ]  # fmt: skip
+        land(store, commit("s", takes=("b",)))
+        post(store, entry("d"))
+        assert [(item.key, item.seq) for item in store.inbox("s")] == [("a", 1), ("c", 3), ("d", 4)]
+        assert [item.seq for item in store.inbox("t")] == [1]
+        assert known(store).posts == 4
+
+    def test_whoever_names_another_number_than_the_next_is_told_and_writes_nothing(self, store: Store):
+        assert store.post([entry("a", seq=1), entry("b", seq=1), entry("b", seq=2)]) == [True, Outrun(2), True]
+        assert store.post([entry("c", seq=2), entry("d", seq=4), entry("e", seq=3)]) == [Outrun(3), Outrun(3), True]
+        assert [(item.key, item.seq) for item in store.inbox("s")] == [("a", 1), ("b", 2), ("e", 3)]
+        # What is there already is there under whatever number.
+        assert store.post([entry("a", seq=9)]) == [False]
+
+    def test_numbers_go_on_when_a_session_ends_and_begins_anew(self, store: Store, make_store: MakeStore):
+        store.post([entry("a"), entry("b")])
+        store.drop("s", None, "expired")
+        assert known(store).posts == 2
+        assert make_store().post([entry("a", seq=1), entry("a", seq=3)]) == [Outrun(3), True]
+        row = known(store)
+        assert (row.posts, row.pending) == (3, 1)
+
+    def test_many_who_post_at_once_get_a_number_each(self, store: Store, make_store: MakeStore):
+        def say(name: str) -> None:
+            other = make_store()
+            for n in range(8):
+                number: int | Outrun = 1
+                while True:
+                    (answer,) = other.post([entry(f"{name}{n}", seq=number)])
+                    if not isinstance(answer, Outrun):
+                        assert answer is True
+                        break
+                    number = answer.next
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(say, "abcd"))
+        assert [item.seq for item in store.inbox("s")] == list(range(1, 33))
 
     def test_a_session_need_not_exist_and_becomes_known(self, store: Store):
         assert store.inbox("s") == []

@@ -32,6 +32,7 @@ create table $schema.perdure_session (
     pos xid8 not null default '0',      -- of the newest row
     rows bigint not null default 0,
     bytes bigint not null default 0,
+    posts bigint not null default 0,    -- the newest number of an inbox entry of an earlier life
     lines integer not null default 0,
     line integer,                       -- the head of the branch "main"; null while there is none
     step integer,
@@ -110,7 +111,7 @@ create index perdure_artifact_blobs on $schema.perdure_artifact (no) where blobs
 
 -- An entry that was taken stays, without its body: its key must go on being known.
 create table $schema.perdure_inbox (
-    seq bigint not null default nextval('$schema.perdure_seq'),
+    seq bigint not null,                -- its number in the session
     no bigint not null,
     at bigint not null,
     key text collate "C" not null,
@@ -121,6 +122,7 @@ create table $schema.perdure_inbox (
     primary key (no, key)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 alter table $schema.perdure_inbox alter body set storage external;
+create unique index perdure_inbox_seq on $schema.perdure_inbox (no, seq);
 create index perdure_inbox_waiting on $schema.perdure_inbox (no, seq) where taken is null;
 
 -- The newest row of each deletion: whoever has not read it has missed it.

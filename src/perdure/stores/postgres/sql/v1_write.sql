@@ -79,14 +79,19 @@ begin atomic
     where t.id = p_session and t.token = p_token and t.holder <> '';
 end;
 
--- True when new, false when the key was there with this digest, null when it was there with another one.
+-- The newest number of an inbox entry of a session.
+create function $schema.perdure_posts(p_no bigint, p_posts bigint) returns bigint language sql stable
+return greatest(p_posts, (select i.seq from $schema.perdure_inbox i where i.no = p_no order by i.seq desc limit 1));
+
+-- Whether each is new, was known, is known with another digest, or was outrun: the right number comes with that.
 create function $schema.perdure_post(
     p_timeline bigint, p_wall bigint, p_session text[], p_key text[], p_kind text[], p_at bigint[],
-    p_digest bytea[], p_body bytea[]
-) returns table (code text) language plpgsql volatile as $body$
+    p_digest bytea[], p_body bytea[], p_seq bigint[]
+) returns table (code text, number bigint) language plpgsql volatile as $body$
 declare
     e record;
     v_no bigint;
+    v_posts bigint;
     v_digest bytea;
 begin
     if not $schema.perdure_is_here(p_timeline) then
@@ -95,25 +100,36 @@ begin
         return;
     end if;
     for e in
-        select * from unnest(p_session, p_key, p_kind, p_at, p_digest, p_body)
-        as u (session, key, kind, at, digest, body)
+        select * from unnest(p_session, p_key, p_kind, p_at, p_digest, p_body, p_seq)
+        as u (session, key, kind, at, digest, body, seq)
     loop
         -- The lock keeps the session from being dropped meanwhile; commits go on.
         loop
-            select t.no into v_no from $schema.perdure_session t where t.id = e.session for key share;
+            select t.no, t.posts into v_no, v_posts from $schema.perdure_session t where t.id = e.session for key share;
             exit when found;
             insert into $schema.perdure_session (id, status, created, updated)
             select e.session, 'idle', w, w from (select coalesce(p_wall, $schema.perdure_now()) as w) as now
             on conflict (id) do nothing;
         end loop;
-        insert into $schema.perdure_inbox (no, key, kind, at, digest, body)
-        values (v_no, e.key, e.kind, e.at, e.digest, e.body) on conflict (no, key) do nothing;
-        if found then
-            code := 'new';
-        else
+        loop
             select t.digest into v_digest from $schema.perdure_inbox t where t.no = v_no and t.key = e.key;
-            code := case when v_digest = e.digest then 'known' else 'other' end;
-        end if;
+            if found then
+                code := case when v_digest = e.digest then 'known' else 'other' end;
+                exit;
+            end if;
+            number := $schema.perdure_posts(v_no, v_posts) + 1;
+            if e.seq not in (0, number) then
+                code := 'outrun';
+                exit;
+            end if;
+            insert into $schema.perdure_inbox (seq, no, key, kind, at, digest, body)
+            values (number, v_no, e.key, e.kind, e.at, e.digest, e.body) on conflict do nothing;
+            if found then
+                code := 'new';
+                exit;
+            end if;
+            -- Somebody was first, with this key or with this number: look again.
+        end loop;
         return next;
     end loop;
 end
@@ -193,7 +209,7 @@ begin
     update $schema.perdure_session t
     set no = v_no, owner = '', agent = '', error = '', status = p_status, updated = v_wall, expires = null,
         holder = '', until = 0, span = 0, claim = p_claim, reason = p_reason, lines = 0, rows = 0, bytes = 0,
-        line = null, step = null, head = null
+        line = null, step = null, head = null, posts = $schema.perdure_posts(s.no, s.posts)
     where t.id = p_session;
 end
 $body$;

@@ -29,17 +29,26 @@ end
 for _, part in ipairs({'r', 'l', 'a', 'x', 'b'}) do
   if call('EXISTS', stage .. part) == 1 then call('RENAME', stage .. part, P .. ':' .. part .. ':' .. id) end
 end
-local posts, I, W = tonumber(s[7] or '0'), P .. ':i:' .. id, P .. ':w:' .. id
--- What was posted here meanwhile stays; what the dump has taken counts as taken.
-for _, key in ipairs(call('ZRANGE', stage .. 'k', 0, -1)) do
-  local taken, name = sub(key, 1, 1) == 't', sub(key, 2)
+local I, W, used = P .. ':i:' .. id, P .. ':w:' .. id, {}
+for _, value in ipairs(call('HVALS', I)) do used[sub(value, 1, find(value, ':', 1, true) - 1)] = true end
+local K, posts = call('ZRANGE', stage .. 'k', 0, -1), tonumber(s[7] or '0')
+for _, key in ipairs(K) do posts = math.max(posts, tonumber(match(key, '^.(%d+)'))) end
+-- What was posted here meanwhile stays; what the dump has taken counts as taken. An entry keeps its number, unless it has
+-- none or that was given here.
+for _, key in ipairs(K) do
+  local mark, number, name = match(key, '^(.)(%d+):(.*)$')
+  local taken = mark == 't'
   local tail, known = call('HGET', stage .. 'i', name), call('HGET', I, name)
   if not known then
-    posts = posts + 1
-    local value = fmt('%.0f:', posts) .. tail
+    if number == '0' or used[number] then
+      posts = posts + 1
+      number = fmt('%.0f', posts)
+    end
+    used[number] = true
+    local value = number .. ':' .. tail
     call('HSET', I, name, value)
     bytes = bytes + #value
-    if not taken then call('ZADD', W, posts, name) end
+    if not taken then call('ZADD', W, number, name) end
   elseif taken then
     local length = 4 + struct.unpack('>I4', tail)
     local value = sub(known, 1, (head_end(known))) .. sub(tail, length + 1)

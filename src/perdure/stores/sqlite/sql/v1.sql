@@ -24,6 +24,7 @@ create table sessions (
     boot text not null default '',
     reason text not null default '',
     lines integer not null default 0,
+    posts integer not null default 0,   -- the newest number of an inbox entry; goes on after a tombstone
     line integer,                       -- the head of the branch "main"; null while there is none
     step integer,
     head blob
@@ -81,14 +82,15 @@ create index artifacts_with_blobs on artifacts (no) where blobs <> '';
 
 -- An entry that was taken stays, without its body: its key must go on being known.
 create table inbox (
-    seq integer primary key,
     no integer not null,
+    seq integer not null,               -- its number in the session
     key text not null,
     kind text not null,
     at integer not null,
     digest blob not null,
     body blob not null,
     taken blob,
-    unique (no, key)
+    unique (no, key),
+    unique (no, seq)
 ) strict;
 create index inbox_waiting on inbox (no, seq) where taken is null;
