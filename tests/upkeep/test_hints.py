@@ -96,6 +96,19 @@ def test_whoever_wrote_under_a_lease_that_was_lost_is_named(at: Callable[[], per
     assert "it was written under an older lease than the checkpoint before it" in findings(db)
 
 
+def test_a_session_that_has_ended_by_one_column_alone_is_reported(
+    at: Callable[[], perdure.Database], tmp_path: Path, clock: FakeClock
+):
+    db = at()
+    with db.session("s") as s:
+        s.commit()
+    db.witness(tmp_path / "witness")
+    clock.advance(1000)
+    change(tmp_path, "update sessions set reason = 'expired', updated = ?", clock.wall())
+    (finding,) = db.verify(witness=tmp_path / "witness").findings
+    assert finding.what == "the store says that it has ended, and it has checkpoints"
+
+
 def test_a_session_without_an_end_has_none(at: Callable[[], perdure.Database], tmp_path: Path):
     db = at()
     with db.session("s", ttl=None) as s:

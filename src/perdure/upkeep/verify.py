@@ -124,8 +124,12 @@ class _Verifier:
             listed = self._waiting(id)
             dump = self._kernel.store.dump(id)
         except NotFound:
-            if seen is not None:
-                self._findings.extend(seen.compare_ended(self._kernel.store.look(id)))
+            row = self._kernel.store.look(id)
+            if row is not None and row.reason and row.heads:
+                what = "the store says that it has ended, and it has checkpoints"
+                self._findings.append(Finding("corrupted", id, f"session {id!r}", what))
+            elif seen is not None:
+                self._findings.extend(seen.compare_ended(row))
             return False
         except Corrupted as e:
             self._findings.append(Finding("corrupted", id, e.where, e.what))

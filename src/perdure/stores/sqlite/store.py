@@ -641,7 +641,9 @@ class SqliteStore:
 
 def _lease(cursor: Cursor, no: int) -> StoredLease:
     found = cursor.execute("select holder, token, until, span, boot from sessions where no = ?", (no,)).fetchone()
-    return lease_of(*(found or ()))
+    if found is None:
+        raise Damaged("a session")
+    return lease_of(*found)
 
 
 def _heads(cursor: Cursor, no: int) -> tuple[model.Head, ...]:
