@@ -58,6 +58,9 @@ def _sweep(w: Worker, p: Plan, again: bool) -> None:
                 w.edit(s, p["n"])
                 s.commit()
     w.pass_time(60_000)
+    while (row := w.store.look(session)) is not None and row.heads and not row.over:
+        # A server has a clock of its own, which nobody moves.
+        time.sleep(0.05)
     w.db.sweep()
     try:
         w.db.read(session)
