@@ -23,7 +23,7 @@ from perdure.errors import Corrupted, InvalidInput
 from perdure.model import Artifact, Change, InboxEntry, Row
 from perdure.stores import rules
 from perdure.stores.file.log import SessionLog, new_birth
-from perdure.stores.file.records import Commit, Posted, Record, Rewritten, checked
+from perdure.stores.file.records import HEADER, Commit, Posted, Record, Rewritten, checked
 from perdure.stores.rules import StoredLease
 from perdure.system.disk import open_to_write, write_all
 
@@ -74,8 +74,11 @@ class SessionFile:
         """Whether it takes up descriptors."""
         return self._lock_fd >= 0
 
-    def enter(self, *, exclusive: bool, create: bool) -> bool:
-        """Take the lock and read what is new in the log; False when there is no such session."""
+    def enter(self, *, exclusive: bool, create: bool, damaged: bool = False) -> bool:
+        """Take the lock and read what is new in the log; False when there is no such session.
+
+        One whose last record is damaged is refused, unless ``damaged`` asks for what is before that.
+        """
         if self._lock_fd < 0:
             if create:
                 self._disk.mkdir(os.path.dirname(self._folder))
@@ -86,10 +89,12 @@ class SessionFile:
         self._disk.lock(self._lock_fd, exclusive=exclusive)
         try:
             self.log.refresh(exclusive=exclusive)
+            if self.log.damage and not damaged:
+                raise self.log.damaged()
         except BaseException:
             self._disk.unlock(self._lock_fd)
             raise
-        if create or self.log.end:
+        if create or self.log.end or self.log.damage:
             return True
         self._disk.unlock(self._lock_fd)
         return False
@@ -129,6 +134,14 @@ class SessionFile:
     def compact(self) -> None:
         """Rewrite the log without what is dead."""
         self.replace(self.index.session, self._living(), "compact")
+
+    def accept_loss(self, session: str) -> str:
+        """Set a damaged last record aside; the file with its bytes."""
+        saved, size = self.log.save_damaged()
+        # Others may have read what is lost, and count on from there: no number is given out twice.
+        self.index.ordinal = self.index.trimmed = self.index.ordinal + size // HEADER.size
+        self.replace(session, self._living(), "accept")
+        return saved
 
     def _living(self) -> Iterator[Record]:
         index = self.index

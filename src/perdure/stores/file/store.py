@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure import model
-from perdure.errors import PerdureError, Poisoned
+from perdure.errors import Corrupted, PerdureError, Poisoned
 from perdure.stores import rules
 from perdure.stores.file import write
 from perdure.stores.file.changes import Reach, resume
@@ -48,7 +48,8 @@ class FileStore:
         words=(
             "When a commit has returned it is at the end of its session's log, and the log and its name were "
             "synced: it survives the end of the process and a loss of power, as far as the disk keeps what "
-            "it says it has synced. An interrupted write is cut off, kept beside the log, and reported."
+            "it says it has synced. An interrupted write is cut off, kept beside the log, and reported; a last "
+            "record that is all there, and damaged, is refused until somebody accepts its loss."
         ),
     )
 
@@ -135,7 +136,10 @@ class FileStore:
 
     def look(self, session: str) -> model.SessionRow | None:
         """What is known of a session, a tombstone included."""
-        with self._handle.known(session) as file:
+        return self._glimpse(session, damaged=False)
+
+    def _glimpse(self, session: str, *, damaged: bool) -> model.SessionRow | None:
+        with self._handle.known(session, damaged=damaged) as file:
             return self._look(file) if file else None
 
     def _look(self, file: SessionFile) -> model.SessionRow:
@@ -189,14 +193,17 @@ class FileStore:
             return file.artifacts() if file else []
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
-        """Sessions in the order that is asked for; each is looked at anew before it is shown."""
+        """Sessions in the order that is asked for; each is looked at anew before it is shown.
+
+        One whose last record is damaged is shown as of the record before: it must not hide all others.
+        """
         asked = Asked(**wanted)
         found = [glance.row for _, glance in self._all() if asked.keeps(glance.row.id, glance.row)]
         rows: list[model.SessionRow] = []
         for glance in sorted(found, key=lambda row: asked.key(row.id, row.updated)):
             if len(rows) >= asked.limit:
                 break
-            row = self.look(glance.id)
+            row = self._glimpse(glance.id, damaged=True)
             if row is not None and asked.keeps(row.id, row):
                 rows.append(row)
         return sorted(rows, key=lambda row: asked.key(row.id, row.updated))
@@ -219,7 +226,7 @@ class FileStore:
                 break
             if cursor.at(name) >= reach.newest:
                 continue
-            with self._handle.named(name) as file:
+            with self._handle.named(name, damaged=True) as file:
                 if file is None:
                     continue
                 found = file.changes(cursor.at(name), limit - len(items))
@@ -258,9 +265,12 @@ class FileStore:
             log = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             glance = self._glances.get(name)
             if glance is None or glance.log != log:
-                with handle.named(name) as file:
+                with handle.named(name, damaged=True) as file:
                     if file is None:
                         continue
+                    if not file.log.end:
+                        # Not even its name is left: nobody could be told of it otherwise.
+                        raise file.log.damaged()
                     glance = Glance.of(file.index, log)
                 if len(self._glances) >= GLANCES:
                     self._glances.clear()
@@ -344,9 +354,39 @@ class FileStore:
             root.renew_epoch()
         self.epoch = root.identity.epoch
         for name in root.names():
-            with self._handle.named(name, exclusive=True) as file:
+            with self._handle.named(name, exclusive=True, damaged=True) as file:
                 if file is not None and file.lease().holder:
                     file.set_lease(StoredLease(token=file.lease().token))
+
+    # -- damaged ends ------------------------------------------------------------------------------
+
+    def damaged(self) -> list[Corrupted]:
+        """What is to be said of each log whose last record is damaged: its loss may be accepted."""
+        found: list[Corrupted] = []
+        for name in self._handle.root.names():
+            with self._handle.named(name, damaged=True) as file:
+                if file is not None and file.log.damage:
+                    found.append(file.log.damaged())
+        return found
+
+    def accept_loss(self, session: str) -> str | None:
+        """Set a damaged last record aside and go on from the one before; the file it is in, None when there is none."""
+        with self._handle.known(session, exclusive=True, damaged=True) as file:
+            if file is None:
+                raise rules.no_session(session)
+            return file.accept_loss(session) if file.log.damage else None
+
+    def kept(self) -> list[str]:
+        """The files with what was cut off or set aside, which nobody but you removes."""
+        handle = self._handle
+        handle.guard.check()
+        folders = (handle.root.folder(name) for name in handle.root.names())
+        return [
+            f"{folder}/{name}"
+            for folder in folders
+            for name in handle.disk.listdir(folder)
+            if name.startswith(("log.torn-", "log.damaged-"))
+        ]
 
     def close(self) -> None:
         """Close all files; the store cannot be used afterwards."""
@@ -428,13 +468,13 @@ class FileHandle:
         """A session to write to, which is made by that; ``at_stake`` are the commits that may get lost."""
         return Held(self, _name_of(session), exclusive=True, create=True, at_stake=at_stake)
 
-    def known(self, session: str, *, exclusive: bool = False) -> Held:
-        """A session that must be there already, or None is what one gets."""
-        return Held(self, _name_of(session), exclusive=exclusive, create=False)
+    def known(self, session: str, *, exclusive: bool = False, damaged: bool = False) -> Held:
+        """A session that must be there already, or None is what one gets; ``damaged``: even without its last record."""
+        return self.named(_name_of(session), exclusive=exclusive, damaged=damaged)
 
-    def named(self, name: str, *, exclusive: bool = False) -> Held:
+    def named(self, name: str, *, exclusive: bool = False, damaged: bool = False) -> Held:
         """A session by the name of its folder."""
-        return Held(self, name, exclusive=exclusive, create=False)
+        return Held(self, name, exclusive=exclusive, create=False, damaged=damaged)
 
     @contextmanager
     def alone(self) -> Generator[None]:
@@ -474,15 +514,23 @@ class FileHandle:
 class Held:
     """A session, locked and up to date while the block runs; its errors are explained."""
 
-    __slots__ = ("_at_stake", "_create", "_exclusive", "_file", "_handle", "_name")
+    __slots__ = ("_at_stake", "_create", "_damaged", "_exclusive", "_file", "_handle", "_name")
 
     def __init__(
-        self, handle: FileHandle, name: str, *, exclusive: bool, create: bool, at_stake: Sequence[model.Append] = ()
+        self,
+        handle: FileHandle,
+        name: str,
+        *,
+        exclusive: bool,
+        create: bool,
+        damaged: bool = False,
+        at_stake: Sequence[model.Append] = (),
     ) -> None:
         self._handle = handle
         self._name = name
         self._exclusive = exclusive
         self._create = create
+        self._damaged = damaged
         self._at_stake = at_stake
         self._file: SessionFile | None = None
 
@@ -492,7 +540,7 @@ class Held:
         file = handle.pool.take(self._name)
         file.mutex.acquire()
         try:
-            if file.enter(exclusive=self._exclusive, create=self._create):
+            if file.enter(exclusive=self._exclusive, create=self._create, damaged=self._damaged):
                 self._file = file
                 return file
         except BaseException as error:
