@@ -56,8 +56,8 @@ class SessionFile:
         self.log = SessionLog(disk, folder, salt, torn)
         self.mutex = threading.Lock()
         """Between threads; the advisory lock is between processes only."""
-        self.users = 0
-        """How many threads have it or wait for it: the pool closes only what nobody uses."""
+        self.users: set[object] = set()
+        """Who has it or waits for it: the pool closes only what nobody uses."""
         self.counted = 0
         """How many rows of it the pool has counted."""
         self._lock_fd = -1
@@ -77,7 +77,8 @@ class SessionFile:
     def enter(self, *, exclusive: bool, create: bool, damaged: bool = False) -> bool:
         """Take the lock and read what is new in the log; False when there is no such session.
 
-        One whose last record is damaged is refused, unless ``damaged`` asks for what is before that.
+        One whose last record is damaged is refused, unless ``damaged`` asks for what is before that. Whatever comes of
+        it, :meth:`leave` follows.
         """
         if self._lock_fd < 0:
             if create:
@@ -87,17 +88,10 @@ class SessionFile:
                 return False
             self._lock_fd = open_to_write(self._disk, f"{self._folder}/lease")
         self._disk.lock(self._lock_fd, exclusive=exclusive)
-        try:
-            self.log.refresh(exclusive=exclusive)
-            if self.log.damage and not damaged:
-                raise self.log.damaged()
-        except BaseException:
-            self._disk.unlock(self._lock_fd)
-            raise
-        if create or self.log.end or self.log.damage:
-            return True
-        self._disk.unlock(self._lock_fd)
-        return False
+        self.log.refresh(exclusive=exclusive)
+        if self.log.damage and not damaged:
+            raise self.log.damaged()
+        return bool(create or self.log.end or self.log.damage)
 
     def _is_there(self) -> bool:
         try:
@@ -107,8 +101,9 @@ class SessionFile:
         return True
 
     def leave(self) -> None:
-        """Give the lock back."""
-        self._disk.unlock(self._lock_fd)
+        """Give the lock back; again, or when it was never had: no error."""
+        if self._lock_fd >= 0:
+            self._disk.unlock(self._lock_fd)
 
     def park(self) -> None:
         """Close the files and keep the index."""
@@ -278,20 +273,22 @@ class Pool:
             for file in self._kept.values():
                 if not file.users:
                     file.park()
-            self._kept.clear()
 
-    def take(self, name: str) -> SessionFile:
-        """The files of a session, which stay open until they are given back."""
+    def take(self, name: str, user: object) -> SessionFile:
+        """The files of a session, which stay open until the user gives them back."""
         with self._lock:
             file = self._kept.pop(name, None) or self._make(name)
             self._kept[name] = file
-            file.users += 1
+            file.users.add(user)
             return file
 
-    def give(self, name: str, file: SessionFile) -> None:
-        """Give them back."""
+    def give(self, name: str, user: object) -> None:
+        """Give them back; again, or when they were never had: no error."""
         with self._lock:
-            file.users -= 1
+            file = self._kept.get(name)
+            if file is None:
+                return
+            file.users.discard(user)
             if self._closed:
                 if not file.users:
                     file.park()
