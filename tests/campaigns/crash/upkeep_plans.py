@@ -142,7 +142,8 @@ def _torn(w: Worker, p: Plan, again: bool) -> None:
     if isinstance(w.store._store, FileStore):
         with suppress(FileNotFoundError), open(_log_of(w, p["session"]), "r+b") as log:
             log.seek(0, os.SEEK_END)
-            log.write(b"\x9ePd and no more")
+            # Less than a header even when several processes die before one cuts it off.
+            log.write(b"\x9ePd")
     DOING["commit"](w, p, again)
 
 
