@@ -48,6 +48,7 @@ ENTRIES = [
     Entry("redis:changes", "session branch line step id kind status at", HINT, "The list of changes: whoever follows it reads the session itself."),
     Entry("memory:Room", "log newest trimmed", HINT, "The list of changes."),
     Entry("file:Commit", "ordinal wall ttl", HINT, "The order of changes, and the store's time, from which the session's end is counted."),
+    Entry("file:Commit", "token", VERIFY, "Of the lease it was written under, as the payload says, too."),
     Entry("file:Commit", "owner agent", VERIFY, "They add up to the session's owner and agent, which verify compares."),
     # -- sessions
     Entry("sqlite:sessions postgres:perdure_session", "id no", READ, "Everything of a session says the session's id inside its seal."),

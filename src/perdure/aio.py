@@ -142,6 +142,7 @@ class AsyncDatabase(DatabaseHandle):
     migrate = awaited(Upkeep.migrate, "upkeep")
     collect = awaited(Upkeep.collect, "upkeep")
     verify = awaited(Upkeep.verify, "upkeep")
+    accept_loss = awaited(Upkeep.accept_loss, "upkeep")
     witness = awaited(Upkeep.witness, "upkeep")
     backup = awaited(Upkeep.backup, "upkeep")
     restore = awaited(Upkeep.restore, "upkeep")

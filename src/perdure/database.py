@@ -326,6 +326,7 @@ class Database(DatabaseHandle):
     migrate = sync(Upkeep.migrate, "upkeep")
     collect = sync(Upkeep.collect, "upkeep")
     verify = sync(Upkeep.verify, "upkeep")
+    accept_loss = sync(Upkeep.accept_loss, "upkeep")
     witness = sync(Upkeep.witness, "upkeep")
     backup = sync(Upkeep.backup, "upkeep")
     restore = sync(Upkeep.restore, "upkeep")

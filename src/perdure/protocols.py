@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Unpack
 
-    from perdure.errors import PerdureError
+    from perdure.errors import Corrupted, PerdureError
     from perdure.model import (
         Append,
         Artifact,
@@ -211,6 +211,23 @@ class Cached(Protocol):
 
     def remembered(self, session: str, branch: str) -> tuple[Store, int] | None:
         """A view of what the cache alone knows, possibly old, and the branch's line in it; only lines can be loaded."""
+        ...
+
+
+@runtime_checkable
+class Logged(Protocol):
+    """What a store offers beside :class:`Store` when it keeps each session in a log whose end can be damaged."""
+
+    def damaged(self) -> list[Corrupted]:
+        """What is to be said of each log whose last record is damaged: its loss may be accepted."""
+        ...
+
+    def accept_loss(self, session: str) -> str | None:
+        """Set a damaged last record aside and go on from the one before; the file it is in, None when there is none."""
+        ...
+
+    def kept(self) -> list[str]:
+        """The files with what was cut off or set aside."""
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -162,3 +162,48 @@ def test_they_are_no_sessions_to_whoever_lists_sessions(tmp_path: Path, capsys: 
                 break
             after = ("--after", more)
         assert sorted(found) == everyone
+
+
+@pytest.mark.parametrize("declared", [{"read": True}, {"if_unsure": "retry"}, {}], ids=["read", "retry", "ask"])
+def test_what_an_agent_pays_for_is_paid_once_in_one_answer_and_in_later_ones(tmp_path: Path, declared: dict[str, Any]):
+    @tool(cache="7d", **declared)
+    def buy(city: str) -> str:
+        """Buy a report."""
+        asked.append(city)
+        return f"{city} {len(asked)}"
+
+    twice = (("buy", {"city": "Rome"}), ("buy", {"city": "Rome"}))
+    script = by_turn(
+        calls(*twice), calls(*twice), lambda r: str([m["content"] for m in r.messages if m["role"] == "tool"])
+    )
+    agent = Agent("a", model=ScriptedModel(script), tools=[buy])
+
+    async def work() -> str:
+        async with perdure.open_async(url_of("sqlite", tmp_path)) as db:
+            return (await agent.run(db, session="s", message="go")).text
+
+    assert play(work()) == str(["Rome 1"] * 4)
+    assert asked == ["Rome"]
+
+
+def test_a_call_whose_twin_in_the_same_answer_is_in_doubt_is_not_made_either(tmp_path: Path):
+    @tool(cache="7d")
+    def buy(city: str) -> str:
+        """Buy a report."""
+        asked.append(city)
+        raise TimeoutError
+
+    script = by_turn(calls(("buy", {"city": "Rome"}), ("buy", {"city": "Rome"})), "done")
+    agent = Agent("a", model=ScriptedModel(script), tools=[buy])
+
+    async def work() -> list[str]:
+        async with perdure.open_async(url_of("sqlite", tmp_path)) as db:
+            states = [(await agent.run(db, session="s", message="go")).status]
+            async with db.session("s") as s:
+                (doubt,) = [e["id"] for e in s.effects() if e["status"] == "in_doubt"]
+                await s.resolve(doubt, done="a report", by="eve")
+            result = await agent.run(db, session="s")
+            return [*states, result.status, result.text]
+
+    assert play(work()) == ["in_doubt", "done", "done"]
+    assert asked == ["Rome"]

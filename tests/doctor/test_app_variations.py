@@ -60,3 +60,12 @@ def test_a_call_that_is_cut_off_in_a_function_waits_for_a_person(command: Comman
     verdict, words, where = found["resume"]
     assert (verdict, "pay was cut off" in words, "inside 2 calls" in words) == ("note", True, True)
     assert re.search(HERE, where)
+
+
+def test_a_cached_read_is_pointed_out_because_it_may_run_again(command: Command):
+    found = verdicts(command, f"{APPS}:buys_a_read")
+    assert failed(found) == []
+    verdict, words, where = found["cached reads"]
+    assert (verdict, "report_on" in words, "runs again" in words, "if_unsure" in words) == ("note", True, True, True)
+    assert re.search(HERE, where)
+    assert "cached reads" not in verdicts(command, f"{APPS}:pays_in_a_run")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import hashlib
 import json
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import perdure
+from perdure.system import disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -306,6 +308,71 @@ def interrupted(database: str, patience: float) -> None:
     db.close()
 
 
+DOINGS: dict[str, Callable[[perdure.Database, perdure.Session], object]] = {
+    "commit": lambda db, s: s.commit(),
+    "read": lambda db, s: db.read(s.id),
+    "post": lambda db, s: db.post(s.id, "hello"),
+    "look": lambda db, s: db.history(s.id),
+    "blob": lambda db, s: _blob(db, s.id),
+}
+"""What is done with a store, by whoever has a session with something to commit."""
+
+
+def _blob(db: perdure.Database, content: str) -> None:
+    """Puts a blob, renews it and deletes it."""
+    data = content.encode()
+    ref = hashlib.sha256(data).hexdigest()
+    db.kernel.blobs.put(ref, data)
+    db.kernel.blobs.put(ref, data)
+    db.kernel.blobs.delete(ref, 1 << 60)
+
+
+def held(url: str, stride: int, options: dict[str, Any]) -> None:
+    """Interrupts what is done with a store at every place, or every so many; says what, the place, and who hangs then.
+
+    Afterwards a thread and another handle, as another process has one, work on the same session.
+    """
+    disk.PATIENCE = HANGS / 3
+    if url.startswith("redis"):
+        from perdure.links import redis
+
+        redis.CONNECTIONS = 1
+    db, other = (perdure.open(url, maintain=False, **options) for _ in range(2))
+
+    def work(handle: perdure.Database, id: str, done: threading.Event) -> None:
+        handle.post(id, "and on")
+        handle.read(id)
+        _blob(handle, f"another of {id}")
+        done.set()
+
+    for name, do in DOINGS.items():
+        number = 1 - stride
+        while True:
+            number += stride
+            s = db.session(f"{name} {number}")
+            s.messages.append(1)
+            s.commit()
+            place = Place(number, _interrupt)
+            with Prompt(), place:
+                s.messages.append(2)
+                place.begin()
+                do(db, s)
+            if not place.where:
+                break
+            stuck: list[str] = []
+            for who, handle in (("a thread", db), ("another handle", other)):
+                done = threading.Event()
+                threading.Thread(target=work, args=(handle, s.id, done), daemon=True).start()
+                if not done.wait(HANGS):
+                    stuck.append(who)
+            say([name, place.where, stuck])
+            if stuck:
+                # Nothing more can be learnt from these two.
+                db, other = (perdure.open(url, maintain=False, **options) for _ in range(2))
+            else:
+                s.release()
+
+
 def _replace_all(s: perdure.Session) -> None:
     s.vars["table"] = {"a": [1], "b": {"c": 2}}
 
@@ -477,7 +544,7 @@ def shared(database: str) -> None:
 def main() -> None:
     """Be one of the programs."""
     name, database, *more = sys.argv[1:]
-    assert Path(database).is_absolute()
+    assert Path(database).is_absolute() or "://" in database
     if name not in ("interrupted", "moved"):  # which need the alarm themselves
         signal.alarm(PATIENCE)
     match name:
@@ -489,6 +556,8 @@ def main() -> None:
             forked_while_committing(database, int(more[0]))
         case "interrupted":
             interrupted(database, float(more[0]))
+        case "held":
+            held(database, int(more[0]), json.loads(more[1]))
         case "edited":
             edited(database)
         case "moved":

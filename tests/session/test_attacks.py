@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from tests.session.attacked import EDITS, HANGS, HOME, MOVES, PATIENCE, url_of
+from tests.session.attacked import DOINGS, EDITS, HANGS, HOME, MOVES, PATIENCE, url_of
+from tests.store_urls import url_of as store_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -202,6 +203,25 @@ def test_whatever_is_interrupted_anywhere_the_handle_goes_on_and_shows_what_is_s
     assert not wrong, f"{len(wrong)} of {len(found)} places, first {wrong[0]}"
     assert not [what for what, _, shown, _ in found if shown == "hangs"]
     assert {what for what, *_ in found} == set(MOVES)
+
+
+STORES: dict[str, tuple[int, dict[str, Any]]] = {
+    "sqlite": (3, {"synchronous": "normal"}),
+    "file": (1, {}),
+    "postgres": (2, {"pool": 1, "timeout": 1}),
+    "redis": (3, {"socket_timeout": 1, "retry_for": 0.5}),
+    "tiered": (2, {"hot_timeout": 1}),
+}
+"""At every how many places it is interrupted, and how it is opened."""
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_whatever_is_interrupted_anywhere_no_lock_is_held_and_no_connection_lost(tmp_path: Path, kind: str) -> None:
+    stride, options = STORES[kind]
+    found = places("held", store_url(kind, tmp_path), str(stride), json.dumps(options))
+    stuck = [(what, place, who) for what, place, who in found if who]
+    assert not stuck, f"{len(stuck)} of {len(found)} places: {stuck}"
+    assert {what for what, *_ in found} == set(DOINGS)
 
 
 # -- threads --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from perdure.agent.context.recall import shown
 from perdure.errors import InvalidInput, StoreError
 from perdure.model import Status
 from perdure.protocols import Boarded
-from perdure.session.effects import OPEN, Call
+from perdure.session.effects import OPEN, Call, twins
 from perdure.session.tools import Tool
 from perdure.state.document import plain
 from perdure.system.flow_async import AsyncDriver
@@ -67,8 +67,10 @@ class Calls:
             except InvalidInput as e:
                 entry["error"] = str(e)
             listed.append(entry)
+        records = await s.driver.drive(s.calls.begin(calls))
+        # Listed when all have their records: a call that is settled at once must not answer for those after it.
         loop.book["calls"] = listed
-        for record, call in zip(await s.driver.drive(s.calls.begin(calls)), calls, strict=True):
+        for record, call in zip(records, calls, strict=True):
             if record["status"] == "started":
                 self._fresh.add(call.slot)
                 self.started.append(record["id"])
@@ -83,19 +85,29 @@ class Calls:
         still = [slot for slot in places if slot in effects and effects[slot]["status"] in OPEN]
         if not still:
             return ""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for slot in still:
-                    group.create_task(self._make(slot))
-        except ExceptionGroup as several:
-            # Whoever runs the agent is told what is the matter, as if there had been one call.
-            raise several.exceptions[0] from None
+        first = [slot for i, slot in enumerate(still) if not any(twins(effects[slot], effects[s]) for s in still[:i])]
+        await self._side_by_side(first)
+        for slot in still:
+            # What another call of this answer pays for is not paid for again, nor while that one is in doubt.
+            if slot not in first and not any(
+                twins(effects[slot], effects[other]) and effects[other]["status"] in OPEN for other in first
+            ):
+                await self._side_by_side([slot])
         left = {loop.s.book["effects"][slot]["status"] for slot in still if slot in loop.s.book["effects"]}
         if not left & set(OPEN):
             return ""
         standing = loop.s.effect_records.session_status()
         free = (Status.RUNNING, Status.IDLE, Status.SLEEPING)
         return str(Status.WAITING_RESULT if standing in free else standing)
+
+    async def _side_by_side(self, slots: list[str]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for slot in slots:
+                    group.create_task(self._make(slot))
+        except ExceptionGroup as several:
+            # Whoever runs the agent is told what is the matter, as if there had been one call.
+            raise several.exceptions[0] from None
 
     def open_records(self) -> list[TrackedDict]:
         """The calls of the last answer that have no outcome."""
@@ -138,9 +150,6 @@ class Calls:
         self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
         async with place_for(s, tool, record["id"]):
             status = await s.driver.drive(s.calls.carry_on(tool, record, fresh=fresh))
-        shared = tool.read and tool.cache is not None and tool.cache_scope == "shared"
-        if shared and status == "done" and "problem" not in record:
-            await s.driver.drive(s.read_cache.keep_shared(tool, record["digest"], plain(record["result"])))
         self._loop.tell("outcome", tool=record["tool"], effect=record["id"], status=status)
 
     def may_wait(self, record: TrackedDict) -> bool:
@@ -158,9 +167,6 @@ class Calls:
 
     def outcome(self, record: TrackedDict) -> None:
         """An outcome is about to be written: when it is the last one, the model's messages go with it."""
-        tool = self._loop.agent.tools.get(record["tool"])
-        if tool is not None and tool.read and tool.cache is not None and record["status"] == "done":
-            self._loop.s.read_cache.keep(record["digest"], plain(record["result"]), tool.cache)
         self._answer_if_settled()
 
     def _answer_if_settled(self) -> None:

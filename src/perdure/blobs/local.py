@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from perdure.blobs.content import CHUNK, REF, check_content, check_ref, checked, verified
 from perdure.errors import HandleClosed, NotFound, Poisoned
@@ -20,9 +20,11 @@ from perdure.system.clock import SystemClock
 from perdure.system.disk import Disk, explain, make_folders, sync, sync_folder, write_all
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from perdure.protocols import Clock
+
+R = TypeVar("R")
 
 _SHARD = re.compile(r"[0-9a-f]{2}")
 LEFTOVER = 3_600_000
@@ -108,7 +110,8 @@ class LocalBlobs:
         path = self._path(ref)
         if self._renewed(path) is None:
             return False
-        with self._noting(), self._locked(exclusive=True):
+
+        def delete() -> bool:
             renewed = self._renewed(path)
             if renewed is None or renewed >= unless_renewed_since:
                 return False
@@ -116,6 +119,9 @@ class LocalBlobs:
             # Not synced: a blob that comes back after a power loss is merely collected again.
             self._disk.unlink(path)
             return True
+
+        with self._noting():
+            return self._locked(delete, exclusive=True)
 
     def close(self) -> None:
         """No further use; nothing is held open between calls."""
@@ -130,7 +136,8 @@ class LocalBlobs:
 
     def _renew(self, path: str, size: int) -> bool:
         """Renew a blob that is there; False when it is not, or not whole."""
-        with self._locked(exclusive=False):
+
+        def renew() -> bool:
             try:
                 stat = self._disk.stat(path)
             except FileNotFoundError:
@@ -142,6 +149,8 @@ class LocalBlobs:
             # Whoever put it may have been killed before its name was durable.
             self._sync_names(os.path.dirname(path))
             return True
+
+        return self._locked(renew, exclusive=False)
 
     def _write(self, chunks: Iterable[bytes]) -> tuple[str, str, int]:
         """A new file, synced, under a name nobody reads; its ref and size. What the pieces raise passes through."""
@@ -172,15 +181,18 @@ class LocalBlobs:
 
     def _name(self, unfinished: str, path: str) -> None:
         """Give a written file its name, durably."""
+
+        def name() -> None:
+            shard = os.path.dirname(path)
+            self._disk.mkdir(shard)
+            faults.point("blobs.put.before_rename")
+            self._disk.rename(unfinished, path)
+            faults.point("blobs.put.after_rename")
+            self._sync_names(shard)
+            faults.point("blobs.put.after_fsync")
+
         try:
-            with self._locked(exclusive=False):
-                shard = os.path.dirname(path)
-                self._disk.mkdir(shard)
-                faults.point("blobs.put.before_rename")
-                self._disk.rename(unfinished, path)
-                faults.point("blobs.put.after_rename")
-                self._sync_names(shard)
-                faults.point("blobs.put.after_fsync")
+            self._locked(name, exclusive=False)
         except OSError:
             with suppress(OSError):
                 self._disk.unlink(unfinished)
@@ -242,15 +254,21 @@ class LocalBlobs:
         if self._poisoned:
             raise Poisoned(self._poisoned)
 
-    @contextmanager
-    def _locked(self, *, exclusive: bool) -> Generator[None]:
+    def _locked(self, do: Callable[[], R], *, exclusive: bool) -> R:
         # Opened each time: the lock belongs to the opened file, so threads keep each other out as well.
         fd = self._disk.open(f"{self._folder}/lock", create=True)
         try:
             self._disk.lock(fd, exclusive=exclusive)
-            yield
+            return do()
         finally:
-            self._disk.close(fd)
+            # Twice when it is interrupted: nothing may stay locked.
+            try:
+                self._disk.unlock(fd)
+            except BaseException:
+                self._disk.unlock(fd)
+                raise
+            finally:
+                self._disk.close(fd)
 
     @contextmanager
     def _noting(self) -> Generator[None]:

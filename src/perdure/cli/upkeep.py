@@ -47,20 +47,29 @@ def verify(
     copied: Annotated[
         bool, typer.Option("--copied", help="The witness is of the store that this one was copied from.")
     ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Set a damaged last record of SESSION's log aside and go on without it (file stores)."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Read everything and report whatever is not as it was written.
 
-    Changes nothing in the store. Loss of the newest checkpoints shows only against a witness: keep the file on another
-    disk, and renew it now and then with --update-witness.
+    Changes nothing in the store, unless you accept a loss. Loss of the newest checkpoints shows only against a witness:
+    keep the file on another disk, and renew it now and then with --update-witness.
     """
     one_or_all(session, everything)
     if update and (witness is None or not everything):
         raise InvalidInput("--update-witness needs --all and --witness FILE")
+    if accept_loss and session is None:
+        raise InvalidInput("--accept-loss needs one SESSION: each loss is accepted on its own")
     with (
         open_existing(store, blobs) as db,
         progress("verifying", all_of(db) if everything else None, show=not as_json) as told,
     ):
+        kept = db.accept_loss(session) if accept_loss and session is not None else None
         # The first time there is nothing to compare with yet, and --update-witness makes it.
         compare = witness if witness is not None and (os.path.exists(witness) or not update) else None
         report = db.verify(session, compare, told, copied=copied)
@@ -68,6 +77,8 @@ def verify(
     if as_json:
         print_json(shapes.verified(report, witness, updated))
     else:
+        if accept_loss:
+            Out().line(f"the damaged record was set aside: {kept}" if kept else "no damaged record to set aside")
         _print_report(report)
         if updated:
             Out().line(f"the witness {witness} now knows {count(updated, 'branch')}")

@@ -57,6 +57,7 @@ def _findings(runner: AppRunner, said: bool, *, really: bool) -> Iterator[Findin
         writers = app_checks.judge_writers(first, left, lambda: runner.run(place, "contended", contend=True))
         yield writers
         yield app_checks.judge_saves(first, left)
+        yield from app_checks.judge_cached_reads(first)
         if first.error is not None or first.late:
             yield Finding("resume", NOTE, "not tried: it does not run to its end undisturbed")
             return

@@ -14,7 +14,7 @@ from perdure.doctor.findings import FAIL, NOTE, OK, AppRun, Finding
 from perdure.system.wording import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 LONGEST = 500
 """Checkpoints of a session that are looked at."""
@@ -99,6 +99,17 @@ def judge_values(seen: AppRun, left: dict[str, Any]) -> Finding:
             )
             return Finding("serialisation", FAIL, f"{words}; keep its fields as JSON")
     return Finding("serialisation", OK, "everything that was saved is JSON")
+
+
+def judge_cached_reads(seen: AppRun) -> Iterator[Finding]:
+    """Tools that are reads with a cache: whoever pays for them must know that a kill makes them run again."""
+    found = {event["name"]: event["where"] for event in seen.of("tool") if event["cached_read"]}
+    for name, where in found.items():
+        words = f"{name} is read=True with a cache: when the process dies inside it, it runs again"
+        advice = (
+            "where a call costs money, declare if_unsure= with the cache instead, and it is never repeated silently"
+        )
+        yield Finding("cached reads", NOTE, f"{words}; {advice}", where)
 
 
 def judge_saves(seen: AppRun, left: dict[str, Any]) -> Finding:

@@ -236,7 +236,7 @@ class Instrumentation:
             self.passed(f"{BEFORE} {tool.name}")
             self._tell(event=CALLING, name=tool.name)
             yield
-            self._tell(event=TOOL, name=tool.name, where=defined(fn))
+            self._tell(event=TOOL, name=tool.name, where=defined(fn), cached_read=tool.read and tool.cache is not None)
             self.passed(f"{TOOL} {tool.name}")
             self.passed(TOOL)
 

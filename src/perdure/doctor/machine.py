@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import perdure
 from perdure.doctor.findings import FAIL, NOTE, OK, Finding
 from perdure.errors import InvalidInput, PerdureError
+from perdure.protocols import Logged
 from perdure.record.keys import ENV, find_keys
 from perdure.system.disk import network_filesystem
 from perdure.system.urls import only_existing, path_of, shown
@@ -33,7 +34,7 @@ def check_machine(url: str, blobs: str | None = None) -> Iterator[Finding]:
     yield check_versions()
     yield check_key()
     if url:
-        yield check_store(url, blobs)
+        yield from check_store(url, blobs)
     folder = _folder(url)
     yield check_disk(folder)
     if not url or url.startswith("sqlite"):
@@ -73,7 +74,7 @@ def check_key() -> Finding:
     )
 
 
-def check_store(url: str, blobs: str | None = None) -> Finding:
+def check_store(url: str, blobs: str | None = None) -> Iterator[Finding]:
     """Whether it opens, what it holds and what it promises; one that is not there is not made."""
     try:
         with perdure.open(url, maintain=False, blobs=blobs or None, **only_existing(url)) as db:
@@ -83,11 +84,25 @@ def check_store(url: str, blobs: str | None = None) -> Finding:
             words = f"{db.url}, {held}. {db.promise}"
             if blobs:
                 words += f" Its blobs are in {shown(blobs)}."
+            ends = list(check_ends(db.kernel.store)) if isinstance(db.kernel.store, Logged) else []
     except PerdureError as error:
-        return Finding("store", FAIL, str(error))
+        yield Finding("store", FAIL, str(error))
+        return
     if ahead > _SKEW:
-        return Finding("store", NOTE, f"its newest session is {ahead // 1000} s ahead of this clock. {words}")
-    return Finding("store", OK, words)
+        yield Finding("store", NOTE, f"its newest session is {ahead // 1000} s ahead of this clock. {words}")
+    else:
+        yield Finding("store", OK, words)
+    yield from ends
+
+
+def check_ends(store: Logged) -> Iterator[Finding]:
+    """Logs that end in a damaged record, and what was cut off or set aside before."""
+    for error in store.damaged():
+        yield Finding("ends of logs", FAIL, str(error))
+    if kept := store.kept():
+        more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
+        words = "interrupted writes, which nobody was told are saved, and damaged records whose loss was accepted"
+        yield Finding("ends of logs", NOTE, f"kept beside their logs: {', '.join(kept[:3])}{more}; these are {words}")
 
 
 def _folder(url: str) -> str:

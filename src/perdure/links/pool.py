@@ -52,49 +52,77 @@ class Pool(Generic[C]):
         self.check = self._guard.check
         """Refuses to work on a handle that is closed or from another process."""
         self._lock = threading.Lock()
-        self._slots = threading.BoundedSemaphore(size)
+        self._freed = threading.Condition(self._lock)
         self._idle: list[C] = []
+        self._out: dict[object, int] = {}
+        """The connections in use, and the places of those being made, each with the thread that has it."""
 
     def take(self) -> C:
         """A connection that was idle and is alive, or a new one; errors of making it are the caller's."""
         # Before any lock: in a forked child somebody may hold it for ever.
         self.check()
-        if not self._slots.acquire(timeout=self._wait):
-            raise Unavailable(
-                f"{self._url}: all {self._size} connections were in use for {self._wait:g} seconds; nothing was "
-                f"written: {self._advice}"
-            )
+        place, me = object(), threading.get_ident()
+        connection: C | None = None
         try:
+            with self._lock:
+                if len(self._out) >= self._size and not self._freed.wait_for(self._has_room, self._wait):
+                    raise Unavailable(
+                        f"{self._url}: all {self._size} connections were in use for {self._wait:g} seconds; nothing "
+                        f"was written: {self._advice}"
+                    )
+                self._out[place] = me
             while True:
                 with self._lock:
                     if self._guard.closed:
                         self.check()
                     connection = self._idle.pop() if self._idle else None
                 if connection is None:
-                    return self._make()
-                if not connection.closed and connection.is_quiet():
-                    return connection
-                # The server has said good-bye, or worse. Nothing was sent over this one: another's turn.
-                connection.close()
+                    connection = self._make()
+                elif connection.closed or not connection.is_quiet():
+                    # The server has said good-bye, or worse. Nothing was sent over this one: another's turn.
+                    connection.close()
+                    continue
+                with self._lock:
+                    self._out[connection] = me
+                    del self._out[place]
+                return connection
         except BaseException:
-            self._slots.release()
+            # An interrupt, too, leaves neither a place taken nor a connection that nobody has.
+            if connection is not None:
+                connection.close()
+            with self._lock:
+                for taken in (place, connection):
+                    self._out.pop(taken, None)
+                self._freed.notify()
             raise
 
+    def _has_room(self) -> bool:
+        return len(self._out) < self._size
+
+    def has(self, connection: C) -> bool:
+        """Whether this thread has taken a connection, and not given it back."""
+        return self._out.get(connection) == threading.get_ident()
+
     def give_back(self, connection: C) -> None:
-        """Keep a connection that was used, unless it or the handle was closed."""
+        """Keep a connection that was used, unless it or the handle was closed; again: nothing happens.
+
+        So whoever is interrupted here gives it back once more.
+        """
         with self._lock:
-            kept = not self._guard.closed and not connection.closed
-            if kept:
-                self._idle.append(connection)
-        if not kept:
+            if self.has(connection):
+                keeps = not self._guard.closed and not connection.closed
+                rest = {one: who for one, who in self._out.items() if one is not connection}
+                # At once: no interrupt comes between.
+                self._idle, self._out = [*self._idle, connection] if keeps else self._idle, rest
+            self._freed.notify()
+        if self._guard.closed:
             connection.close()
-        self._slots.release()
 
     def lose(self, connection: C) -> None:
         """Close one that was lost. It rarely goes alone: the idle ones are made anew, too."""
         connection.close()
         self.forget()
-        self._slots.release()
+        self.give_back(connection)
 
     def forget(self) -> None:
         """Close the connections that nobody uses at the moment."""

@@ -147,32 +147,38 @@ class Link:
                 failure, hopeless = not_connected(error, self.url), not may_come_back(error)
             else:
                 try:
-                    result = work(connection)
-                except BaseException as error:
-                    if is_lost(error):
-                        self._pool.lose(connection)
-                        sent, hopeless = True, False
-                        failure = errors.Unavailable(f"{self.url}: the connection was lost ({_one_line(error)})")
-                    elif is_worth_another_try(error) and (whole or not is_clash(error)):
-                        self._give_back(connection)
-                        hopeless = False
-                        failure = translate(error, self.url) or errors.Unavailable(self.url)
+                    try:
+                        result = work(connection)
+                    except BaseException as error:
+                        if is_lost(error):
+                            self._pool.lose(connection)
+                            sent, hopeless = True, False
+                            failure = errors.Unavailable(f"{self.url}: the connection was lost ({_one_line(error)})")
+                        elif is_worth_another_try(error) and (whole or not is_clash(error)):
+                            self._give_back(connection)
+                            hopeless = False
+                            failure = translate(error, self.url) or errors.Unavailable(self.url)
+                        else:
+                            self._give_back(connection)
+                            if is_replica(error):
+                                self._pool.forget()
+                            known = translate(error, self.url) or error
+                            if sent and writes and isinstance(known, errors.Unavailable):
+                                # True of this attempt, not of the one before.
+                                raise errors.OutcomeUnknown(
+                                    f"{what}: the connection to {self.url} was lost before it answered, and the next "
+                                    f"attempt failed ({_one_line(error)}): it may or may not have been done; try "
+                                    "again, or look it up"
+                                ) from None
+                            raise known from None
                     else:
                         self._give_back(connection)
-                        if is_replica(error):
-                            self._pool.forget()
-                        known = translate(error, self.url) or error
-                        if sent and writes and isinstance(known, errors.Unavailable):
-                            # True of this attempt, not of the one before.
-                            raise errors.OutcomeUnknown(
-                                f"{what}: the connection to {self.url} was lost before it answered, and the next "
-                                f"attempt failed ({_one_line(error)}): it may or may not have been done; try again, "
-                                "or look it up"
-                            ) from None
-                        raise known from None
-                else:
-                    self._give_back(connection)
-                    return result
+                        return result
+                except BaseException:
+                    # An interrupt may have come before it was given back.
+                    if self._pool.has(connection):
+                        self._pool.lose(connection)
+                    raise
             now = time.monotonic()
             deadline = deadline or now + self._patience
             if hopeless or now + pause > deadline:
@@ -210,9 +216,11 @@ class Link:
         return connection
 
     def _give_back(self, connection: Connection) -> None:
-        if connection.info.transaction_status != TransactionStatus.IDLE:
-            connection.close()
-        self._pool.give_back(connection)
+        # Given back already when somebody is interrupted right after that: then it is another's.
+        if self._pool.has(connection):
+            if connection.info.transaction_status != TransactionStatus.IDLE:
+                connection.close()
+            self._pool.give_back(connection)
 
     def close(self) -> None:
         """Close all connections; those in use are closed when they are given back. Again: no error."""

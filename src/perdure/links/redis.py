@@ -204,7 +204,13 @@ class Link:
             fine = passing is None
             return None if passing is None else translate(*passing, self.url)
         finally:
-            (self._pool.give_back if fine else self._pool.lose)(connection)
+            back = self._pool.give_back if fine else self._pool.lose
+            try:
+                back(connection)
+            except BaseException:
+                if self._pool.has(connection):
+                    self._pool.lose(connection)
+                raise
 
     def _exchange(
         self, connection: Connection, commands: Sequence[Command], answers: list[Any], sent: _Sent

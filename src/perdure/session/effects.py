@@ -25,6 +25,7 @@ from perdure.errors import (
 )
 from perdure.model import Kind, Status
 from perdure.session.effects_on_other_branches import OtherBranches
+from perdure.session.read_cache import declared
 from perdure.session.tools import (
     Asking,
     Context,
@@ -78,9 +79,10 @@ class Observer(Protocol):
 class Effects:
     """The records of a session's effects."""
 
-    def __init__(self, journal: Journal, inbox: Inbox) -> None:
+    def __init__(self, journal: Journal, inbox: Inbox, cache: ReadCache) -> None:
         self._journal = journal
         self._inbox = inbox
+        self._cache = cache
         self.observer: Observer | None = None
 
     def resolve(
@@ -139,6 +141,8 @@ class Effects:
             "at": self._journal.kernel.clock.wall(),
             "line": self._journal.line,
         }
+        if tool.cache is not None:
+            effects[slot]["cache"] = declared(tool, digest)
         return effects[slot]
 
     def take_posted(self, record: TrackedDict) -> Flow[bool]:
@@ -156,6 +160,11 @@ class Effects:
     def finish(self, record: TrackedDict, status: str, result: Any, error: str | None) -> Flow[None]:
         """Make an outcome durable."""
         self.settle(record, status, result, error)
+        if status == "done" and "at" in record.get("cache", ()) and record["cache"]["shared"]:
+            # First: whoever dies before the outcome is written finds it there, and no other session pays meanwhile.
+            yield from self._cache.keep_shared(
+                record["tool"], plain(record["cache"]), plain(record["result"]), record["id"]
+            )
         if self.observer is not None and self.observer.may_wait(record):
             return
         kind, x = (Kind.DONE, about(record)) if status == "done" else (Kind.FAILED, about(record, error=error))
@@ -173,6 +182,7 @@ class Effects:
             if problem := refusal(result):
                 record["problem"] = problem
             record["result"] = None if problem else result
+            self._cache.keep_outcome(record)
         else:
             record["error"] = error
         if self.observer is not None:
@@ -259,6 +269,9 @@ class Calls:
         if record is not None and record.get("asked", record["digest"]) != digest:
             msg = f"{slot}: recorded as a call of {record['tool']} with other arguments than this call of {tool.name}"
             raise Diverged(msg)
+        if record is not None and self._is_over(slot, record):
+            self.effects.retire(slot)
+            record = None
         if record is None:
             record = yield from self._begin(tool, bound, digest, slot)
         elif record["status"] in ("planned", "started", "in_doubt"):
@@ -275,20 +288,37 @@ class Calls:
             return f"r:{self._journal.run}:{self.number}"
         return f"c:{digest}"
 
+    def _is_over(self, slot: str, record: TrackedDict) -> bool:
+        """Whether a call that is known by its arguments alone returned something whose time is over."""
+        kept = record.get("cache", {})
+        return slot.startswith("c:") and record["status"] == "done" and "at" in kept and not self._cache.fresh(kept)
+
+    def _kept(self, tool: Tool, digest: str) -> Flow[dict[str, Any] | None]:
+        """What the same call returned lately: here, on another branch, or in another session of the owner."""
+        if tool.cache is None:
+            return None
+        wanted = declared(tool, digest)
+        hit = yield from self._cache.find(wanted)
+        if hit is None and (tool.read or self._journal.settings.effects != "live"):
+            others = yield from self.other_branches()
+            hit = others.kept.get(wanted["name"])
+        return plain(hit) if self._cache.fresh(hit) else None
+
     def _read(self, tool: Tool, bound: dict[str, Any], digest: str) -> Flow[Any]:
         """A read runs whenever asked, unless a recorded answer is still fresh."""
-        if (hit := (yield from self._cache.find(tool, digest))) is not None:
+        if (hit := (yield from self._kept(tool, digest))) is not None:
             telemetry.replayed(tool.name, "cache")
-            return hit[1]
+            return hit["result"]
         with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, {}) as span:
             result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, None))
             span.returned(result)
         if tool.cache is not None and self._journal.catching_up is None:
-            self._cache.keep(digest, result, tool.cache)
+            wanted = declared(tool, digest)
+            self._cache.keep(wanted, result)
             # A cached read is one somebody pays for: it is durable before anyone sees it.
             yield from self._journal.write(Kind.DONE, x={"tool": tool.name})
-            if tool.cache_scope == "shared":
-                yield from self._cache.keep_shared(tool, digest, result)
+            if wanted["shared"]:
+                yield from self._cache.keep_shared(tool.name, wanted, result)
         return result
 
     def _arguments(self, tool: Tool, bound: dict[str, Any], record: TrackedDict | None) -> dict[str, Any]:
@@ -313,7 +343,11 @@ class Calls:
         yield from self._journal.write(Kind.PROGRESS, x=about(record))
 
     def _begin(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict]:
-        """Plan a call that was never made on this line, unless another line has made it."""
+        """Plan a call that was never made on this line, unless another line has made it, or its result is kept."""
+        if (hit := (yield from self._kept(tool, digest))) is not None:
+            record = self.effects.new(tool, bound, digest, slot)
+            yield from self._finish_with(record, hit)
+            return record
         reused: Any = None
         if self._journal.settings.effects != "live":
             reused = yield from self._reuse(tool, digest)
@@ -324,6 +358,11 @@ class Calls:
             record["reused"] = reused[0]
             yield from self.effects.finish(record, "done", reused[1], None)
         return record
+
+    def _finish_with(self, record: TrackedDict, hit: dict[str, Any]) -> Flow[None]:
+        record["reused"] = "cache"
+        record["cache"]["at"] = hit["at"]
+        yield from self.effects.finish(record, "done", hit["result"], None)
 
     def other_branches(self) -> Flow[OtherBranches]:
         journal = self._journal
@@ -350,6 +389,14 @@ class Calls:
     def reconsider(self, tool: Tool, record: TrackedDict) -> Flow[None]:
         """An effect that is open here may have gone further on another line, which knew it when the lines parted."""
         planned = record["status"] == "planned"
+        # Somebody may have paid since it was planned.
+        look = planned and "cache" in record and "approval" not in record
+        hit = (yield from self._kept(tool, record["digest"])) if look else None
+        if hit is not None:
+            yield from self._finish_with(record, hit)
+            return
+        if tool.read:
+            return
         reused: Any = None
         if self._journal.settings.effects != "live":
             elsewhere = yield from self.other_branches()
@@ -482,6 +529,11 @@ class Calls:
             telemetry.doubted(tool.name)
         if (yield from self.effects.take_posted(record)):
             return False
+        if (cache := record.get("cache")) is not None and cache["shared"]:
+            hit = yield Do(self._cache.shared, (cache["name"],))
+            if hit is not None and hit.get("effect") == record["id"]:
+                yield from self.effects.finish(record, "done", hit["result"], None)
+                return False
         policy = tool.if_unsure
         if callable(policy):
             verdict = yield Invoke(policy, (), bound)
@@ -492,7 +544,8 @@ class Calls:
                 return True
         elif policy == "retry":
             valid = tool.key_valid_for
-            if valid is None or self._journal.kernel.clock.wall() - record["at"] < valid * 1000:
+            # A clock that was set back, or was fast when it began, tells no age: the key may be long forgotten.
+            if valid is None or 0 <= self._journal.kernel.clock.wall() - record["at"] < valid * 1000:
                 return True
         elif policy == "report":
             self.effects.settle(record, "unknown", None, record.get("error"))
@@ -522,20 +575,22 @@ class Calls:
         """
         records: list[TrackedDict] = []
         for call in calls:
-            records.append((yield from self._begin_of_answer(call)))
+            records.append((yield from self._begin_of_answer(call, records)))
         return records
 
-    def _begin_of_answer(self, call: Call) -> Flow[TrackedDict]:
+    def _begin_of_answer(self, call: Call, before: list[TrackedDict]) -> Flow[TrackedDict]:
         tool, bound = call.tool, call.args
         digest = call_digest(tool.name, tool.version, bound)
         again, asks = None, ""
-        if tool.read:
-            again = yield from self._cache.find(tool, digest)
-        else:
+        hit = yield from self._kept(tool, digest)
+        if hit is None and not tool.read:
             again, asks = yield from self._on_another_branch(digest)
         record = self.effects.new(tool, bound, digest, call.slot)
         record["call"] = call.id
-        if again is not None:
+        if hit is not None:
+            record["reused"] = "cache"
+            self.effects.settle(record, "done", hit["result"], None)
+        elif again is not None:
             record["reused"] = again[0]
             self.effects.settle(record, "done", again[1], None)
         elif not tool.read and self._journal.settings.effects == "dry":
@@ -547,22 +602,27 @@ class Calls:
             facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
             because = f"the same was done on another branch (effect {asks})" if asks else ""
             self._approvals.request(tool, bound, record, facts, because)
-        elif tool.limit is None:
+        elif tool.limit is None and not any(twins(record, other) for other in before):
             record["status"] = "started"
             record["attempt"] = 1
-        # One that must wait for a place is only planned: whoever dies before it has one has not started it.
+        # One that must wait for a place, or for its twin, is only planned: whoever dies before has not started it.
         return record
 
     def carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
         """Take a call as far as it goes now; answers where it stands. What it waits for is no error here."""
         try:
             yield from self._journal.resend()
-            if not fresh and not tool.read and record["status"] in OPEN:
+            if not fresh and (not tool.read or tool.cache is not None) and record["status"] in OPEN:
                 yield from self.reconsider(tool, record)
             yield from self.go_on(tool, plain(record["args"]), record, fresh=fresh)
         except (EffectFailed, NotJson, InDoubt, ApprovalNeeded, ResultPending):
             pass
         return record["status"]
+
+
+def twins(one: TrackedDict, other: TrackedDict) -> bool:
+    """Whether two calls of an answer share a result that is kept: one of them pays, the other one waits for it."""
+    return "cache" in one and "cache" in other and one["cache"]["name"] == other["cache"]["name"]
 
 
 def _done_elsewhere(tool: Tool, effect: str) -> DoneElsewhere:

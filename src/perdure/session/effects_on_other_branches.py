@@ -35,6 +35,8 @@ class OtherBranches:
         self._other: dict[str, str] = {}
         self._twins: dict[str, Foreign] = {}
         self._used: set[str] = set()
+        self.kept: dict[str, dict[str, Any]] = {}
+        """What calls on other lines returned and is kept for a while, by name; the newest of each."""
         if point is not None:
             self._look(point, book)
 
@@ -53,6 +55,9 @@ class OtherBranches:
                 continue
             end = load(self._kernel, self._session, line, None)
             other: dict[str, Any] = end.doc[BOOK]
+            for name, hit in other.get("cache", {}).items():
+                if name not in self.kept or hit["at"] > self.kept[name]["at"]:
+                    self.kept[name] = hit
             entries: list[tuple[str, Foreign]] = []
             for record in other.get("effects", {}).values():
                 if record["status"] in ("done", "started", "in_doubt", "unknown"):

@@ -56,7 +56,7 @@ class SessionHandle(StateView):
     @cached_property
     def effect_records(self) -> Effects:
         """The records of its effects."""
-        return Effects(self.journal, self.inbox)
+        return Effects(self.journal, self.inbox, self.read_cache)
 
     @cached_property
     def requests(self) -> Approvals:
@@ -65,7 +65,7 @@ class SessionHandle(StateView):
 
     @cached_property
     def read_cache(self) -> ReadCache:
-        """The results of reads that it keeps."""
+        """The results that it keeps for a while."""
         return ReadCache(self.journal)
 
     @cached_property

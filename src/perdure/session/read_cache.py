@@ -1,6 +1,8 @@
-"""Results of reads that all sessions of one owner share: each in a small session of its own, which expires by itself.
+"""Results that are kept for a while, so that nobody pays for them twice: of reads, and of effects that declare it.
 
-No owner ever sees another one's: the owner is part of the name, and is compared with the verified checkpoint.
+A session keeps them in its own book. Those that all sessions of one owner share are each in a small session of their
+own, which expires by itself. No owner ever sees another one's: the owner is part of the name, and is compared with the
+verified checkpoint.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from perdure.system.flow import Do, Flow
 
 if TYPE_CHECKING:
     from perdure.session.tools import Tool
+    from perdure.state.document import TrackedDict
 
 PREFIX = "perdure:cache:"
 """Begins the ids of these sessions."""
@@ -31,37 +34,60 @@ def cache_id(owner: str, digest: str) -> str:
     return PREFIX + hashlib.sha256(f"{owner}\0{digest}".encode()).hexdigest()[:40]
 
 
+def declared(tool: Tool, digest: str) -> dict[str, Any]:
+    """How the result of a call is to be kept: under which name, for how long and for whom.
+
+    A key tells calls with the same arguments apart, here as elsewhere.
+    """
+    assert tool.cache is not None
+    name = digest if tool.key is None else hashlib.sha256(f"{digest}\0{tool.key}".encode()).hexdigest()[:32]
+    return {"name": name, "for": int(tool.cache * 1000), "shared": tool.cache_scope == "shared"}
+
+
 class ReadCache:
-    """The results of reads that a session keeps, or finds with its owner's other sessions."""
+    """The results that a session keeps, or finds with its owner's other sessions."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def find(self, tool: Tool, digest: str) -> Flow[tuple[str, Any] | None]:
-        """What a read returned lately, in this session or in another one of the same owner."""
-        if tool.cache is None:
-            return None
-        now = self._journal.kernel.clock.wall()
-        hit: Any = self._journal.book.get("cache", {}).get(digest)
-        if (hit is None or hit["until"] <= now) and tool.cache_scope == "shared":
-            hit = yield Do(self._shared, (digest,))
-        if hit is None or hit["until"] <= now:
-            return None
-        return "cache", plain(hit["result"])
+    def fresh(self, kept: Any) -> bool:
+        """Whether a result is still to be given.
 
-    def keep(self, digest: str, result: Any, seconds: float) -> None:
-        """Keep a result in the session's own book, and no more of them than are of use; the next commit takes it."""
+        One from the future was kept by a clock that is ahead of ours, or ours was set back: nobody knows its age. It is
+        believed as long as the clocks differ by less than its own time, which bounds how old it can be.
+        """
+        return kept is not None and abs(self._journal.kernel.clock.wall() - kept["at"]) < kept["for"]
+
+    def find(self, wanted: dict[str, Any]) -> Flow[dict[str, Any] | None]:
+        """What a call returned lately, in this session or in another one of the same owner."""
+        hit: Any = self._journal.book.get("cache", {}).get(wanted["name"])
+        if not self.fresh(hit) and wanted["shared"]:
+            hit = yield Do(self.shared, (wanted["name"],))
+        return plain(hit) if self.fresh(hit) else None
+
+    def keep(self, wanted: dict[str, Any], result: Any) -> int:
+        """Keep a result in the session's own book, and no more of them than are of use; the next commit takes it.
+
+        The time it was kept at, in ms.
+        """
         now = self._journal.kernel.clock.wall()
         cache: Any = self._journal.book.setdefault("cache", {})
-        over = [(hit["until"], key) for key, hit in cache.items() if key != digest]
+        over = [(hit["at"] + hit["for"], key) for key, hit in cache.items() if key != wanted["name"]]
         over.sort()
         for i, (until, key) in enumerate(over):
             if until > now and len(over) - i < MOST:
                 break
             del cache[key]
-        cache[digest] = {"result": result, "until": now + int(seconds * 1000)}
+        cache[wanted["name"]] = {"result": result, "at": now, "for": wanted["for"]}
+        return now
 
-    def _shared(self, digest: str) -> dict[str, Any] | None:
+    def keep_outcome(self, record: TrackedDict) -> None:
+        """Keep what an effect returned, if its tool declares that; the commit of the outcome takes it."""
+        if "cache" in record and "reused" not in record and "problem" not in record:
+            record["cache"]["at"] = self.keep(plain(record["cache"]), plain(record["result"]))
+
+    def shared(self, digest: str) -> dict[str, Any] | None:
+        """What the owner's sessions share under a name."""
         try:
             loaded = load_head(
                 self._journal.kernel, look(self._journal.kernel, cache_id(self._journal.settings.owner, digest)), MAIN
@@ -71,21 +97,22 @@ class ReadCache:
             return None
         if loaded.point is None or loaded.point.envelope.owner != self._journal.settings.owner:
             return None
-        return plain(loaded.doc[STATE]["vars"])
+        kept: dict[str, Any] = plain(loaded.doc[STATE]["vars"])
+        return kept if {"result", "at", "for"} <= kept.keys() else None
 
-    def keep_shared(self, tool: Tool, digest: str, result: Any) -> Flow[None]:
+    def keep_shared(self, tool: str, wanted: dict[str, Any], result: Any, effect: str = "") -> Flow[None]:
         """Keep a result for all sessions of the owner; when somebody else is faster, theirs is as good."""
-        assert tool.cache is not None
-        until = self._journal.kernel.clock.wall() + int(tool.cache * 1000)
-        settings = Settings(self._journal.settings.owner, max(1, int(tool.cache)), self._journal.kernel.schema, "reuse")
+        kernel, owner = self._journal.kernel, self._journal.settings.owner
+        settings = Settings(owner, max(1, wanted["for"] // 1000), kernel.schema, "reuse")
         # Nobody else has this journal: its gate is never waited for, whoever drives it.
-        owner = self._journal.settings.owner
-        entry = Journal(self._journal.kernel, cache_id(owner, digest), MAIN, None, settings, threading.RLock())
+        entry = Journal(kernel, cache_id(owner, wanted["name"]), MAIN, None, settings, threading.RLock())
         try:
             yield from entry.load()
             if entry.point is not None and entry.point.envelope.owner != owner:
                 return
-            entry.document.root[STATE]["vars"].update(result=result, until=until)
-            yield from entry.write(Kind.COMMIT, x={"tool": tool.name})
+            entry.document.root[STATE]["vars"].update(
+                {"result": result, "at": kernel.clock.wall(), "for": wanted["for"], "effect": effect}
+            )
+            yield from entry.write(Kind.COMMIT, x={"tool": tool})
         except PerdureError:
             return

@@ -90,9 +90,15 @@ class Tool:
         self.read = read
         if cache_scope not in SCOPES:
             raise InvalidInput(f"cache_scope is one of {', '.join(SCOPES)}, not {cache_scope!r:.40}")
+        if cache is None and cache_scope != "session":
+            raise InvalidInput("cache_scope says who shares what is kept: say with cache= for how long, too")
         self.cache = None if cache is None else seconds(cache)
+        if self.cache is not None and not self.cache > 0:
+            raise InvalidInput(f"cache is for how long a result is kept, more than 0 seconds, not {cache!r:.40}")
         self.cache_scope = cache_scope
         self.if_unsure = if_unsure
+        if key_valid_for is not None and if_unsure != "retry":
+            raise InvalidInput('key_valid_for is for how long a call may be retried: it goes with if_unsure="retry"')
         self.key_valid_for = None if key_valid_for is None else seconds(key_valid_for)
         self.approve = approve
         self.facts = facts
@@ -167,8 +173,10 @@ def tool(
 def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     """Declare a tool.
 
-    ``read=True``: no side effect, may run again; with ``cache="7d"`` what it returned is given again for so long, in
-    its session or, with ``cache_scope="shared"``, in all sessions of the same owner. ``if_unsure`` says what happens
+    ``read=True``: no side effect, may run again, and does whenever the process dies inside it, cached or not. With
+    ``cache="7d"`` what a call returned is given again for so long, on every branch of its session or, with
+    ``cache_scope="shared"``, in all sessions of the same owner. A call that costs money is no read: declare
+    ``cache`` with ``if_unsure``, and it is neither made twice nor repeated silently. ``if_unsure`` says what happens
     when a call was started and its outcome is unknown: ``"retry"`` with the same effect id (while the provider's key is
     valid, ``key_valid_for``), a function that asks the outside world, ``"ask"`` a human (the default), or ``"report"``
     it as unknown. ``timeout`` ends a call whose outcome is then unknown; ``poll(handle)`` looks after what returned

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import PerdureError
+from perdure.errors import InvalidInput, PerdureError
 from perdure.history.hydrate import look
 from perdure.history.reader import history
 from perdure.model import TAG_PREFIX, SessionRow, Status, Usage
+from perdure.protocols import Logged
 from perdure.system.flow import Do, Flow
 from perdure.system.lease_holders import new_holder
 from perdure.system.names import check_session
@@ -195,6 +196,18 @@ class Upkeep:
         seen = None if witness is None else (yield Do(read_witness, (self.kernel, witness)))
         id = None if session is None else check_session(session)
         return (yield Do(verify, (self.kernel, id, seen, progress, copied)))
+
+    def accept_loss(self, session: str) -> Flow[str | None]:
+        """Set the damaged last record of a session's log aside (file stores), and go on from the one before.
+
+        The file that holds it now; None when nothing was damaged. What it held is lost: restore a backup instead if
+        there is one.
+        """
+        self.guard.check()
+        store = self.kernel.store
+        if not isinstance(store, Logged):
+            raise InvalidInput(f"{store.url}: only a file store can set a damaged record aside; restore a backup")
+        return (yield Do(store.accept_loss, (check_session(session),)))
 
     def witness(self, path: Path) -> Flow[int]:
         """Write down the newest checkpoint of every branch in a file outside the store; returns how many."""

@@ -140,6 +140,9 @@ class History:
     def _on_gone(self, e: Event) -> None:
         self.gone.add(e["s"])
 
+    def _on_back(self, e: Event) -> None:
+        self.gone.discard(e["s"])
+
     def _on_thin(self, e: Event) -> None:
         self.thinned.setdefault(e["s"], set()).update(e["ids"])
 

@@ -35,8 +35,8 @@ LEASE = 60
 """Seconds: longer than any workload takes, so that no heartbeat comes between."""
 WORKLOAD = (
     "commit", "call:ask", "call:retry", "call:approved", "fork", "post", "gather", "compact", "commit", "run", "post",
-    "answer", "migrate", "tag", "sweep", "rewind", "merge", "compact", "call:reconcile", "call:cached", "prune",
-    "collect", "recall", "commit",
+    "answer", "migrate", "tag", "sweep", "revive", "rewind", "merge", "compact", "call:reconcile", "call:cached",
+    "prune", "collect", "recall", "commit",
 )  # fmt: skip
 BRIEF = ("commit", "call:ask", "sweep", "compact", "commit", "prune", "gather", "post")
 """A workload that has something of everything that is synced; its fifth plan makes a blob."""

@@ -47,6 +47,15 @@ def _migrate(w: Worker, p: Plan, again: bool) -> None:
         w.saw(s)
 
 
+def _let_expire(w: Worker, session: str) -> None:
+    if w.on_server:
+        # A server has a clock of its own, which nobody moves.
+        while (row := w.store.look(session)) is not None and row.heads and not row.over:
+            time.sleep(0.05)
+    else:
+        w.pass_time(60_000)
+
+
 @plan("sweep", lambda w, rng, n: {"session": f"brief-{n}"})
 def _sweep(w: Worker, p: Plan, again: bool) -> None:
     session = p["session"]
@@ -57,10 +66,7 @@ def _sweep(w: Worker, p: Plan, again: bool) -> None:
             with w.db.session(session, ttl=1) as s:
                 w.edit(s, p["n"])
                 s.commit()
-    w.pass_time(60_000)
-    while (row := w.store.look(session)) is not None and row.heads and not row.over:
-        # A server has a clock of its own, which nobody moves.
-        time.sleep(0.05)
+    _let_expire(w, session)
     w.db.sweep()
     try:
         w.db.read(session)
@@ -68,6 +74,29 @@ def _sweep(w: Worker, p: Plan, again: bool) -> None:
         w.journal.note("gone", s=session)
     else:
         w.journal.note("problem", kind="half", what=f"{session} was swept, and is still there")
+
+
+@plan("revive", lambda w, rng, n: {"session": f"back-{n}"})
+def _revive(w: Worker, p: Plan, again: bool) -> None:
+    if w.on_server:
+        return  # it would have to live for longer than anybody waits here
+    session = p["session"]
+    w.journal.note("fleeting", s=session)
+    row = w.store.look(session)
+    if not w.db.set_aside(session) and (row is None or not row.heads):
+        with w.db.session(session, ttl=50) as s:
+            w.edit(s, p["n"])
+            s.commit()
+    _let_expire(w, session)
+    w.db.sweep()
+    if w.db.set_aside(session):
+        w.db.revive(session)
+    with w.db.session(session, ttl=None) as s:
+        if w.has(s, p["n"]) != 1:
+            w.journal.note("problem", kind="half", what=f"{session} was brought back as {s.vars.plain()}")
+        s.vars["back"] = p["n"]
+        s.commit()
+        w.saw(s)
 
 
 @plan("compact", one_of("talk", 3))
@@ -145,7 +174,8 @@ def _torn(w: Worker, p: Plan, again: bool) -> None:
     if isinstance(w.store._store, FileStore):
         with suppress(FileNotFoundError), open(_log_of(w, p["session"]), "r+b") as log:
             log.seek(0, os.SEEK_END)
-            log.write(b"\x9ePd and no more")
+            # Less than a header even when several processes die before one cuts it off.
+            log.write(b"\x9ePd")
     DOING["commit"](w, p, again)
 
 

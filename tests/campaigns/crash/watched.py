@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure.errors import PerdureError
-    from perdure.model import Append, InboxEntry, Lease, Outrun
+    from perdure.model import Append, Dump, InboxEntry, Lease, Outrun
     from perdure.protocols import Store
     from tests.campaigns.crash.journal import Journal
 
@@ -57,6 +57,11 @@ class Watched:
             self._journal.note("problem", kind="duplicated", what=f"token {lease.token} was given out after {before}")
         self._journal.note("token", token=lease.token)
         return lease
+
+    def restore(self, dump: Dump) -> None:
+        """What is brought back."""
+        self._journal.note("back", s=dump.row.id)
+        self._store.restore(dump)
 
     def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Removals."""

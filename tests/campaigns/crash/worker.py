@@ -121,6 +121,11 @@ class Worker:
         return store
 
     @property
+    def on_server(self) -> bool:
+        """Whether the store has a clock of its own."""
+        return not self.url.startswith(("sqlite:", "file:"))
+
+    @property
     def kernel(self) -> Kernel:
         """The parts of the database."""
         return self.db.kernel

@@ -37,7 +37,7 @@ FULL_CHECK_EVERY = 8
 PATIENCE = 300
 """Seconds after which a process that does not end is ended: something is wrong with it."""
 BUSY = ("commit", "call", "run", "fork", "rewind", "merge", "tag", "post", "answer", "wake", "gather", "compact",
-        "migrate", "sweep", "prune", "collect", "backup", "torn", "recall")  # fmt: skip
+        "migrate", "sweep", "revive", "prune", "collect", "backup", "torn", "recall")  # fmt: skip
 """What a process does that is to be killed at any moment."""
 
 

@@ -39,6 +39,18 @@ def seats(city: str) -> Any:
     return {city}
 
 
+@tool(read=True, cache="7d")
+def report_on(city: str) -> str:
+    """Get a report on a city, which somebody may have to pay for."""
+    return f"a report on {city}"
+
+
+def buys_a_read(db: Any) -> None:
+    """No fault, and worth a word."""
+    with db.session("trip") as s:
+        s.call(report_on, "Lisbon")
+
+
 # -- saves only at the end -------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,14 @@ def make(root: Path, count: int) -> list[int]:
     return [*lengths, log_of(root).stat().st_size]
 
 
+def flip(path: Path, bit: int) -> bytes:
+    """Flip one bit of a file; what it holds now."""
+    raw = bytearray(path.read_bytes())
+    raw[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(raw)
+    return bytes(raw)
+
+
 class FailingDisk(Disk):
     """Fails where it is told to."""
 

@@ -67,9 +67,7 @@ def test_a_rewritten_log_is_the_same_session(root: Path):
     cursor = store.changes().cursor
     before = (store.look("s"), store.dump("s"), store.load("s", 1), store.artifacts("s"))
     inode = log_of(root).stat().st_ino
-    with store._handle.known("s", exclusive=True) as file:
-        assert file is not None
-        file.compact()
+    store._handle.session("s", lambda file: file.compact())
     assert log_of(root).stat().st_ino != inode
     for handle in (store, FileStore(root, clock=clock)):
         assert (handle.look("s"), handle.dump("s"), handle.load("s", 1), handle.artifacts("s")) == before

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perdure.errors import Corrupted
 from perdure.model import Landed
 from perdure.stores.file.records import MAGIC, MAX_BODY, pack
 from perdure.stores.file.root import salt_of, session_name
@@ -40,8 +41,8 @@ def test_a_tail_cut_anywhere_is_cut_off_kept_and_reported(root: Path):
         store.close()
 
 
-@pytest.mark.parametrize("tail", [bytes(5000), b"\x9ePd", b"\xff" * 64, random.Random(1).randbytes(100)])
-def test_garbage_at_the_end_is_a_torn_tail(root: Path, tail: bytes):
+@pytest.mark.parametrize("tail", [bytes(5000), b"\x9ePd", bytes(700) + b"\xff" * 64, b"\xff" * 1000 + bytes(1024)])
+def test_what_was_not_written_as_a_whole_is_a_torn_tail(root: Path, tail: bytes):
     make(root, 2)
     with log_of(root).open("ab") as log:
         log.write(tail)
@@ -50,6 +51,25 @@ def test_garbage_at_the_end_is_a_torn_tail(root: Path, tail: bytes):
         write(store)
     assert steps(store) == [0, 1, 2]
     assert [torn.bytes for torn in store.torn] == [len(tail)]
+    store.close()
+
+
+@pytest.mark.parametrize("tail", [b"\xff" * 64, random.Random(1).randbytes(100), random.Random(2).randbytes(3000)])
+def test_garbage_at_the_end_that_no_interrupted_write_leaves_is_refused_and_kept_when_that_is_accepted(
+    root: Path, tail: bytes
+):
+    make(root, 2)
+    with log_of(root).open("ab") as log:
+        log.write(tail)
+    store = FileStore(root)
+    with pytest.raises(Corrupted):
+        write(store)
+    kept = store.accept_loss("s")
+    assert kept is not None
+    with open(kept, "rb") as saved:
+        assert saved.read() == tail
+    write(store)
+    assert steps(store) == [0, 1, 2]
     store.close()
 
 
@@ -108,11 +128,12 @@ def test_a_batch_is_one_write_so_any_of_its_records_may_be_torn(root: Path):
     store = FileStore(root)
     write(store)
     end = log_of(root).stat().st_size
-    batch = [commit(step=1, expect=commit().id), commit(step=2, expect=commit(step=1).id)]
+    payload = random.Random(3).randbytes(600)
+    batch = [commit(step=1, expect=commit().id, payload=payload), commit(step=2, expect=commit(step=1).id)]
     assert store.append(batch) == [Landed(item.id) for item in batch]
     store.close()
     raw = bytearray(log_of(root).read_bytes())
-    raw[end + 40] ^= 1
+    raw[end:512] = bytes(512 - end)
     log_of(root).write_bytes(raw)
     again = FileStore(root)
     with pytest.warns(TornTail):

@@ -111,7 +111,7 @@ class SessionIndex:
         self.expires: int | None = None
         self.reason = ""
         self.token = 0
-        """The last token known when the log was rewritten; the lease file knows better, if it is there."""
+        """The last token that somebody wrote under; the lease file knows better, if it is there."""
         self.heads: dict[str, Head] = {}
         self.next_line = 0
         self.ordinal = 0
@@ -177,6 +177,7 @@ class SessionIndex:
         self.heads[record.branch] = Head(record.branch, record.line, record.step, record.id)
         self.next_line = max(self.next_line, record.line + 1)
         self.ordinal = max(self.ordinal, record.ordinal)
+        self.token = max(self.token, record.token)
         self.live += place.size
         self.owner, self.updated = record.owner, record.wall
         if sets_session_status(record.branch, MAIN in self.heads):

@@ -1,4 +1,4 @@
-"""A session's log on disk and the index that follows it: reading on, cutting a torn tail, writing.
+"""A session's log on disk and the index that follows it: reading on, cutting an interrupted write, writing.
 
 The caller holds the session's lock: shared to read, exclusive for everything else.
 """
@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import Corrupted, Poisoned, Unavailable, UnsupportedFormat
 from perdure.stores.file.index import Place, SessionIndex
-from perdure.stores.file.records import FORMAT, HEADER, Birth, Record, decode, encode, later_write, pack, scan, unpack
+from perdure.stores.file.records import (
+    FORMAT,
+    HEADER,
+    Birth,
+    Record,
+    decode,
+    encode,
+    interrupted,
+    later_write,
+    pack,
+    scan,
+    unpack,
+)
 from perdure.system import faults
 from perdure.system.disk import open_to_write, sync, sync_folder, write_all
 
@@ -50,8 +62,10 @@ class SessionLog:
         """How far it is known to be synced: a killed process may have written more than it synced."""
         self._named = False
         """Whether the names of the log and of its folders are known to be durable."""
-        self._ignored = 0
-        """Length of the file when its torn tail was last looked at, and left alone."""
+        self._judged = 0
+        """Length of the file when what follows the last intact record was looked at."""
+        self.damage = ""
+        """What is wrong with a last record that is all there, and damaged; it is neither used nor cut."""
 
     def park(self) -> None:
         """Close the file and keep the index."""
@@ -76,9 +90,9 @@ class SessionLog:
             raise Corrupted(self._where(stat.st_size), f"the log is shorter than the {self.end} bytes it had")
         if stat.st_size != self.end or self.end < self.index.durable:
             self._extend(stat.st_size)
-            if self.end < self.index.durable or self._ignored != stat.st_size:
+            if self.end < self.index.durable or self._judged != stat.st_size:
                 self._judge_tail(stat.st_size)
-            if exclusive and self.end < stat.st_size:
+            if exclusive and self.end < stat.st_size and not self.damage:
                 self._cut(stat.st_size)
 
     def _reopen(self, inode: int) -> None:
@@ -118,7 +132,8 @@ class SessionLog:
             raise Corrupted(self._where(place.offset), f"it does not fit what is before it ({error})") from error
 
     def _judge_tail(self, size: int) -> None:
-        """Whether what is no intact record may be the rest of an interrupted write, or is damage."""
+        """Whether what follows the last intact record is an interrupted write, or damage."""
+        self.damage, self._judged = "", 0
         if self.end < self.index.durable:
             raise Corrupted(self._where(self.end), "a record that was durable once is damaged or missing")
         later = later_write(self._read, self.end, size, self._salt)
@@ -127,12 +142,21 @@ class SessionLog:
                 self._where(self.end),
                 f"this record is damaged, and one that was written later lies at {later}",
             )
-        self._ignored = size
+        if self.end < size and not interrupted(self._read, self.end, size, self._salt):
+            self.damage = (
+                "the last record was written as a whole, and is damaged: it may have been acknowledged, so nothing "
+                "was cut. `perdure verify SESSION --accept-loss` sets it aside and goes on from the record before it"
+            )
+        self._judged = size
+
+    def damaged(self) -> Corrupted:
+        """What there is to say of a damaged last record."""
+        return Corrupted(self._where(self.end), self.damage)
 
     def _cut(self, size: int) -> None:
         """Cut a torn tail, and keep what was cut beside the log."""
         disk, at = self._disk, self.end
-        saved = self._save_torn(at, size)
+        saved = self._save(f"{self.path}.torn-{at}", at, size)
         faults.point("file.torn.before_truncate")
         disk.truncate(self._fd, at)
         faults.point("file.torn.before_fsync")
@@ -140,15 +164,19 @@ class SessionLog:
         faults.point("file.torn.after_fsync")
         self._torn(self.index.session, saved, at, size - at)
 
-    def _save_torn(self, at: int, size: int) -> str:
+    def save_damaged(self) -> tuple[str, int]:
+        """Keep what follows the last intact record in a file beside the log: its name, and how many bytes."""
+        size = self._disk.fstat(self._fd).st_size
+        return self._save(f"{self.path}.damaged-{self.end}", self.end, size), size - self.end
+
+    def _save(self, name: str, at: int, size: int) -> str:
         disk = self._disk
         for turn in range(1000):
-            saved = f"{self.path}.torn-{at}" + (f".{turn}" if turn else "")
+            saved = name + (f".{turn}" if turn else "")
+            fd = disk.open(saved, create=True)
             try:
-                fd = disk.open(saved, exclusive=True)
-            except FileExistsError:
-                continue
-            try:
+                if not self._begins(fd, at, size):
+                    continue
                 for offset in range(at, size, _AT_ONCE):
                     write_all(disk, fd, self._read(min(_AT_ONCE, size - offset), offset), offset - at)
                 sync(disk, fd, saved)
@@ -156,7 +184,16 @@ class SessionLog:
                 disk.close(fd)
             sync_folder(disk, self._folder)
             return saved
-        raise Unavailable(f"{self.path}.torn-{at}: a thousand torn tails were saved here; remove some")
+        raise Unavailable(f"{name}: a thousand ends of this log were kept here; remove some")
+
+    def _begins(self, fd: int, at: int, size: int) -> bool:
+        """Whether a file holds a beginning of these bytes (all or nothing, too): left by one who was interrupted."""
+        there = self._disk.fstat(fd).st_size
+        steps = range(0, there, _BUFFER)
+        return there <= size - at and all(
+            self._disk.read(fd, min(_BUFFER, there - step), step) == self._read(min(_BUFFER, there - step), at + step)
+            for step in steps
+        )
 
     def _read(self, size: int, offset: int) -> bytes:
         return self._disk.read(self._fd, size, offset)
@@ -284,7 +321,7 @@ class SessionLog:
             raise
         self.park()
         self._fd, self._inode = fd, inode
-        self.index, self._named, self._ignored = index, False, 0
+        self.index, self._named, self._judged, self.damage = index, False, 0, ""
         self.end = self._durable = end
         faults.point(f"file.{what}.after_rename")
         self._sync_names()

@@ -6,8 +6,10 @@ offset, so a frame is valid only in its log and at its place: bytes that merely 
 kept inside a message, a block that landed elsewhere) are none.
 
 Writes to one log never overlap: each is synced before the next begins. So after a power loss only the
-last write can be damaged, but any of its frames may be: blocks reach the disk in any order. A bad frame
-is therefore a *torn tail* when no frame of a later write follows, and damage otherwise.
+last write can be incomplete, but any of its frames may be: sectors reach the disk in any order, and one
+that never did reads as zeros. A bad frame is therefore an *interrupted write* when no frame of a later
+write follows and something of it is missing: the file ends before it does, or one of its sectors is all
+zeros. One that is all there, and wrong, is damage: it may have been acknowledged.
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ _CHECKED = HEADER.size - 4
 _OFFSET = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _CHUNK = 1 << 20
+_SECTOR = 512
+"""What a disk writes as a whole, or not at all; those with larger ones write several of these."""
+_END = b"\xa5"
+"""Ends each body: no record ends in zeros, as the rest of a sector that was never written does."""
 MAX_BODY = 1 << 30
 """No record is longer; a header that says otherwise is damaged."""
 MAX_WRITE = 1 << 31
@@ -128,6 +134,25 @@ def later_write(read: Read, bad: int, size: int, salt: int) -> int | None:
     return None
 
 
+def interrupted(read: Read, bad: int, size: int, salt: int) -> bool:
+    """Whether something of the bad frame at ``bad``, which was written last, never reached the disk."""
+    if size - bad < HEADER.size:
+        return True
+    head = _header(read(HEADER.size, bad), 0, bad, salt)
+    # Where the header is wrong nobody knows how long it was.
+    stop = size if head is None else bad + HEADER.size + head[1]
+    return stop > size or any(not piece.strip(b"\0") for piece in _sectors(read, bad, stop))
+
+
+def _sectors(read: Read, start: int, stop: int) -> Iterator[bytes]:
+    while start < stop:
+        raw = read(min(_CHUNK - start % _SECTOR, stop - start), start)
+        first = _SECTOR - start % _SECTOR
+        yield raw[:first]
+        yield from (raw[at : at + _SECTOR] for at in range(first, len(raw), _SECTOR))
+        start += len(raw)
+
+
 FORMAT = 1
 """Version of the format of logs; a newer one is refused."""
 BIRTH, COMMIT, REWRITE, POST, STATE = 1, 2, 3, 4, 5
@@ -172,6 +197,8 @@ class Commit(msgspec.Struct, array_like=True, frozen=True, gc=False):
     envelope: bytes
     payload: bytes
     agent: str = ""
+    token: int = 0
+    """Of the lease it was written under, which may be known nowhere else after a loss of power; 0: under none."""
 
 
 class Rewritten(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -228,7 +255,7 @@ _DECODERS: dict[int, msgspec.msgpack.Decoder[Record]] = {
 
 def encode(record: Record) -> tuple[int, bytes]:
     """Type and body of a record."""
-    return _KINDS[type(record)], _encoder.encode(record)
+    return _KINDS[type(record)], _encoder.encode(record) + _END
 
 
 def checked(record: Record) -> tuple[int, bytes]:
@@ -238,7 +265,7 @@ def checked(record: Record) -> tuple[int, bytes]:
     """
     try:
         kind, body = encode(record)
-        _DECODERS[kind].decode(body)
+        _DECODERS[kind].decode(memoryview(body)[:-1])
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(f"a field has the wrong type or cannot be written ({error})") from error
     if len(body) > MAX_BODY:
@@ -255,7 +282,9 @@ def decode(kind: int, body: bytes, where: str) -> Record:
         raise UnsupportedFormat(
             f"{where}: a record of type {kind} was written by a newer Perdure; upgrade this process"
         )
+    if body[-1:] != _END:
+        raise Corrupted(where, f"a record of type {kind} does not end as records do")
     try:
-        return decoder.decode(body)
+        return decoder.decode(memoryview(body)[:-1])
     except msgspec.MsgspecError as error:
         raise Corrupted(where, f"a record of type {kind} cannot be read ({error})") from error

@@ -13,7 +13,7 @@ import os
 import struct
 import threading
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from perdure.errors import Corrupted, InvalidInput, UnsupportedFormat
 from perdure.stores.file.records import FORMAT
@@ -21,9 +21,11 @@ from perdure.system import faults
 from perdure.system.disk import make_folders, open_to_write, sync, sync_folder, write_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
 
     from perdure.system.disk import Disk
+
+R = TypeVar("R")
 
 _SLOT = struct.Struct("<4sQI")
 _SLOT_MAGIC = b"pdT1"
@@ -69,8 +71,7 @@ class FileRoot:
             raise InvalidInput(f"{error.filename} is a file: a file store needs a folder of its own") from error
         self._lock_fd = open_to_write(disk, f"{path}/lock")
         try:
-            with self.locked():
-                self._create()
+            self.alone(self._create)
             self.identity = self.read_identity()
         except BaseException:
             disk.close(self._lock_fd)
@@ -80,15 +81,19 @@ class FileRoot:
         """Close what is open."""
         self._disk.close(self._lock_fd)
 
-    @contextlib.contextmanager
-    def locked(self) -> Generator[None]:
-        """Alone with the root, among threads and processes."""
+    def alone(self, do: Callable[[], R]) -> R:
+        """Do something alone with the root, among threads and processes."""
         with self._mutex:
-            self._disk.lock(self._lock_fd, exclusive=True)
             try:
-                yield
+                self._disk.lock(self._lock_fd, exclusive=True)
+                return do()
             finally:
-                self._disk.unlock(self._lock_fd)
+                # Twice when it is interrupted: nothing may stay locked.
+                try:
+                    self._disk.unlock(self._lock_fd)
+                except BaseException:
+                    self._disk.unlock(self._lock_fd)
+                    raise
 
     def folder(self, name: str) -> str:
         """Where a session's files are."""
@@ -118,20 +123,20 @@ class FileRoot:
 
     def renew_epoch(self) -> None:
         """Write a new epoch, and let tokens go on behind any that a lost past may have given out."""
-        with self.locked():
-            self._count(lambda newest: newest + TOKENS_PER_EPOCH)
-            self.identity = self.read_identity()._replace(epoch=os.urandom(8).hex())
-            self._write_identity(self.identity, "epoch")
+        self.alone(self._renew_epoch)
+
+    def _renew_epoch(self) -> None:
+        self._count(lambda newest: newest + TOKENS_PER_EPOCH)
+        self.identity = self.read_identity()._replace(epoch=os.urandom(8).hex())
+        self._write_identity(self.identity, "epoch")
 
     def next_token(self, floor: int) -> int:
         """A token above all that were ever handed out, and above ``floor``; durable when it returns."""
-        with self.locked():
-            return self._count(lambda newest: max(newest, floor) + 1)
+        return self.alone(lambda: self._count(lambda newest: max(newest, floor) + 1))
 
     def skip_tokens(self, floor: int) -> None:
         """Never hand out ``floor`` or anything below it: another store has."""
-        with self.locked():
-            self._count(lambda newest: max(newest, floor))
+        self.alone(lambda: self._count(lambda newest: max(newest, floor)))
 
     def _count(self, change: Callable[[int], int]) -> int:
         disk, path = self._disk, f"{self.path}/token"
@@ -162,13 +167,16 @@ class FileRoot:
 
     def keep_clock(self, known: str) -> None:
         """Keep it for the other processes of this boot. Not synced, not insisted on: it can only delay what expires."""
-        with contextlib.suppress(OSError), self.locked():
-            fd = self._disk.open(f"{self.path}/clock", create=True)
-            try:
-                self._disk.truncate(fd, 0)
-                write_all(self._disk, fd, known.encode(), 0)
-            finally:
-                self._disk.close(fd)
+        with contextlib.suppress(OSError):
+            self.alone(lambda: self._keep_clock(known.encode()))
+
+    def _keep_clock(self, known: bytes) -> None:
+        fd = self._disk.open(f"{self.path}/clock", create=True)
+        try:
+            self._disk.truncate(fd, 0)
+            write_all(self._disk, fd, known, 0)
+        finally:
+            self._disk.close(fd)
 
     # --- creation --------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from perdure.errors import Corrupted, InvalidInput
 from perdure.model import Artifact, Change, InboxEntry, Row
 from perdure.stores import rules
 from perdure.stores.file.log import SessionLog, new_birth
-from perdure.stores.file.records import Commit, Posted, Record, Rewritten, checked
+from perdure.stores.file.records import HEADER, Commit, Posted, Record, Rewritten, checked
 from perdure.stores.rules import StoredLease
 from perdure.system.disk import open_to_write, write_all
 
@@ -56,8 +56,8 @@ class SessionFile:
         self.log = SessionLog(disk, folder, salt, torn)
         self.mutex = threading.Lock()
         """Between threads; the advisory lock is between processes only."""
-        self.users = 0
-        """How many threads have it or wait for it: the pool closes only what nobody uses."""
+        self.users: set[object] = set()
+        """Who has it or waits for it: the pool closes only what nobody uses."""
         self.counted = 0
         """How many rows of it the pool has counted."""
         self._lock_fd = -1
@@ -74,8 +74,12 @@ class SessionFile:
         """Whether it takes up descriptors."""
         return self._lock_fd >= 0
 
-    def enter(self, *, exclusive: bool, create: bool) -> bool:
-        """Take the lock and read what is new in the log; False when there is no such session."""
+    def enter(self, *, exclusive: bool, create: bool, damaged: bool = False) -> bool:
+        """Take the lock and read what is new in the log; False when there is no such session.
+
+        One whose last record is damaged is refused, unless ``damaged`` asks for what is before that. Whatever comes of
+        it, :meth:`leave` follows.
+        """
         if self._lock_fd < 0:
             if create:
                 self._disk.mkdir(os.path.dirname(self._folder))
@@ -84,15 +88,10 @@ class SessionFile:
                 return False
             self._lock_fd = open_to_write(self._disk, f"{self._folder}/lease")
         self._disk.lock(self._lock_fd, exclusive=exclusive)
-        try:
-            self.log.refresh(exclusive=exclusive)
-        except BaseException:
-            self._disk.unlock(self._lock_fd)
-            raise
-        if create or self.log.end:
-            return True
-        self._disk.unlock(self._lock_fd)
-        return False
+        self.log.refresh(exclusive=exclusive)
+        if self.log.damage and not damaged:
+            raise self.log.damaged()
+        return bool(create or self.log.end or self.log.damage)
 
     def _is_there(self) -> bool:
         try:
@@ -102,8 +101,9 @@ class SessionFile:
         return True
 
     def leave(self) -> None:
-        """Give the lock back."""
-        self._disk.unlock(self._lock_fd)
+        """Give the lock back; again, or when it was never had: no error."""
+        if self._lock_fd >= 0:
+            self._disk.unlock(self._lock_fd)
 
     def park(self) -> None:
         """Close the files and keep the index."""
@@ -129,6 +129,14 @@ class SessionFile:
     def compact(self) -> None:
         """Rewrite the log without what is dead."""
         self.replace(self.index.session, self._living(), "compact")
+
+    def accept_loss(self, session: str) -> str:
+        """Set a damaged last record aside; the file with its bytes."""
+        saved, size = self.log.save_damaged()
+        # Others may have read what is lost, and count on from there: no number is given out twice.
+        self.index.ordinal = self.index.trimmed = self.index.ordinal + size // HEADER.size
+        self.replace(session, self._living(), "accept")
+        return saved
 
     def _living(self) -> Iterator[Record]:
         index = self.index
@@ -265,20 +273,22 @@ class Pool:
             for file in self._kept.values():
                 if not file.users:
                     file.park()
-            self._kept.clear()
 
-    def take(self, name: str) -> SessionFile:
-        """The files of a session, which stay open until they are given back."""
+    def take(self, name: str, user: object) -> SessionFile:
+        """The files of a session, which stay open until the user gives them back."""
         with self._lock:
             file = self._kept.pop(name, None) or self._make(name)
             self._kept[name] = file
-            file.users += 1
+            file.users.add(user)
             return file
 
-    def give(self, name: str, file: SessionFile) -> None:
-        """Give them back."""
+    def give(self, name: str, user: object) -> None:
+        """Give them back; again, or when they were never had: no error."""
         with self._lock:
-            file.users -= 1
+            file = self._kept.get(name)
+            if file is None:
+                return
+            file.users.discard(user)
             if self._closed:
                 if not file.users:
                     file.park()

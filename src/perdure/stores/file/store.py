@@ -8,10 +8,10 @@ from collections import Counter
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from perdure import model
-from perdure.errors import PerdureError, Poisoned
+from perdure.errors import Corrupted, PerdureError, Poisoned
 from perdure.stores import rules
 from perdure.stores.file import write
 from perdure.stores.file.changes import Reach, resume
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FileStore", "Torn", "TornTail"]
 
+R = TypeVar("R")
+
 
 class FileStore:
     """Implements :class:`perdure.protocols.Store` on a folder, for the processes of one machine.
@@ -48,7 +50,8 @@ class FileStore:
         words=(
             "When a commit has returned it is at the end of its session's log, and the log and its name were "
             "synced: it survives the end of the process and a loss of power, as far as the disk keeps what "
-            "it says it has synced. An interrupted write is cut off, kept beside the log, and reported."
+            "it says it has synced. An interrupted write is cut off, kept beside the log, and reported; a last "
+            "record that is all there, and damaged, is refused until somebody accepts its loss."
         ),
     )
 
@@ -77,18 +80,16 @@ class FileStore:
         return self._by_session(batch, self._append)
 
     def _append(self, session: str, items: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
-        with self._handle.session(session, items) as file:
-            assert file is not None
-            return write.append(file, session, items, self._judge, self._handle.steady.latest())
+        return self._handle.session(
+            session, lambda file: write.append(file, session, items, self._judge, self._handle.steady.latest()), items
+        )
 
     def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
         """Put entries into inboxes, with one write and one sync for each session."""
         return self._by_session(entries, self._post)
 
     def _post(self, session: str, entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
-        with self._handle.session(session) as file:
-            assert file is not None
-            return write.post(file, session, entries)
+        return self._handle.session(session, lambda file: write.post(file, session, entries))
 
     def _by_session(self, items: Sequence[Any], do: Callable[[str, Sequence[Any]], list[Any]]) -> list[Any]:
         """Do something with the items of each session, and put the answers in the order of the items."""
@@ -121,7 +122,8 @@ class FileStore:
 
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
-        with self._handle.known(session) as file:
+
+        def find(file: SessionFile | None) -> list[model.InboxEntry]:
             if file is None:
                 return []
             if key is None:
@@ -131,12 +133,16 @@ class FileStore:
             records = file.log.records([post.place for post in waiting])
             return [file.entry(file.expect(record, Posted)) for record in records]
 
+        return self._handle.known(session, find)
+
     # -- looking -----------------------------------------------------------------------------------
 
     def look(self, session: str) -> model.SessionRow | None:
         """What is known of a session, a tombstone included."""
-        with self._handle.known(session) as file:
-            return self._look(file) if file else None
+        return self._glimpse(session, damaged=False)
+
+    def _glimpse(self, session: str, *, damaged: bool) -> model.SessionRow | None:
+        return self._handle.known(session, lambda file: self._look(file) if file else None, damaged=damaged)
 
     def _look(self, file: SessionFile) -> model.SessionRow:
         row = file.index.row(self._judge.info(file.index.session, file.lease()))
@@ -144,7 +150,8 @@ class FileStore:
 
     def starts(self, session: str, branch: str | None) -> list[model.Row]:
         """The first rows of all lines of a branch (None: of any), by line."""
-        with self._handle.known(session) as file:
+
+        def find(file: SessionFile | None) -> list[model.Row]:
             if file is None:
                 return []
             found = [
@@ -152,9 +159,12 @@ class FileStore:
             ]
             return file.rows(sorted(found, key=lambda row: (row.line, row.step)))
 
+        return self._handle.known(session, find)
+
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
-        with self._handle.known(session) as file:
+
+        def find(file: SessionFile | None) -> model.Bundle:
             if file is None:
                 raise rules.no_session(session)
             index, last = file.index, file.last_step(line)
@@ -173,9 +183,12 @@ class FileStore:
             held = file.artifacts([*packs, *([base] if base else [])])
             return model.Bundle(held.pop() if base else None, tuple(file.rows(rows)), tuple(held), last)
 
+        return self._handle.known(session, find)
+
     def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
-        with self._handle.known(session) as file:
+
+        def find(file: SessionFile | None) -> model.Bundle:
             if file is None:
                 raise rules.no_session(session)
             last = file.last_step(line)
@@ -184,20 +197,24 @@ class FileStore:
             held = file.artifacts([*file.index.packs(thin), *file.index.anchors(thin)])
             return model.Bundle(None, tuple(file.rows(rows)), tuple(held), last)
 
+        return self._handle.known(session, find)
+
     def artifacts(self, session: str) -> list[model.Artifact]:
         """All artifacts of a session."""
-        with self._handle.known(session) as file:
-            return file.artifacts() if file else []
+        return self._handle.known(session, lambda file: file.artifacts() if file else [])
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
-        """Sessions in the order that is asked for; each is looked at anew before it is shown."""
+        """Sessions in the order that is asked for; each is looked at anew before it is shown.
+
+        One whose last record is damaged is shown as of the record before: it must not hide all others.
+        """
         asked = Asked(**wanted)
         found = [glance.row for _, glance in self._all() if asked.keeps(glance.row.id, glance.row)]
         rows: list[model.SessionRow] = []
         for glance in sorted(found, key=lambda row: asked.key(row.id, row.updated)):
             if len(rows) >= asked.limit:
                 break
-            row = self.look(glance.id)
+            row = self._glimpse(glance.id, damaged=True)
             if row is not None and asked.keeps(row.id, row):
                 rows.append(row)
         return sorted(rows, key=lambda row: asked.key(row.id, row.updated))
@@ -221,23 +238,26 @@ class FileStore:
                 break
             if cursor.at(name) >= reach.newest:
                 continue
-            with self._handle.named(name) as file:
-                if file is None:
-                    continue
-                found = file.changes(cursor.at(name), limit - len(items))
-                newest = file.index.ordinal
+            found, newest = self._handle.named(
+                name, self._changes_of(cursor.at(name), limit - len(items)), damaged=True
+            )
+            if newest is None:
+                continue
             items += [change for _, change in found]
             # On a page that is not full there was no more; the newest commits may also have been dropped.
             cursor.move(name, found[-1][0] if len(items) >= limit else newest)
         return model.ChangePage(tuple(items), str(cursor))
 
+    def _changes_of(
+        self, after: int, limit: int
+    ) -> Callable[[SessionFile | None], tuple[list[tuple[int, model.Change]], int | None]]:
+        return lambda file: (file.changes(after, limit), file.index.ordinal) if file else ([], None)
+
     def blob_refs(self) -> Iterator[str]:
         """Every blob that any row or artifact refers to."""
         self._handle.guard.check()
         for name in self._handle.root.names():
-            with self._handle.named(name) as file:
-                refs = list(file.index.blobs()) if file else []
-            yield from refs
+            yield from self._handle.named(name, lambda file: list(file.index.blobs()) if file else [])
 
     def usage(self) -> model.Usage:
         """Sizes; bytes are those of the logs."""
@@ -260,10 +280,9 @@ class FileStore:
             log = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             glance = self._glances.get(name)
             if glance is None or glance.log != log:
-                with handle.named(name) as file:
-                    if file is None:
-                        continue
-                    glance = Glance.of(file.index, log)
+                glance = handle.named(name, Glance.taker(log), damaged=True)
+                if glance is None:
+                    continue
                 if len(self._glances) >= GLANCES:
                     self._glances.clear()
                 self._glances[name] = glance
@@ -273,14 +292,17 @@ class FileStore:
 
     def acquire(self, session: str, holder: str, ttl: int) -> model.Lease:
         """Take the lease for ``ttl`` ms, or raise ``Busy``."""
-        with self._handle.session(session) as file:
-            assert file is not None
+
+        def take(file: SessionFile) -> int:
             current = file.lease()
             if busy := self._judge.busy(session, current):
                 raise busy
             file.append(session, [], "acquire")
             token = self._handle.root.next_token(current.token)
             file.set_lease(self._judge.grant(holder, token, ttl))
+            return token
+
+        token = self._handle.session(session, take)
         return model.Lease(session, holder, token, self._clock.wall() + ttl)
 
     def renew(self, leases: Sequence[model.Lease], ttl: int) -> list[bool]:
@@ -288,38 +310,48 @@ class FileStore:
         return [self._renew(lease, ttl) for lease in leases]
 
     def _renew(self, lease: model.Lease, ttl: int) -> bool:
-        with self._handle.known(lease.session, exclusive=True) as file:
+        def extend(file: SessionFile | None) -> bool:
             current = file.lease() if file else StoredLease()
             if file is None or not current.holder or current.token != lease.token:
                 return False
             file.set_lease(self._judge.grant(current.holder, current.token, ttl))
             return True
 
+        return self._handle.known(lease.session, extend, exclusive=True)
+
     def release(self, lease: model.Lease) -> None:
         """Give a lease back."""
-        with self._handle.known(lease.session, exclusive=True) as file:
+
+        def end(file: SessionFile | None) -> None:
             if file is not None and file.lease().token == lease.token:
                 file.set_lease(StoredLease(token=lease.token))
+
+        self._handle.known(lease.session, end, exclusive=True)
 
     # -- maintenance -------------------------------------------------------------------------------
 
     def rewrite(self, change: model.Rewrite) -> bool:
         """Do maintenance in one record; False when it no longer applies."""
-        with self._handle.known(change.session, exclusive=True) as file:
-            return write.rewrite(file, change, self._judge) if file else False
+        return self._handle.known(
+            change.session, lambda file: write.rewrite(file, change, self._judge) if file else False, exclusive=True
+        )
 
     def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Delete a session and leave a tombstone, which takes a few hundred bytes."""
-        with self._handle.known(session, exclusive=True) as file:
+
+        def bury(file: SessionFile | None) -> None:
             if file is None:
                 raise rules.no_session(session)
             if refused := rules.fenced(session, token, file.lease(), self._judge):
                 raise refused
             write.drop(file, session, reason, self._clock.wall(), keep_waiting)
 
+        self._handle.known(session, bury, exclusive=True)
+
     def dump(self, session: str) -> model.Dump:
         """A whole session as stored, at one instant."""
-        with self._handle.known(session) as file:
+
+        def read(file: SessionFile | None) -> model.Dump:
             if file is None:
                 raise rules.no_session(session)
             index = file.index
@@ -331,13 +363,17 @@ class FileStore:
             entries = tuple(file.entry(posted) for posted in file.posts())
             return model.Dump(self._look(file)._replace(now=0), tuple(rows), tuple(file.artifacts()), entries)
 
+        return self._handle.known(session, read)
+
     def restore(self, dump: model.Dump) -> None:
         """Put a dumped session into this store."""
-        with self._handle.session(dump.row.id) as file:
-            assert file is not None
+
+        def put(file: SessionFile) -> None:
             # Tokens of the other store may still be about: ours go on behind them.
             self._handle.root.skip_tokens(dump.row.lease.token)
             write.restore(file, dump)
+
+        self._handle.session(dump.row.id, put)
 
     def renew_epoch(self) -> None:
         """Give the store a new epoch: cursors expire and every lease ends."""
@@ -345,10 +381,47 @@ class FileStore:
         with self._handle.alone():
             root.renew_epoch()
         self.epoch = root.identity.epoch
+
+        def end_lease(file: SessionFile | None) -> None:
+            if file is not None and file.lease().holder:
+                file.set_lease(StoredLease(token=file.lease().token))
+
         for name in root.names():
-            with self._handle.named(name, exclusive=True) as file:
-                if file is not None and file.lease().holder:
-                    file.set_lease(StoredLease(token=file.lease().token))
+            self._handle.named(name, end_lease, exclusive=True, damaged=True)
+
+    # -- damaged ends ------------------------------------------------------------------------------
+
+    def damaged(self) -> list[Corrupted]:
+        """What is to be said of each log whose last record is damaged: its loss may be accepted."""
+        self._handle.guard.check()
+
+        def look(file: SessionFile | None) -> Corrupted | None:
+            return file.log.damaged() if file is not None and file.log.damage else None
+
+        found = (self._handle.named(name, look, damaged=True) for name in self._handle.root.names())
+        return [damage for damage in found if damage is not None]
+
+    def accept_loss(self, session: str) -> str | None:
+        """Set a damaged last record aside and go on from the one before; the file it is in, None when there is none."""
+
+        def set_aside(file: SessionFile | None) -> str | None:
+            if file is None:
+                raise rules.no_session(session)
+            return file.accept_loss(session) if file.log.damage else None
+
+        return self._handle.known(session, set_aside, exclusive=True, damaged=True)
+
+    def kept(self) -> list[str]:
+        """The files with what was cut off or set aside, which nobody but you removes."""
+        handle = self._handle
+        handle.guard.check()
+        folders = (handle.root.folder(name) for name in handle.root.names())
+        return [
+            f"{folder}/{name}"
+            for folder in folders
+            for name in handle.disk.listdir(folder)
+            if name.startswith(("log.torn-", "log.damaged-"))
+        ]
 
     def close(self) -> None:
         """Close all files; the store cannot be used afterwards."""
@@ -373,6 +446,18 @@ class Glance(NamedTuple):
         """What an index says."""
         row = index.row(_NOBODY)._replace(heads=())
         return cls(log, row, Reach(index.ordinal, index.trimmed), len(index.commits))
+
+    @classmethod
+    def taker(cls, log: tuple[int, int, int]) -> Callable[[SessionFile | None], Glance | None]:
+        """What is to be done with a session to have one; None when it is not there."""
+
+        def take(file: SessionFile | None) -> Glance | None:
+            if file is not None and not file.log.end:
+                # Not even its name is left: nobody could be told of it otherwise.
+                raise file.log.damaged()
+            return cls.of(file.index, log) if file is not None else None
+
+        return take
 
 
 _NOBODY = model.LeaseInfo("", 0, 0)
@@ -429,17 +514,65 @@ class FileHandle:
         self.pool.close()
         self.root.close()
 
-    def session(self, session: str, at_stake: Sequence[model.Append] = ()) -> Held:
-        """A session to write to, which is made by that; ``at_stake`` are the commits that may get lost."""
-        return Held(self, _name_of(session), exclusive=True, create=True, at_stake=at_stake)
+    def session(self, session: str, do: Callable[[SessionFile], R], at_stake: Sequence[model.Append] = ()) -> R:
+        """Do something with a session to write to, made by that; ``at_stake`` are the commits that may get lost."""
+        return self._do(_name_of(session), do, exclusive=True, create=True, damaged=False, at_stake=at_stake)
 
-    def known(self, session: str, *, exclusive: bool = False) -> Held:
-        """A session that must be there already, or None is what one gets."""
-        return Held(self, _name_of(session), exclusive=exclusive, create=False)
+    def known(
+        self,
+        session: str,
+        do: Callable[[SessionFile | None], R],
+        *,
+        exclusive: bool = False,
+        damaged: bool = False,
+    ) -> R:
+        """Do something with a session, None when it is not there; ``damaged``: even without its last record."""
+        return self.named(_name_of(session), do, exclusive=exclusive, damaged=damaged)
 
-    def named(self, name: str, *, exclusive: bool = False) -> Held:
-        """A session by the name of its folder."""
-        return Held(self, name, exclusive=exclusive, create=False)
+    def named(
+        self, name: str, do: Callable[[SessionFile | None], R], *, exclusive: bool = False, damaged: bool = False
+    ) -> R:
+        """The same, by the name of its folder."""
+        return self._do(name, do, exclusive=exclusive, create=False, damaged=damaged, at_stake=())
+
+    def _do(
+        self,
+        name: str,
+        do: Callable[[Any], R],
+        *,
+        exclusive: bool,
+        create: bool,
+        damaged: bool,
+        at_stake: Sequence[model.Append],
+    ) -> R:
+        """Do something with a session, locked and up to date meanwhile; errors are explained.
+
+        No ``with`` statement of our own: its end is a function, and an interrupt at the start of that would leave
+        everything locked. What is given back is given back again when that was interrupted.
+        """
+        self.guard.check()
+        user, there = object(), False
+        try:
+            file = self.pool.take(name, user)
+            with file.mutex:
+                try:
+                    there = file.enter(exclusive=exclusive, create=create, damaged=damaged)
+                    return do(file if there else None)
+                finally:
+                    try:
+                        file.leave()
+                    except BaseException:
+                        file.leave()
+                        raise
+        except BaseException as error:
+            self.note(error, at_stake if there else ())
+            raise
+        finally:
+            try:
+                self.pool.give(name, user)
+            except BaseException:
+                self.pool.give(name, user)
+                raise
 
     @contextmanager
     def alone(self) -> Generator[None]:
@@ -474,47 +607,3 @@ class FileHandle:
             TornTail,
             stacklevel=2,
         )
-
-
-class Held:
-    """A session, locked and up to date while the block runs; its errors are explained."""
-
-    __slots__ = ("_at_stake", "_create", "_exclusive", "_file", "_handle", "_name")
-
-    def __init__(
-        self, handle: FileHandle, name: str, *, exclusive: bool, create: bool, at_stake: Sequence[model.Append] = ()
-    ) -> None:
-        self._handle = handle
-        self._name = name
-        self._exclusive = exclusive
-        self._create = create
-        self._at_stake = at_stake
-        self._file: SessionFile | None = None
-
-    def __enter__(self) -> SessionFile | None:
-        handle = self._handle
-        handle.guard.check()
-        file = handle.pool.take(self._name)
-        file.mutex.acquire()
-        try:
-            if file.enter(exclusive=self._exclusive, create=self._create):
-                self._file = file
-                return file
-        except BaseException as error:
-            self._give(file)
-            handle.note(error)
-            raise
-        self._give(file)
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        file = self._file
-        if file is not None:
-            file.leave()
-            self._give(file)
-        if error is not None:
-            self._handle.note(error, self._at_stake)
-
-    def _give(self, file: SessionFile) -> None:
-        file.mutex.release()
-        self._handle.pool.give(self._name, file)

@@ -89,6 +89,7 @@ class Draft:
             item.envelope,
             item.payload,
             item.agent,
+            item.token or 0,
         )
 
     def _not_waiting(self, keys: Sequence[str]) -> str | None:

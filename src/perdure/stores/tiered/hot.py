@@ -73,7 +73,8 @@ class Hot:
         self._most = most
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._reading = threading.Lock()
+        self._reading = threading.RLock()
+        """Held by one thread at a time, and never twice; one of this kind refuses to be released by another."""
         self._reader: Link | None = None
         self._writer: Link | None = None
         self._down = False
@@ -121,8 +122,19 @@ class Hot:
         if not self._tried.wait(self._timeout):
             self._trip("it could not be reached in time")
             return None
-        if not self._reading.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return None
+        try:
+            if not self._reading.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                return None
+            return self._exchange(key, commands, deadline)
+        finally:
+            # Whether an interrupt came before or after it was acquired, only the lock itself knows; and a `with` of
+            # Python's own would give it another place to come.
+            try:  # noqa: SIM105
+                self._reading.release()
+            except RuntimeError:
+                pass
+
+    def _exchange(self, key: bytes, commands: Sequence[Sequence[bytes]], deadline: float) -> list[Any] | None:
         try:
             if self._reader is None:
                 raise Broken("there is no connection")
@@ -135,14 +147,15 @@ class Hot:
                     self.forget([key])
                     return None
             return found
-        except Exception as e:
+        except BaseException as e:
+            # After an interrupt, too: an answer may be on its way that nobody has read.
             self._trip(_word(e))
             if self._reader is not None:
                 self._reader.close()
                 self._reader = None
-            return None
-        finally:
-            self._reading.release()
+            if isinstance(e, Exception):
+                return None
+            raise
 
     # -- telling -----------------------------------------------------------------------------------------------
 
@@ -363,7 +376,7 @@ class Hot:
         self._thread.join(4 * self._timeout + 1)
 
 
-def _word(error: Exception) -> str:
+def _word(error: BaseException) -> str:
     """What kind of error it is; its own words might show where we connect as whom."""
     return error.code if isinstance(error, Refused) else type(error).__name__
 

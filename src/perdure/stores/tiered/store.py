@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from perdure import model
 from perdure.errors import InvalidInput, NotFound
-from perdure.protocols import Boarded, Talking
+from perdure.protocols import Boarded, Logged, Talking
 from perdure.stores.tiered.hot import Hot, Kept, Told, view_of
 from perdure.system.urls import TIERED, shown, take
 
@@ -43,6 +43,8 @@ class _ColdStore:
         self.blob_refs, self.dump, self.restore = cold.blob_refs, cold.dump, cold.restore
         # What the hot tier holds from an old epoch is never asked for again.
         self.renew_epoch = cold.renew_epoch
+        if isinstance(cold, Logged):
+            self.damaged, self.accept_loss, self.kept = cold.damaged, cold.accept_loss, cold.kept
 
 
 class TieredStore(_ColdStore):
