@@ -48,7 +48,10 @@ def submit(
     blobs: BlobsAt = None,
     owner: Owner = "",
     key: MessageKey = None,
-    priority: Annotated[int, typer.Option(metavar="N", min=-1000, max=1000, help="Larger goes first.")] = 0,
+    priority: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=-1000, max=1000, help="Larger goes first; without it, as it is, and 0 at first."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give a fleet something to do: a session that names its agent, and a message in its inbox."""
