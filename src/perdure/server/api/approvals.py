@@ -15,6 +15,7 @@ from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, decide
 from perdure.shapes.basics import Page
 from perdure.shapes.work import Posted
 from perdure.state.document import plain
+from perdure.system.names import check_name
 from perdure.system.times import parse_timestamp
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ async def post_outcome(call: Call[Nothing, Outcome]) -> Posted:
     """Report the outcome of a call that was to come later, or whose worker lost its lease, without the lease."""
     b, db = call.body, call.ctx.db
     await db.look(call.session)
-    new = await db.post_outcome(call.session, call.path["effect"], b.result, failed=b.failed)
+    effect = check_name(call.path["effect"], "effect", 100)
+    new = await db.post_outcome(call.session, effect, b.result, failed=b.failed)
     return Posted(session=call.session, new=new)
 
 
