@@ -240,3 +240,21 @@ def test_a_message_for_the_fleet_keeps_the_priority_unless_told(desk: Asking) ->
     assert work.priority == 7
     submit(desk.db, "s", "at leisure", agent="desk", priority=0)
     assert next(iter(board_of(desk.db).works())).priority == 0
+
+
+# -- a label of the program ---
+
+
+def test_a_label_is_told_and_filtered_by_everywhere(desk: Asking) -> None:
+    with desk.db.session("s", owner="ana") as s:
+        s.commit(label="waiting for <executive>")
+    with desk.db.session("other") as s:
+        s.commit()
+    (found,) = desk.get("/sessions", label="waiting for <executive>")["items"]
+    assert (found["id"], found["label"], found["status"]) == ("s", "waiting for <executive>", "idle")
+    assert "waiting for <executive>" in desk.get("/sessions/s/why")["summary"]
+    shown = "waiting for &lt;executive&gt;"
+    page = desk.http.get("/", params={"label": "waiting for <executive>"}).text
+    assert shown in page
+    assert 'id="row-other"' not in page
+    assert shown in desk.http.get("/session", params={"id": "s"}).text

@@ -65,6 +65,9 @@ def ls(
     error: Annotated[
         str | None, typer.Option(metavar="CLASS", help="Only sessions that stand at this error, such as ModelError.")
     ] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only sessions that their program has labelled so.")
+    ] = None,
     search: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only sessions with this in their id or owner.")
     ] = None,
@@ -99,7 +102,9 @@ def ls(
     if after is not None and sort not in KEPT:
         raise InvalidInput("--after goes with --sort id or updated: other orders are made anew each time")
     since = parse_age(age) if age is not None else None
-    chosen: dict[str, Any] = {"owner": owner, "status": status, "agent": agent, "error": error, "search": search}
+    chosen: dict[str, Any] = {
+        "owner": owner, "status": status, "agent": agent, "error": error, "label": label, "search": search,
+    }  # fmt: skip
     filtered = any(value is not None for value in (*chosen.values(), tag, age, failed_step, after))
     with open_existing(store, blobs) as db:
 
@@ -165,7 +170,7 @@ def _print_rows(rows: list[SessionRow], notes: list[str], now: int, go_on: str |
         out.line("no session matches" if filtered else "no sessions yet")
         return
     table: list[list[str]] = []
-    agents, noted = any(row.agent for row in rows), any(notes)
+    agents, noted, labels = any(row.agent for row in rows), any(notes), any(row.label for row in rows)
     for row, note in zip(rows, notes, strict=True):
         table.append(
             [
@@ -173,6 +178,7 @@ def _print_rows(rows: list[SessionRow], notes: list[str], now: int, go_on: str |
                 cut(row.owner, 30) or "-",
                 *([cut(row.agent, 30) or "-"] if agents else []),
                 cut(row.status, 20),
+                *([cut(row.label, 40) or "-"] if labels else []),
                 str(step_of(row) or "-"),
                 str(len(row.branches)),
                 str(row.pending or "-"),
@@ -183,7 +189,8 @@ def _print_rows(rows: list[SessionRow], notes: list[str], now: int, go_on: str |
             ]
         )
     named, said = ("AGENT",) if agents else (), ("NOTE",) if noted else ()
-    header = ("SESSION", "OWNER", *named, "STATUS", "STEP", "BRANCHES", "INBOX", "UPDATED", "EXPIRES", "WRITER", *said)
+    standing = ("STATUS", "LABEL") if labels else ("STATUS",)
+    header = ("SESSION", "OWNER", *named, *standing, "STEP", "BRANCHES", "INBOX", "UPDATED", "EXPIRES", "WRITER", *said)
     styles = ["bold red" if note else _STYLES.get(row.status, "") for row, note in zip(rows, notes, strict=True)]
     out.table(header, table, styles)
     if go_on is not None:
@@ -214,6 +221,8 @@ def _print_state(opened: Opened, waiting: list[Input], now: int, *, full: bool) 
     out.line(
         f"{cut(c.status, 40)}, {cut(c.kind, 40)}, {when(c.at)} ({ago(c.at, now)}), owner {cut(c.owner, 80) or '-'}"
     )
+    if label := c.more.get("label"):
+        out.line(f"labelled {cut(str(label), 200)}")
     out.line(f"id {c.id}, schema {cut(c.schema, 40)}, digest {c.digest[:16]}…")
     if opened.row.expires is not None and opened.row.expires <= now:
         out.line(f"expired {ago(opened.row.expires, now)}: the next sweep removes it", "yellow")

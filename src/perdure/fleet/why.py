@@ -244,7 +244,9 @@ def told(f: Facts) -> Why:
     if f.row.expires is not None and f.row.expires <= f.now and not f.row.pending:
         gone = f"Its time ran out {_gap(f.now - f.row.expires)} ago, and the next sweep removes it."
         return Why(gone, "Export it first if you still need it.")
-    return _on_board(f) or _by_status(f)
+    found = _on_board(f) or _by_status(f)
+    label = f.head.more.get("label")
+    return found._replace(line=f"{found.line} Its label: {_end(str(label))}") if label else found
 
 
 def _on_board(f: Facts) -> Why | None:

@@ -34,6 +34,8 @@ class Session(Shape):
     status: Status
     error: str
     """The class of the error that its newest checkpoint records; empty when it records none."""
+    label: str
+    """Where it stands in the words of its own program; empty when that says nothing."""
     created_at: Time
     updated_at: Time
     expires_at: Time | None

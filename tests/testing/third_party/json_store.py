@@ -69,6 +69,7 @@ class Document:
     status: str = "idle"
     agent: str = ""
     error: str = ""
+    label: str = ""
     expires: int | None = None
     reason: str = ""
     lines: int = 0
@@ -200,7 +201,7 @@ class JsonStore:
         document.owner, document.updated = item.owner, now
         if rules.sets_session_status(item.branch, MAIN in document.heads):
             document.status, document.error = str(item.status), item.error
-            document.agent = item.agent or document.agent
+            document.agent, document.label = item.agent or document.agent, item.label
         document.expires = None if item.ttl is None else now + item.ttl * 1000
         document.lines = max(document.lines, item.line + 1)
         if item.token is not None:
@@ -265,7 +266,7 @@ class JsonStore:
         pending = sum(not entry.taken for entry in d.inbox.values())
         return SessionRow(
             id, d.owner, d.status, d.created, d.updated, d.expires, lease, heads, d.reason, pending, d.lines, d.agent,
-            d.error,
+            d.error, d.label,
         )  # fmt: skip
 
     def sessions(self, **wanted: Any) -> list[SessionRow]:
@@ -465,7 +466,18 @@ class JsonStore:
                     found.inbox[entry.key] = entry._replace(seq=t.numbers.arrivals)
                 elif entry.taken:
                     found.inbox[entry.key] = found.inbox[entry.key]._replace(taken=entry.taken, body=b"")
-            for name in ("owner", "status", "reason", "agent", "error", "created", "updated", "expires", "lines"):
+            for name in (
+                "owner",
+                "status",
+                "reason",
+                "agent",
+                "error",
+                "label",
+                "created",
+                "updated",
+                "expires",
+                "lines",
+            ):
                 setattr(found, name, getattr(row, name))
             t.numbers.token = max(t.numbers.token, row.lease.token)
             if not found.lease.holder:

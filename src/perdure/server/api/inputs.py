@@ -44,6 +44,7 @@ class Properties(Input):
     owner: Text | None = None
     agent: Text | None = None
     error: Text | None = None
+    label: Text | None = None
     search: Search | None = None
     since: Moment | None = None
     before: Moment | None = None

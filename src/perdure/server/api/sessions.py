@@ -30,8 +30,8 @@ def properties(q: Properties) -> dict[str, Any]:
     """Properties of sessions as the library takes them."""
     since, before = (None if moment is None else parse_timestamp(moment) for moment in (q.since, q.before))
     return {
-        "owner": q.owner, "status": q.status, "agent": q.agent, "error": q.error, "search": q.search, "since": since,
-        "before": before,
+        "owner": q.owner, "status": q.status, "agent": q.agent, "error": q.error, "label": q.label, "search": q.search,
+        "since": since, "before": before,
     }  # fmt: skip
 
 

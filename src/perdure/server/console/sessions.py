@@ -36,6 +36,7 @@ class Wanted(NamedTuple):
     agent: str = ""
     owner: str = ""
     error: str = ""
+    label: str = ""
     age: str = ""
     q: str = ""
 
@@ -50,7 +51,9 @@ class Wanted(NamedTuple):
 
     def options(self, now: int) -> dict[str, Any]:
         """The filter as a store takes it."""
-        found: dict[str, Any] = {name: getattr(self, name) or None for name in ("status", "agent", "owner", "error")}
+        found: dict[str, Any] = {
+            name: getattr(self, name) or None for name in ("status", "agent", "owner", "error", "label")
+        }
         found["search"] = self.q or None
         if self.age in _SPANS:
             found["since"] = now - _SPANS[self.age]
@@ -65,6 +68,7 @@ class Wanted(NamedTuple):
             f"agent {self.agent}" if self.agent else "",
             f"owner {self.owner}" if self.owner else "",
             f"error {self.error}" if self.error else "",
+            f"labelled “{self.label}”" if self.label else "",
             f"changed in {AGES[self.age]}" if self.age in _SPANS else "changed over a week ago" if self.age else "",
             f"named like “{self.q}”" if self.q else "",
         ]

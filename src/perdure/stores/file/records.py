@@ -172,6 +172,7 @@ class Commit(msgspec.Struct, array_like=True, frozen=True, gc=False):
     envelope: bytes
     payload: bytes
     agent: str = ""
+    label: str = ""
 
 
 class Rewritten(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -212,6 +213,7 @@ class State(msgspec.Struct, array_like=True, frozen=True, gc=False):
     posts: int
     agent: str = ""
     error: str = ""
+    label: str = ""
 
 
 Record = Birth | Commit | Rewritten | Posted | State

@@ -89,6 +89,7 @@ class Draft:
             item.envelope,
             item.payload,
             item.agent,
+            item.label,
         )
 
     def _not_waiting(self, keys: Sequence[str]) -> str | None:
@@ -231,6 +232,7 @@ def restore(file: SessionFile, dump: Dump) -> None:
         max([index.posted, *(post.seq for post in posts)]),
         row.agent,
         row.error,
+        row.label,
     )
     try:
         commits = list(_restored(dump, index.ordinal))

@@ -73,7 +73,7 @@ _PROMISES = {
 }
 _SESSION = (
     "select no, id, owner, status, created, updated, expires, reason, lines,"
-    " agent, error, holder, token, until, span, boot from sessions"
+    " agent, error, label, holder, token, until, span, boot from sessions"
 )
 _ARTIFACT = "select kind, line, lo, hi, body, refs, blobs from artifacts"
 _ROW_COLUMNS = "select line, step, id, digest, envelope, payload"
@@ -103,8 +103,8 @@ _BRANCH = (
 _MAIN = "update sessions set line = ?, step = ?, head = ? where no = ?"
 _TOUCH = "update sessions set updated = ?, expires = ?, until = ?, boot = ?, lines = ?"
 _TOUCH_BRANCH = f"{_TOUCH} where no = ?"
-_TOUCH_ALONE = f"{_TOUCH}, status = ?, error = ? where no = ?"
-_TOUCH_MAIN = f"{_TOUCH}, status = ?, error = ?, line = ?, step = ?, head = ? where no = ?"
+_TOUCH_ALONE = f"{_TOUCH}, status = ?, error = ?, label = ? where no = ?"
+_TOUCH_MAIN = f"{_TOUCH}, status = ?, error = ?, label = ?, line = ?, step = ?, head = ? where no = ?"
 
 
 class SqliteStore:
@@ -216,7 +216,7 @@ class SqliteStore:
             stored = self._judge.grant(stored.holder, stored.token, stored.span)
         expires = None if item.ttl is None else wall + item.ttl * 1000
         lines = max(lines, item.line + 1)
-        touched, standing = (wall, expires, stored.until, stored.boot, lines), (item.status, item.error)
+        touched, standing = (wall, expires, stored.until, stored.boot, lines), (item.status, item.error, item.label)
         if item.branch == model.MAIN:
             cursor.execute(_TOUCH_MAIN, (*touched, *standing, item.line, item.step, item.id, no))
         else:
@@ -286,7 +286,7 @@ class SqliteStore:
         return self._session(cursor, found) if found else None
 
     def _session(self, cursor: Cursor, values: Any) -> model.SessionRow:
-        no, id, owner, status, created, updated, expires, reason, lines, agent, error, *lease = values
+        no, id, owner, status, created, updated, expires, reason, lines, agent, error, label, *lease = values
         no = whole(no)
         session = text(id)
         pending = value_of(cursor, "select count(*) from inbox where no = ? and taken is null", (no,))
@@ -304,6 +304,7 @@ class SqliteStore:
             whole(lines),
             text(agent),
             text(error),
+            text(label),
         )
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
@@ -523,7 +524,7 @@ class SqliteStore:
                 cursor.execute(f"delete from {table} where no = ?", (no,))
             cursor.execute(
                 "update sessions set owner = '', status = ?, updated = ?, expires = null, holder = '', until = 0,"
-                " span = 0, boot = '', reason = ?, lines = 0, agent = '', error = '',"
+                " span = 0, boot = '', reason = ?, lines = 0, agent = '', error = '', label = '',"
                 " line = null, step = null, head = null where no = ?",
                 (rules.status_of_gone(reason), self._clock.wall(), reason or "deleted", no),
             )
@@ -572,10 +573,10 @@ class SqliteStore:
             cursor.execute("update meta set value = max(value, ?) where key = 'token'", (row.lease.token,))
             cursor.execute(
                 "update sessions set owner = ?, status = ?, created = ?, updated = ?, expires = ?, reason = ?,"
-                " lines = ?, agent = ?, error = ?, token = iif(holder = '', max(token, ?), token) where no = ?",
+                " lines = ?, agent = ?, error = ?, label = ?, token = iif(holder = '', max(token, ?), token) where no = ?",
                 (
                     row.owner, row.status, row.created, row.updated, row.expires, row.reason, row.lines,
-                    row.agent, row.error, row.lease.token, no,
+                    row.agent, row.error, row.label, row.lease.token, no,
                 ),
             )  # fmt: skip
 

@@ -186,7 +186,8 @@ begin
     end if;
     insert into $schema.perdure_garbage (no) values (s.no);
     update $schema.perdure_session t
-    set no = nextval('$schema.perdure_no'), owner = '', agent = '', error = '', status = p_status, updated = v_wall, expires = null,
+    set no = nextval('$schema.perdure_no'), owner = '', agent = '', error = '', label = '', status = p_status,
+        updated = v_wall, expires = null,
         holder = '', until = 0, span = 0, claim = p_claim, reason = p_reason, lines = 0, rows = 0, bytes = 0,
         line = null, step = null, head = null
     where t.id = p_session;
