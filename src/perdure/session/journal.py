@@ -258,7 +258,8 @@ class Journal:
         if label is not None and check_name(label, "label", empty=True) != self.label:
             x["label"] = label
         if x and len(codec.encode(Wire(None).value(x, ("checkpoint",))).data) > MAX_ABOUT:
-            msg = f"note, label, model, usage and tools of a checkpoint may have {MAX_ABOUT} bytes: keep more in the state"
+            what = "note, label, model, usage and tools of a checkpoint"
+            msg = f"{what} may have {MAX_ABOUT} bytes: keep more in the state"
             raise LimitExceeded(msg)
         return (yield from self.write(Kind.COMMIT, x=x, status=status, empty=bool(x or status)))
 

@@ -573,7 +573,8 @@ class SqliteStore:
             cursor.execute("update meta set value = max(value, ?) where key = 'token'", (row.lease.token,))
             cursor.execute(
                 "update sessions set owner = ?, status = ?, created = ?, updated = ?, expires = ?, reason = ?,"
-                " lines = ?, agent = ?, error = ?, label = ?, token = iif(holder = '', max(token, ?), token) where no = ?",
+                " lines = ?, agent = ?, error = ?, label = ?,"
+                " token = iif(holder = '', max(token, ?), token) where no = ?",
                 (
                     row.owner, row.status, row.created, row.updated, row.expires, row.reason, row.lines,
                     row.agent, row.error, row.label, row.lease.token, no,
