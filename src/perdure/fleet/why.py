@@ -125,8 +125,13 @@ def of_row(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
         return told(gather(db, row, branch, depth))
     if row.reason:
         return Why(f"It is gone: {row.reason}.", "A message to it starts a new session under the same name.")
-    waiting = f" {_waits(row.pending)} in its inbox." if row.pending else ""
-    return Why(f"Nothing has been committed to it yet.{waiting}", "Run its agent on it.", ACT, _do(row, Do.START))
+    line, now = "Nothing has been committed to it yet.", db.kernel.clock.wall()
+    entries = db.kernel.store.inbox(row.id, _READ) if row.pending else []
+    if what := _to_do(entries, now):
+        return Why(f"{line} {what}.", "Run its agent on it.", ACT, _do(row, Do.START))
+    begins = "It begins when its agent is run on it, or its program writes it."
+    ahead = min((e.at for e in entries if e.kind in _TIMERS), default=None)
+    return Why(line if ahead is None else f"{line} A timer in its inbox is due in {_gap(ahead - now)}.", begins)
 
 
 def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int = 0) -> Facts:
@@ -256,7 +261,7 @@ def _on_board(f: Facts) -> Why | None:
         return None
     if obstacle := obstacle_of(f.work, f.held and _has_more(f)):
         return Why(obstacle.line, obstacle.next, ACT, (obstacle.action,))
-    return _failing(f) if failures(f.row, f.work) else None
+    return _failing(f) if _has_more(f) and failures(f.row, f.work) else None
 
 
 def _failing(f: Facts) -> Why | None:
@@ -299,13 +304,15 @@ def _by_status(f: Facts) -> Why:
         case Status.PAUSED:
             return _at_limit(f)
         case Status.CANCELLED:
-            if what := _to_do(f):
+            if what := _to_do(f.inbox, f.now):
                 return _waiting_for_somebody(f, f"It was cancelled, and {what[0].lower()}{what[1:]}")
             note = str(f.head.more.get("note") or "cancelled")
             line = _end(f"It was {note}" if note.startswith("cancelled") else note)
             return Why(line, "A new message makes it go on.", OK, _do(f.row, Do.MESSAGE))
+        case Status.CLOSED if _is_held(f):
+            return _waiting_for_somebody(f, "It was closed")
         case Status.CLOSED:
-            waiting = f" {_waits(_messages(f))} in its inbox." if _messages(f) else ""
+            waiting = f" {_waits(number)} in its inbox." if (number := _messages(f.inbox)) else ""
             next = "Open it with reopen=True to go on."
             return Why(f"It was closed.{waiting}", next, ACT if waiting else OK, _do(f.row, Do.REOPEN))
         case Status.RUNNING:
@@ -321,7 +328,7 @@ def _failed(f: Facts) -> Why:
         return _waiting_for_somebody(f, what)
     line = _end(what)
     if not f.row.agent:
-        return Why(line, _PROGRAM, ACT, _do(f.row, Do.PROGRAM))
+        return _left_open(f) or Why(line, _PROGRAM, ACT, _do(f.row, Do.PROGRAM))
     if f.served is None:
         return Why(line, "Run its agent again, or branch before the failing step.", ACT, _run(f))
     if f.work is not None and _is_taken_up(f.work):
@@ -334,7 +341,7 @@ def _at_limit(f: Facts) -> Why:
         return _waiting_for_somebody(f, "It stopped at a limit")
     line = f"It stopped at a limit: {_end(str(f.head.more.get('note') or 'a limit was reached'))}"
     if not f.row.agent:
-        return Why(line, _PROGRAM, ACT, _do(f.row, Do.PROGRAM))
+        return _left_open(f) or Why(line, _PROGRAM, ACT, _do(f.row, Do.PROGRAM))
     return Why(line, "Run it again, with a higher limit where one was used up.", ACT, _run(f))
 
 
@@ -356,6 +363,10 @@ def _in_doubt(f: Facts) -> Why:
     more = f" ({len(doubts) - 1} more in doubt)" if len(doubts) > 1 else ""
     ended = f" It ended with {first['error']}." if first.get("error") else ""
     line = f"{_call(first)} was started and nobody knows whether it happened{more}.{ended}"
+    if _is_held(f):
+        # Only who has the lease may settle it; an outcome can be posted to whoever that is.
+        next = f"Find out, then post its outcome: {describe(f.row.lease.holder)} has the session and finds it there."
+        return Why(line, next, ACT, _do(f.row, Do.OUTCOME, argument=first["id"]))
     next = "Find out, then say: done, try again, or give up."
     return Why(line, next, ACT, (Action(Do.RESOLVE, f.row.id, first["id"], f.head.branch),))
 
@@ -416,31 +427,45 @@ def _running(f: Facts) -> Why:
     return Why(line, "Nothing to do.", WAIT)
 
 
+def _left_open(f: Facts) -> Why | None:
+    """What the book says, whatever the status does: a program may set that as it likes."""
+    if _effects(f, "in_doubt"):
+        return _in_doubt(f)
+    if any(a["status"] == "pending" for a in f.book.get("approvals", {}).values()):
+        return _approval(f)
+    if _effects(f, "waiting"):
+        return _result(f)
+    begun = _effects(f, "started") or _effects(f, "planned")
+    return _waiting_for_somebody(f, f"{_call(begun[0])} has no outcome yet") if begun else None
+
+
 def _resting(f: Facts) -> Why:
-    if what := _to_do(f):
+    if (found := _left_open(f)) is not None:
+        return found
+    if what := _to_do(f.inbox, f.now, agent=bool(f.row.agent)):
         return _waiting_for_somebody(f, what)
     timers = sorted(e.at for e in f.inbox if e.kind in _TIMERS)
     if timers:
         soon = _gap(timers[0] - f.now)
         if f.served or f.polled or _is_held(f):
             return Why(f"It sleeps, and is woken in {soon}.", "Nothing to do.", WAIT)
-        if not f.row.agent:
-            return Why(f"It sleeps, and is due in {soon}.", "Its program takes it up when it calls again.")
-        next = f"By then somebody has to run it. {_who_could(f)}"
-        return Why(f"It sleeps, and is due in {soon}.", next, ACT, _who(f))
+        line = f"It sleeps, and is due in {soon}."
+        if not f.row.agent or f.served is None:
+            return Why(line, "Run its agent then." if f.row.agent else _PROGRAM)
+        return Why(line, f"By then somebody has to run it. {_no_worker(f)}", ACT, _do(f.row, Do.WORKER))
     if not f.row.agent:
         # Whatever writes it is not an agent: there is no command that could.
         return Why("Nothing in it is open.", "Its program can go on with it at any time.")
     return Why("It has answered everything.", "A new message makes it go on.", OK, _do(f.row, Do.MESSAGE))
 
 
-def _to_do(f: Facts) -> str:
-    """What lies in an inbox and is to be taken up now; "" when nothing does."""
-    if waiting := _messages(f):
+def _to_do(inbox: list[InboxEntry], now: int, *, agent: bool = True) -> str:
+    """What lies in an inbox and is to be taken up now; "" when nothing does. Only an agent hears that it is to stop."""
+    if waiting := _messages(inbox):
         return f"{_waits(waiting)} in its inbox"
-    if any(e.kind == "cancel" for e in f.inbox):
+    if agent and any(e.kind == "cancel" for e in inbox):
         return "Somebody wants it to stop"
-    return "A timer is due" if any(e.kind in _TIMERS and e.at <= f.now for e in f.inbox) else ""
+    return "A timer is due" if any(e.kind in _TIMERS and e.at <= now for e in inbox) else ""
 
 
 _PROGRAM = "Its program takes it up when it calls again."
@@ -525,8 +550,8 @@ def _run(f: Facts) -> tuple[Action, ...]:
     return (Action(Do.RUN, f.row.id, "", f.head.branch),)
 
 
-def _messages(f: Facts) -> int:
-    return sum(e.kind == "message" for e in f.inbox)
+def _messages(inbox: list[InboxEntry]) -> int:
+    return sum(e.kind == "message" for e in inbox)
 
 
 def _has_more(f: Facts) -> bool:
