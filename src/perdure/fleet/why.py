@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.agent.models import text_of
 from perdure.agent.models.parts import unpacked
@@ -142,9 +142,9 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     book: dict[str, Any] = plain(loaded.doc[BOOK])
     inbox = kernel.store.inbox(row.id, _READ) if row.pending else []
     facts = Facts(row, Checkpoint(loaded.point), book, inbox, None, None, False, kernel.clock.wall())
-    parent: Any = (book.get(AGENT) or {}).get("parent")
-    if parent:
-        facts = facts._replace(parent=str(parent["session"]))
+    notes: dict[str, Any] = book.get(AGENT) or {}
+    if notes.get("parent"):
+        facts = facts._replace(parent=str(notes["parent"]["session"]))
     if branch == MAIN and isinstance(kernel.store, Boarded):
         facts = _on_the_board(kernel.store.board(), facts)
     if facts.work is not None and failures(facts.row, facts.work):
@@ -212,7 +212,7 @@ def _text(body: Any) -> str:
     body = unpacked(body)
     if isinstance(body, str):
         return body
-    said: dict[str, Any] = body if isinstance(body, dict) else {"content": body}
+    said = cast("dict[str, Any]", body) if isinstance(body, dict) else {"content": body}
     return text_of(said) or ("" if body is None else brief(said.get("content", said), 300))
 
 

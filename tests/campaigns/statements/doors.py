@@ -59,15 +59,15 @@ def carry_out(w: World, action: Action, door: str) -> None:
 
 
 def _by_library(w: World, a: Action) -> None:
-    db, said = w.db, {"by": "eve"}
+    db = w.db
     match a.name.value:
         case "approve":
-            db.approve(a.session, a.argument, **said)
+            db.approve(a.session, a.argument, by="eve")
         case "answer":
-            db.answer(a.session, a.argument, "red", **said)
+            db.answer(a.session, a.argument, "red", by="eve")
         case "resolve":
             with db.session(a.session) as s:
-                s.resolve(a.argument, done="it is there", **said)
+                s.resolve(a.argument, done="it is there", by="eve")
         case "retry" | "unpause":
             if not steer(db, [a.session], a.name.value):
                 raise Refused(f"{a.name.value} changed nothing")

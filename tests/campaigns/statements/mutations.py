@@ -31,7 +31,7 @@ def _wrong_request(row: Any, *names: Do, argument: str = "") -> tuple[Action, ..
 
 MUTATIONS = (
     Mutation("a worker comes for it, where none does", "_goes_on", lambda f: True, ("create", "say hello")),
-    Mutation("it has answered everything, where a message waits", "_to_do", lambda *a, **k: "", ("create", "say hello")),
+    Mutation("it has answered all, where a message waits", "_to_do", lambda *a, **k: "", ("create", "say hello")),
     Mutation(
         "it waits for a worker, where it is paused", "obstacle_of", lambda *a: None,
         ("submit", "worker starts", "say hello", "pause"),

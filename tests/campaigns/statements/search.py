@@ -20,6 +20,7 @@ ROOTS: dict[str, list[tuple[str, ...]]] = {
         ("submit", "say fail", "worker starts", "worker claims", "run", "put down as failed"),
         ("submit", "say hello", "worker crashes", "worker crashes"),
         ("create", "say delegate", "run"),
+        ("create", "say delegate", "run", "approve below"),
     ],
     "program": [()],
 }
@@ -92,7 +93,7 @@ EXPECTED = {
     "held": {"yes", "no"},
     "lease": {"held", "free"},
     "tries": {"0", "1", "2", "3"},
-    "inbox": {"empty", "message", "timer", "timer-due", "decision", "outcome", "cancel"},
+    "inbox": {"empty", "message", "timer", "timer-due", "decision", "outcome", "failure", "cancel"},
     "effects": {"none", "planned", "started", "waiting", "in_doubt"},
     "approvals": {"none", "pending", "question", "decided", "expired"},
     "child": {"none", "waiting_approval", "decision", "idle", "cancelled"},

@@ -350,6 +350,14 @@ def _decide(do: str) -> Callable[[World], None]:
     return decide
 
 
+def _approve_below(w: World) -> None:
+    """Agree to what the session asks for that works for this one."""
+    child = w.child()
+    pending = [a for a in w.book(child).get("approvals", {}).values() if a["status"] == "pending"] if child else []
+    _need(pending)
+    w.db.approve(child, pending[0]["id"], by="eve")
+
+
 def _outcome(w: World) -> None:
     effects = [e for e in w.book().get("effects", {}).values() if e["status"] in ("waiting", "in_doubt")]
     _need(effects)
@@ -415,6 +423,7 @@ AGENTS: dict[str, Callable[[World], Any]] = {
     "let go": _hold(False),
     "approve": _decide("approve"),
     "reject": _decide("reject"),
+    "approve below": _approve_below,
     "outcome": _outcome,
     "resolve": _resolve,
     "wake in 2 h": lambda w: w.db.wake(S, delay="2h", key="t"),
