@@ -20,6 +20,7 @@ from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput
 from perdure.fleet.status import settle, settle_all
 from perdure.model import MAIN
+from perdure.session.actions import Action, Do
 from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted
@@ -186,9 +187,8 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
             if a.get(name) is not None and a[name] != "":
                 out.line(f"  {name}: {brief(a[name], 300)}")
         out.line(f"  asked {ago(a['asked'], now)}, expires {ago(a['expires'], now)}", "dim")
-        words = "answer {} VALUE" if a.get("question") else "approve {}"
-        typed = words.format(f"{shlex.quote(opened.row.id)} {a['id']}")
-        out.line(f"  perdure {cut(typed, 400)}   (or reject)", "dim")
+        typed = Action(Do.ANSWER if a.get("question") else Do.APPROVE, opened.row.id, a["id"]).command
+        out.line(f"  {cut(typed, 400)}   (or reject)", "dim")
     for e in effects:
         why = f", ended with {cut(e['error'], 60)}" if e.get("error") else ""
         out.line(f"{e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}{why}", "bold red")

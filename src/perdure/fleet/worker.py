@@ -478,7 +478,7 @@ class Worker:
         return work._replace(tries=tries, step=far), row.status != Status.FAILED
 
     async def _give_up(self, work: Work) -> Rest:
-        reason = f"its worker died or failed {work.tries - 1} times at the same place: look at it, then retry it"
+        reason = f"its worker died or failed {work.tries - 1} times at the same place"
         log.error("session %r is parked: %s", work.session, reason)
         await self._mark_failed(work, "Parked", reason)
         return Rest(work.session, work.step, failed=True, park=reason)

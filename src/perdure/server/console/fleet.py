@@ -14,6 +14,7 @@ from perdure.fleet.status import fleet_of
 from perdure.protocols import Boarded, Filter
 from perdure.server.console.drawing import curve_of
 from perdure.server.console.rendering import Pages, asked
+from perdure.session.actions import Action, Do
 from perdure.system.lease_holders import describe
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class FleetPage(Pages):
         part = request.headers.get("hx-target") == "fleet"
         return self._console.page(
             request, "fleet_now.html" if part else "fleet.html", fleet=fleet, working=working, parked=parked,
-            describe=describe, totals=_sample(fleet), shown=SHOWN, minutes=int(KEPT * EVERY // 60),
+            describe=describe, start=Action(Do.WORKER, "").command, totals=_sample(fleet), shown=SHOWN,
+            minutes=int(KEPT * EVERY // 60),
             curves={
                 "Runs a second": curve_of(rates),
                 "Waiting for a worker": curve_of([s.queued for s in samples]),
