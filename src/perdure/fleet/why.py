@@ -156,12 +156,13 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
 
 
 def _on_the_board(board: Board, f: Facts) -> Facts:
-    work, workers = work_of(board, f.row.id), served_by(board.workers())
+    work, workers, held = work_of(board, f.row.id), served_by(board.workers()), board.held()
     agent = f.row.agent or (work.agent if work is not None else "")
     if agent:
-        f = f._replace(work=work, served=agent in workers, held=agent in board.held())
+        f = f._replace(work=work, served=agent in workers, held=agent in held)
     if f.parent and (above := work_of(board, f.parent)) is not None:
-        f = f._replace(polled=above.agent in workers and _is_taken_up(above) and not obstacle_of(above, False))
+        free = above.agent in workers and not obstacle_of(above, above.agent in held)
+        f = f._replace(polled=free and _is_taken_up(above))
     return f
 
 
@@ -397,8 +398,11 @@ def _result(f: Facts) -> Why:
     if _has_outcome(f, first):
         return _waiting_for_somebody(f, f"The result of {first['tool']} has arrived")
     if f.child is not None and (child := _child_of(first)):
-        line = f"{_call(first)} is worked on by session {child['session']}. {f.child.line}"
-        return Why(line, f.child.next, f.child.severity, f.child.actions)
+        worked = f"{_call(first)} is worked on by session {child['session']}"
+        if f.child.severity == OK or any(action.session == f.row.id for action in f.child.actions):
+            # It has ended, or waits for this one to take it along.
+            return _waiting_for_somebody(f, f"{worked}, which goes on when this one does")
+        return Why(f"{worked}. {f.child.line}", f.child.next, f.child.severity, f.child.actions)
     line = f"{_call(first)} was made {_gap(f.now - first['at'])} ago and its result comes later."
     next = f"Nothing to do, unless it never comes: then post the outcome of {first['id']}."
     return Why(line, next, WAIT, _do(f.row, Do.OUTCOME, argument=first["id"]))
@@ -555,7 +559,7 @@ def _messages(inbox: list[InboxEntry]) -> int:
 
 
 def _has_more(f: Facts) -> bool:
-    return bool(f.inbox) or f.head.status in (Status.RUNNING, Status.FAILED)
+    return any(_is_due(f, e) for e in f.inbox) or f.head.status in (Status.RUNNING, Status.FAILED)
 
 
 def _error(f: Facts) -> str:

@@ -34,6 +34,8 @@ S = "s"
 HOUR, MINUTE = 3_600_000, 60_000
 WORKER, OTHER = "w", "elsewhere"
 MOST_TRIES = 5
+LOOKS = (1, 1, 3, 5, 10, 20, 20)
+"""After how many minutes of an hour a worker looks; really it does many times a second, which comes to the same."""
 
 
 class Skip(Exception):
@@ -185,10 +187,10 @@ class World:
         for effect in list(self.book().get("effects", {}).values()):
             if effect["status"] == "waiting" and not self.child():
                 self.db.post_outcome(S, effect["id"], "it is there")
-        for _ in range(int(hours * 60)):
-            self.clock.advance(MINUTE)
+        for minutes in LOOKS:
+            self.clock.advance(int(minutes * hours * MINUTE))
             if worker is not None:
-                self._minute(worker)
+                self._turn(worker)
 
     def _by_hand(self) -> None:
         try:
@@ -196,8 +198,8 @@ class World:
         except PerdureError:
             return
 
-    def _minute(self, worker: str) -> None:
-        """What a worker and its supervisor do in a minute."""
+    def _turn(self, worker: str) -> None:
+        """What a worker and its supervisor do when they look."""
         board, now = self.board(), self.clock.wall()
         board.beat(_row(worker))
         board.reap(30_000)
@@ -287,7 +289,10 @@ def _run_killed(w: World) -> None:
     faults.hook = die
     try:
         w.run()
-    except Killed:
+    except (Killed, BaseExceptionGroup) as e:
+        # Killed in a child of the run it comes in a group.
+        if isinstance(e, BaseExceptionGroup) and e.split(Killed)[1] is not None:
+            raise
         return
     finally:
         faults.hook = None
