@@ -16,7 +16,7 @@ from perdure.history.checkpoint import Checkpoint
 from perdure.history.hydrate import load_head
 from perdure.history.reader import history
 from perdure.model import MAIN, Kind, Status
-from perdure.protocols import Boarded
+from perdure.protocols import Boarded, Work
 from perdure.session.actions import Action, Do
 from perdure.session.handover import obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from perdure.database import DatabaseHandle
     from perdure.kernel import Kernel
     from perdure.model import InboxEntry, SessionRow
-    from perdure.protocols import Board, Work
+    from perdure.protocols import Board
+    from perdure.session.handover import Obstacle
 
 OK, WAIT, FAILING, ACT = "ok", "wait", "failing", "act"
 """Nothing is to be done; it goes on by itself; it is tried again by itself and gets no further; a person must act."""
@@ -451,7 +452,9 @@ def _resting(f: Facts) -> Why:
     timers = sorted(e.at for e in f.inbox if e.kind in _TIMERS)
     if timers:
         soon = _gap(timers[0] - f.now)
-        if f.served or f.polled or _is_held(f):
+        if obstacle := _obstacle(f):
+            return Why(f"It sleeps, and is due in {soon}. {obstacle.line}", obstacle.next, ACT, (obstacle.action,))
+        if f.served or f.polled:
             return Why(f"It sleeps, and is woken in {soon}.", "Nothing to do.", WAIT)
         line = f"It sleeps, and is due in {soon}."
         if not f.row.agent or f.served is None:
@@ -480,7 +483,7 @@ def _waiting_for_somebody(f: Facts, what: str) -> Why:
     holder = f.row.lease.holder
     if _is_held(f):
         return Why(f"{what}, and {describe(holder)} is on it.", "Nothing to do.", WAIT)
-    if f.work is not None and (obstacle := obstacle_of(f.work, f.held)):
+    if obstacle := _obstacle(f):
         return Why(f"{_end(what)} {obstacle.line}", obstacle.next, ACT, (obstacle.action,))
     if _goes_on(f):
         due = f.work.due if f.work is not None and not (f.work.queued or f.work.worker) else None
@@ -488,6 +491,13 @@ def _waiting_for_somebody(f: Facts, what: str) -> Why:
             return Why(f"{what}, and a worker looks at it in {_gap(due - f.now)}.", "Nothing to do.", WAIT)
         return Why(f"{what}, and it waits for a worker.", "Nothing to do.", WAIT)
     return Why(f"{what}, and nobody works on it.", _who_could(f), ACT, _who(f))
+
+
+def _obstacle(f: Facts) -> Obstacle | None:
+    """What keeps workers from it, on the board or not yet."""
+    if f.served is None or not f.row.agent:
+        return None
+    return obstacle_of(f.work if f.work is not None else Work(f.row.id, f.row.agent), f.held)
 
 
 def _is_held(f: Facts) -> bool:
@@ -504,8 +514,7 @@ def _goes_on(f: Facts) -> bool:
     if f.work is not None and _is_taken_up(f.work):
         return True
     # See Board.adopt.
-    found = f.head.status == Status.RUNNING or (f.work is None and any(_is_due(f, e) for e in f.inbox))
-    return found and not f.held
+    return f.head.status == Status.RUNNING or (f.work is None and any(_is_due(f, e) for e in f.inbox))
 
 
 def _is_taken_up(work: Work) -> bool:
