@@ -112,12 +112,15 @@ model: $(STAMP) ## long run: random histories against the model
 tamper: $(STAMP) ## long run: change stored bytes
 	$(BIN)/python -m tests.campaigns.tamper.campaign
 
-.PHONY: effects messages resume client compactor
+.PHONY: effects messages resume client compactor statements
 effects: $(STAMP) ## long run: kill agents at every boundary of their loop
 	$(BIN)/python -m tests.campaigns.agent_kills.campaign --report
 
 messages: $(STAMP) ## long run: two messages at the same instant
 	$(BIN)/python -m tests.campaigns.two_messages.campaign --report
+
+statements: $(STAMP) ## long run: hold what people are told against what then happens
+	$(BIN)/python -m tests.campaigns.statements.campaign --report
 
 resume: $(STAMP) ## long run: resume against restart
 	$(BIN)/python -m tests.campaigns.resume_or_restart.campaign --report

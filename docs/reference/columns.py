@@ -49,7 +49,7 @@ ENTRIES = [
     Entry("memory:Room", "log newest trimmed", HINT, "The list of changes."),
     Entry("file:Commit", "ordinal wall ttl", HINT, "The order of changes, and the store's time, from which the session's end is counted."),
     Entry("file:Commit", "token", VERIFY, "Of the lease it was written under, as the payload says, too."),
-    Entry("file:Commit", "owner agent", VERIFY, "They add up to the session's owner and agent, which verify compares."),
+    Entry("file:Commit", "owner agent label", VERIFY, "They add up to the session's owner, agent and label, which verify compares."),
     # -- sessions
     Entry("sqlite:sessions postgres:perdure_session", "id no", READ, "Everything of a session says the session's id inside its seal."),
     Entry("sqlite:sessions postgres:perdure_session", "line step head", READ, "The head of main: it must be the end of the newest line that was ever started under this name."),
@@ -59,7 +59,7 @@ ENTRIES = [
     Entry("memory:Session", "heads rows", READ, "Heads and rows, as in SQLite."),
     Entry("file:State", "heads lines", READ, "Heads, as in SQLite; the number of lines is compared by verify."),
     Entry(_SESSIONS + " file:State", "owner", VERIFY, "Must be what the newest checkpoint says. Until then it decides whose list shows the session, and which owner is told that it is not his."),
-    Entry(_SESSIONS + " file:State", "agent status error", VERIFY, "Must be what main's newest checkpoints say; a worker opens the session, and decides on that."),
+    Entry(_SESSIONS + " file:State", "agent status error label", VERIFY, "Must be what main's newest checkpoints say; a worker opens the session, and decides on that."),
     Entry(_SESSIONS + " file:State", "expires", VERIFY, "Must be missing, or not, as the newest checkpoint's TTL is, and differ from its time and TTL by no more than a day, or be over like it. Sweeping looks at the checkpoint's own time, too."),
     Entry("sqlite:sessions postgres:perdure_session redis:s memory:Session", "lines", VERIFY, "All lines below this number must be there. A larger one only makes the next line's number larger."),
     Entry(_SESSIONS + " file:State", "posts", VERIFY, "The newest number of an input: all numbers up to it that no checkpoint took must be there. A smaller one is refused as soon as somebody posts; with the newest inputs gone, too, only a witness sees it."),

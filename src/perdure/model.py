@@ -64,8 +64,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
 
     ``x`` holds what only some checkpoints have: ``from`` (line, step and digest of the parent,
     where a line starts), ``leaves`` (the tip a rewind left), ``with`` (the other side of a merge),
-    ``run``, ``effect``, ``tool``, ``error``, ``agent``, ``takes``, ``blobs``, ``note``, ``tools``, ``model``,
-    ``usage``.
+    ``run``, ``effect``, ``tool``, ``error``, ``agent``, ``label`` (the program's own word for where it stands,
+    carried on until it is changed), ``takes``, ``blobs``, ``note``, ``tools``, ``model``, ``usage``.
     """
 
     v: int
@@ -115,9 +115,9 @@ class Lease(NamedTuple):
 class SessionRow(NamedTuple):
     """What a store knows of a session without opening anything: projections of its envelopes.
 
-    Where it stands (``status``, ``error``, ``agent``) is what commits on the branch ``main`` say, so that nothing that
-    happens on another branch hides what waits there; while there is no ``main``, the newest commit of any branch says
-    it. Every commit, of whatever branch, moves ``owner``, ``updated`` and ``expires``.
+    Where it stands (``status``, ``error``, ``agent``, ``label``) is what commits on the branch ``main`` say, so that
+    nothing that happens on another branch hides what waits there; while there is no ``main``, the newest commit of any
+    branch says it. Every commit, of whatever branch, moves ``owner``, ``updated`` and ``expires``.
     """
 
     id: str
@@ -138,6 +138,8 @@ class SessionRow(NamedTuple):
     """Who works on it, as the newest commit of ``main`` that named an agent says."""
     error: str = ""
     """The error class of the newest checkpoint of ``main``; "" when it has none."""
+    label: str = ""
+    """Where it stands in the program's own words, as the newest checkpoint of ``main`` says; "" when it has none."""
     posts: int = 0
     """The newest number that was given to an inbox entry. Numbers go on when the session has ended and begins anew."""
     now: int = 0
@@ -205,6 +207,8 @@ class Append(NamedTuple):
     approval: str = ""
     agent: str = ""
     """Whom the session belongs to from now on; "" leaves that as it is. Like status and error it counts on ``main``."""
+    label: str = ""
+    """What the program calls the place where it stands; each commit of ``main`` says it anew, as it does the error."""
 
 
 class Landed(NamedTuple):

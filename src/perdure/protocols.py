@@ -50,6 +50,7 @@ class Wanted(TypedDict, total=False):
     status: str | None
     agent: str | None
     error: str | None
+    label: str | None
     search: str | None
     since: int | None
     before: int | None

@@ -140,7 +140,10 @@ def people(stage: Stage) -> None:
         ("ask", lambda id: stage.do("answer", "talk", id, "aisle")),
     ):
         assert len(stage.do("run", DESK, "talk", words).json["approval_ids"]) == 1
-        (waiting,) = [stage.do(name, "talk").json for name in ("approve", "reject", "answer")][:1]
+        (waiting,) = [
+            stage.do(name, "talk", *listed).json
+            for name, *listed in (("approve", "--list"), ("reject", "--list"), ("answer",))
+        ][:1]
         assert decide(waiting["approvals"][0]["id"]).json["id"] == waiting["approvals"][0]["id"]
         assert stage.do("resume", DESK, "talk").json["status"] == "done"
     assert stage.do("run", DESK, "talk", "wire 1").code == 1

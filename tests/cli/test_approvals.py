@@ -69,7 +69,7 @@ PROGRAM = "Its program takes it up when it calls again."
 
 
 def ids(command: Command) -> tuple[str, str, str]:
-    answer = command("approve", "s", "--json").json
+    answer = command("approve", "s", "--list", "--json").json
     assert list(answer) == ["session", "branch", "approvals", "effects"]
     first, second = answer["approvals"]
     return first["id"], second["id"], answer["effects"][0]["id"]
@@ -77,11 +77,22 @@ def ids(command: Command) -> tuple[str, str, str]:
 
 def test_what_is_open_is_listed_when_nothing_is_named(command: Command, shop: str):
     a, b, e = ids(command)
-    for name in ("approve", "reject", "answer", "resolve"):
-        lines = command(name, "s").out.splitlines()
+    for argv in (("approve", "--list"), ("reject", "--list"), ("answer",), ("resolve",)):
+        lines = command(*argv, "s").out.splitlines()
         assert lines[0] == f'{a}: refund {{order: "o1", amount: 100}} waits for agreement'
         assert any(line.startswith(f"{b}: seat") and "Window or aisle?" in line for line in lines)
         assert lines[-1] == f"{e}: wire {{amount: 7}} is in_doubt, ended with TimeoutError"
+
+
+def test_the_only_one_that_waits_need_not_be_named(command: Command, shop: str):
+    a, b, _ = ids(command)
+    several = command("reject", "s")
+    assert (several.code, "2 wait, and nothing was decided: say which" in several.err) == (2, True)
+    assert several.out.startswith(f"{a}: refund")
+    # A question is answered, not agreed to: one request is left that can be meant.
+    assert command("approve", "s", "--by", "ana").out == f"{a}: approved. {PROGRAM}\n"
+    assert command("approve", "s").code == 1, "what is decided on already was agreed to once more"
+    assert command("reject", "s", "--by", "ana").out == f"{b}: rejected. {PROGRAM}\n"
 
 
 def test_decisions_from_the_command_line_reach_the_agent(command: Command, shop: str):
@@ -149,7 +160,7 @@ def test_what_waits_on_main_is_listed_and_decided_while_a_branch_is_newer(comman
     (row,) = command("ls", "--status", "waiting_approval", "--json").json["items"]
     assert (row["id"], row["status"]) == ("s", "waiting_approval")
     assert command("ls", "--status", "idle", "--json").json["items"] == []
-    (waits,) = command("approve", "s", "--json").json["approvals"]
+    (waits,) = command("approve", "s", "--list", "--json").json["approvals"]
     told = command("approve", "s", waits["id"], "--by", "ana").out
     typed = "Nobody runs agent desk: go on with perdure resume APP s, or start perdure worker APP."
     assert told == f"{waits['id']}: approved. {typed}\n"
@@ -164,14 +175,16 @@ def test_what_waits_on_a_branch_is_pointed_at(command: Command, ledger: Path):
         "waiting_approval"
     )
     assert command("ls", "--json").json["items"][0]["status"] == "idle"
-    told = command("approve", "s").out.splitlines()
+    nothing = command("approve", "s")
+    assert nothing.code == 1, "it agreed to nothing"
+    told = nothing.out.splitlines()
     assert told == [
         "nothing in s waits for anybody",
         "1 more waits on branch it's: see it with --branch 'it'\"'\"'s'",
     ]
-    there = command("approve", "s", "--branch", "it's").out.splitlines()
+    there = command("approve", "s", "--list", "--branch", "it's").out.splitlines()
     assert "refund {amount: 7} waits for agreement" in there[0]
-    (waits,) = command("approve", "s", "--branch", "it's", "--json").json["approvals"]
+    (waits,) = command("approve", "s", "--list", "--branch", "it's", "--json").json["approvals"]
     assert there[2:] == [f"  perdure approve s {waits['id']}   (or reject)"]
     told = command("approve", "s", waits["id"]).out
     assert told == f"{waits['id']}: approved. It is taken up when the branch is run on: it's.\n"

@@ -52,9 +52,9 @@ def test_a_fork_changes_what_it_is_told_to_and_nothing_else(command: Command, tr
     Path("plan.json").write_text('{"days": [1, 2]}')
     Path("note.txt").write_text("line\nline")
     made = command(
-        "fork", "trip@3", "other", "--set", "vars.city=Faro", "--set", "vars.n=2", "--set", "vars.plan=@plan.json",
-        "--set", "vars.note=@note.txt", "--set", "vars.at=@@home", "--set", "messages.-1.content=a day in Faro",
-        "--set", "/vars/a.b=1", "--json",
+        "fork", "trip@3", "other", "--set", "vars.city=Faro", "--add", "vars.n=2", "--add", "vars.plan=@plan.json",
+        "--add", "vars.note=@note.txt", "--add", "vars.at=@@home", "--set", "messages.-1.content=a day in Faro",
+        "--add", "/vars/a.b=1", "--json",
     )  # fmt: skip
     assert made.code == 0, made.err
     new = state(command, "trip@other")
@@ -81,7 +81,7 @@ def test_a_place_may_be_a_tag_a_branch_or_an_id(command: Command, trip: Path):
     tip = command("show", "trip", "--json").json["state"]["checkpoint"]["id"]
     for place, city in (("early", "Lisbon"), ("cheaper", "Porto"), (tip, "Madrid"), (tip[:10], "Madrid")):
         name = f"of-{place[:8]}-{len(place)}"
-        assert command("fork", f"trip@{place}", name, "--set", "vars.x=1").code == 0, place
+        assert command("fork", f"trip@{place}", name, "--add", "vars.x=1").code == 0, place
         assert state(command, f"trip@{name}")["vars"]["city"] == city  # type: ignore[index]
 
 
@@ -110,13 +110,45 @@ def test_an_editor_that_fails_or_changes_nothing_leaves_no_branch(
 
 @pytest.mark.parametrize(
     "edit",
-    ["vars", "=1", "vars.a.b=1", "messages.7.content=x", "messages.x=1", "vars.city.x=1", "x=@nowhere", "x=@."],
+    [
+        "vars",
+        "=1",
+        "vars.ctiy=Porto",
+        "var.city=Porto",
+        "vars.a.b=1",
+        "messages.7.content=x",
+        "messages.x=1",
+        "vars.city.x=1",
+        "x=@nowhere",
+        "x=@.",
+    ],
 )
 def test_edits_that_do_not_fit_leave_no_branch(command: Command, trip: Path, edit: str):
     before = branches(command)
     found = command("fork", "trip", "other", "--set", edit)
     assert (found.code, found.err.count("\n")) == (2, 1)
     assert branches(command) == before
+
+
+def test_a_slip_of_the_finger_adds_nothing(command: Command, trip: Path):
+    found = command("fork", "trip", "other", "--set", "vars.ctiy=Porto")
+    assert found.code == 2
+    assert "the state has no 'vars.ctiy' (there is vars.city): --add 'vars.ctiy=...' makes it" in found.err
+    assert command("fork", "trip", "other", "--add", "vars.ctiy=Porto").code == 0
+    assert state(command, "trip@other")["vars"] == {"city": "Madrid", "ctiy": "Porto"}
+
+
+def test_a_branch_before_an_outcome_does_not_have_it(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DESK_LEDGER", str(tmp_path / "ledger"))
+    asyncio.run(desk.agent.run(f"sqlite:///{tmp_path}/agents.db", session="s", message="book 7"))
+    (step,) = [c["step"] for c in command("log", "s", "--json").json["items"] if c["kind"] == "done"]
+    assert command("fork", f"s@{step}", "without", "--before").code == 0
+    found = command("resolve", "s", "--branch", "without", "--json").json
+    assert [e["status"] for e in found["effects"]] == ["started"], "the outcome is there"
+    assert "booked 7" not in str(state(command, "s@without")["messages"])
+    ran = command("run", "tests.cli.desk", "s", "--branch", "without", "--json").json
+    assert (ran["status"], ran["text"]) == ("done", "booked 7"), ran
+    assert len((tmp_path / "ledger").read_text().splitlines()) == 1, "the branch has changed the world"
 
 
 def test_what_is_taken_or_not_there_is_refused(command: Command, trip: Path):
@@ -146,7 +178,7 @@ def test_other_instructions_are_the_agents_on_the_branch(
     ran = command("run", "tests.cli.desk", "s", "--branch", "better", "--json")
     assert (ran.code, ran.json["text"]) == (0, "With pleasure: booked 7")
     assert (tmp_path / "ledger").read_text() == done, "the branch has changed the world"
-    command("fork", "s@1", "other", "--before", "--set", "said=book 8", "--set", "vars.tried=1")
+    command("fork", "s@1", "other", "--before", "--set", "said=book 8", "--add", "vars.tried=1")
     ran = command("resume", "tests.cli.desk", "s", "--branch", "other", "--effects", "reuse", "--json")
     assert ran.json["text"] == "booked 8"
     assert state(command, "s@other")["vars"] == {"tried": 1}
@@ -160,7 +192,7 @@ def test_a_rewind_goes_on_from_there_and_names_what_it_left(command: Command, tr
     assert found.out.rstrip().endswith(f"it has left step 3, {tip}")
     assert state(command, "trip")["vars"] == {"city": "Lisbon"}
     assert state(command, f"trip@{tip}")["vars"] == {"city": "Madrid"}
-    assert command("fork", f"trip@{tip}", "saved", "--set", "vars.n=1").code == 0
+    assert command("fork", f"trip@{tip}", "saved", "--add", "vars.n=1").code == 0
     assert state(command, "trip@saved")["vars"] == {"city": "Madrid", "n": 1}
     refused = command("fork", f"trip@{tip}", "x", "--before")
     assert (refused.code, "rewind" in refused.err) == (2, True)

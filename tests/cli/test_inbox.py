@@ -45,7 +45,7 @@ def test_an_outcome_that_was_to_come_reaches_the_call(command: Command, shop: st
     assert command("outcome", "s", effect["id"]).code == 2
     assert command("outcome", "s", effect["id"], "1", "--failed", "x").code == 2
     assert command("outcome", "nobody", effect["id"], "1").code == 1
-    assert command("why", "s", "--json").json["command"] == "perdure outcome s EFFECT RESULT"
+    assert command("why", "s", "--json").json["command"] == f"perdure outcome s {effect['id']} RESULT"
     assert command("outcome", "s", effect["id"], '{"parcel": 7}').out == "s: reported\n"
     with perdure.open(shop) as db, db.session("s") as s:
         assert s.call(order, 7) == {"parcel": 7}

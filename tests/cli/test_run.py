@@ -53,8 +53,9 @@ def test_what_waits_for_a_person_is_told_and_resume_goes_on(command: Command, le
     waiting = command("run", APP, "s", "refund 7")
     assert waiting.code == 0
     assert "waiting_approval" in waiting.out
-    assert waiting.out.splitlines()[-1] == "  perdure approve s"
-    approval = command("approve", "s", "--json").json["approvals"][0]["id"]
+    typed = waiting.out.splitlines()[-1]
+    approval = command("approve", "s", "--list", "--json").json["approvals"][0]["id"]
+    assert typed == f"  perdure approve s {approval}"
     assert command("resume", APP, "s", "--json").json["approval_ids"] == [approval]
     assert command("approve", "s", approval).code == 0
     done = command("resume", APP, "s", "--json")

@@ -115,3 +115,19 @@ def test_watched_until_it_is_interrupted(command: Command, many: str, tmp_path: 
     child.send_signal(signal.SIGINT)
     assert child.wait(60) == 130
     child.stdout.close()
+
+
+def test_sessions_are_listed_by_their_label_and_show_tells_it(command: Command, tmp_path: Path):
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db:
+        with db.session("s") as s:
+            s.commit(label="waiting for executive")
+        with db.session("t") as s:
+            s.commit()
+    assert ids(command("ls", "--label", "waiting for executive", "--json")) == ["s"]
+    assert ids(command("ls", "--label", "", "--json")) == ["t"]
+    table = command("ls").out.splitlines()
+    assert "LABEL" in table[0]
+    assert "waiting for executive" in table[1]
+    assert "labelled waiting for executive" in command("show", "s").out
+    assert "Its label: waiting for executive." in command("why", "s").out
+    assert "LABEL" not in command("ls", "--label", "").out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Command
 
-WHY = ["session", "branch", "summary", "next_step", "severity", "action", "command"]
+WHY = ["session", "branch", "summary", "next_step", "severity", "action", "command", "actions", "inputs"]
 STATS = [
     "url", "promise", "sessions", "checkpoints", "bytes", "statuses", "agents", "errors", "counts", "fleet",
 ]  # fmt: skip
@@ -52,14 +53,18 @@ def test_a_request_for_agreement_is_told_with_what_to_type(command: Command, sho
     told, typed = found.out.splitlines()
     assert told.startswith('refund(order="o1", amount=100) has waited for agreement for')
     assert told.endswith("Approve it, change it, or reject it.")
-    assert typed == "  perdure approve 'my refund'"
+    assert re.fullmatch("  perdure approve 'my refund' ap_[0-9a-f]+", typed)
 
 
 def test_the_json_has_the_documented_shape(command: Command, shop: str):
     found = command("why", "doubt", "--json").json
     assert list(found) == WHY
     assert (found["session"], found["branch"]) == ("doubt", "main")
-    assert (found["severity"], found["action"], found["command"]) == ("act", "resolve", "perdure resolve doubt")
+    assert (found["severity"], found["action"]) == ("act", "resolve")
+    (action,) = found["actions"]
+    effect = action["argument"]
+    assert found["command"] == f"perdure resolve doubt {effect} --done RESULT (or --retry, or --abort)"
+    assert action["http"] == f"POST /api/v1/sessions/doubt/effects/{effect}/resolve"
     resting = command("why", "rest", "--json").json
     assert (resting["severity"], resting["action"], resting["command"]) == ("ok", "", "")
 

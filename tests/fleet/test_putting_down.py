@@ -14,7 +14,9 @@ from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
 from perdure.fleet.board import submit
 from perdure.fleet.status import steer
+from perdure.fleet.why import why
 from perdure.fleet.worker import Settings, Worker, version_of
+from perdure.protocols import WorkerRow
 from perdure.session.tools import Done, Later
 from tests.fleet.boarding import work_of
 from tests.fleet.harness import LIMIT, answered, board, is_idle
@@ -161,3 +163,19 @@ def test_a_session_that_is_retried_keeps_its_priority(tmp_path: Path):
         submit(db, "s", "hello", agent="desk", priority=7)
         steer(db, ["s"], "retry")
         assert work_of(board(db), "s").priority == 7
+
+
+def test_an_error_of_the_program_is_told_by_the_session_itself(tmp_path: Path):
+    def broken(request: Request) -> str:
+        raise KeyError("customer")
+
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "hello", agent="desk")
+        agent = Agent("desk", model=ScriptedModel(broken))
+        _work(url, [agent], lambda _: db.look("s").error == "KeyError" and work_of(board(db), "s").tries > 1)
+        board(db).beat(WorkerRow("w", "host", 1, "v", ("desk",), 10))
+        found = why(db, "s")
+    assert "KeyError" in found.line, found
+    assert "customer" in found.line
+    assert found.severity in ("wait", "failing")

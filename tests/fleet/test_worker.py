@@ -10,6 +10,7 @@ import pytest
 import perdure
 from perdure.cli.session_at import open_matters
 from perdure.fleet.board import submit
+from perdure.fleet.why import why
 from perdure.protocols import Filter
 from tests.fleet.harness import LIMIT, answered, board, fleet, is_idle, until, working
 from tests.store_urls import url_of
@@ -155,7 +156,14 @@ def test_a_session_that_kills_its_workers_is_parked_and_can_be_retried(tmp_path:
                 workers.start(1, "--tries", "2")
             return next((w.parked for w in board(db).works(Filter(state="parked"))), "")
 
-        reason = until(parked, workers)
+        said: list[str] = []
+
+        def looping() -> str:
+            said.append(why(db, "bad").line)
+            return parked()
+
+        reason = until(looping, workers)
+        assert any("taken over" in line for line in said), "nobody was told before it was parked"
         assert "died or failed" in reason
         assert len(workers.lines("crash")) <= 3
         assert db.look("bad").status == "failed"

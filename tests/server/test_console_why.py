@@ -116,7 +116,7 @@ def test_one_with_nothing_but_an_inbox(db: perdure.Database) -> None:
     db.post("s", "hello")
     found = why(db, "s")
     assert found.line == "Nothing has been committed to it yet. 1 message waits in its inbox."
-    assert found.do == "run"
+    assert found.do == "start"
 
 
 def test_one_that_needs_agreement(db: perdure.Database, clock: FakeClock) -> None:
@@ -169,7 +169,9 @@ def test_one_that_waits_for_a_result(db: perdure.Database, clock: FakeClock) -> 
 def test_one_that_sleeps(db: perdure.Database, clock: FakeClock) -> None:
     db.wake("s", delay="2h", message="up")
     found = run(db, "hello", clock)
-    assert found == Why("It sleeps, and is woken in 2 h.", "Nothing to do.", "wait")
+    assert (found.line, found.severity, found.do) == ("It sleeps, and is due in 2 h.", "act", "worker")
+    beat(db)
+    assert why(db, "s") == Why("It sleeps, and is woken in 2 h.", "Nothing to do.", "wait")
     clock.advance(3 * 3_600_000)
     assert why(db, "s").line.startswith("A timer is due")
 

@@ -126,20 +126,21 @@ def test_damage_is_found_and_the_rest_is_looked_at_all_the_same(tmp_path: Path, 
         assert "'s'" in str(report.findings[0])
 
 
-def test_a_session_that_is_said_to_stand_where_a_branch_does_is_found(tmp_path: Path, clock: FakeClock):
+@pytest.mark.parametrize("told", ["status = 'failed'", "label = 'approved by the board'", "label = ''"])
+def test_a_session_that_is_said_to_stand_where_a_branch_does_is_found(tmp_path: Path, clock: FakeClock, told: str):
     url = f"sqlite:///{tmp_path}/a.db"
     with perdure.open(url, clock=clock) as db, db.session("s", owner="ana") as s:
-        s.commit("waits", status="waiting_result")
+        s.commit("waits", status="waiting_result", label="waiting for executive")
         s.fork("b")
         s.switch("b")
-        s.commit("fails", status="failed")
+        s.commit("fails", status="failed", label="approved by the board")
         assert db.verify().ok
     connection = apsw.Connection(f"{tmp_path}/a.db")
-    connection.execute("update sessions set status = 'failed'")
+    connection.execute(f"update sessions set {told}")
     connection.close()
     with perdure.open(url, clock=clock) as db:
         (finding,) = db.verify().findings
-        assert finding.what == "the store says another status or error than its newest checkpoint of main"
+        assert finding.what == "the store says another status, error or label than its newest checkpoint of main"
 
 
 def test_several_findings_are_reported_each_in_its_place(tmp_path: Path, clock: FakeClock):

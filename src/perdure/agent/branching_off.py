@@ -105,13 +105,14 @@ async def rerun(
         return Rerun(new, await loop.go())
 
 
-def start_at(kernel: Kernel, session: str, at: int, branch: str) -> _Start:
+def start_at(kernel: Kernel, session: str, at: int, branch: str, *, before: bool = False) -> _Start:
+    """Where a branch starts that does not have the answer of a step; nor, with ``before``, anything else it holds."""
     loaded = load_at(kernel, look(kernel, session), at, branch)
     assert loaded.point is not None
     env = loaded.point.envelope
     context = plain(plain(loaded.doc[BOOK].get(AGENT) or {}).get("context"))
     if not is_answer(env.x):
-        return _Start(env.step, False, [], context)
+        return _Start(max(env.step - before, 1), before and env.step == 1, [], context)
     change = change_of(kernel, env)
     if change is None:
         msg = f"session {env.session!r}: what was before step {env.step} was dropped by retention: take a later answer"
@@ -121,11 +122,11 @@ def start_at(kernel: Kernel, session: str, at: int, branch: str) -> _Start:
 
 
 def before_answer(kernel: Kernel, session: str, at: int, branch: str = MAIN) -> tuple[int, list[dict[str, Any]]]:
-    """The step that a branch before an answer starts from, and the messages that the answer had taken from the inbox.
+    """The step that a branch before a step starts from, and the messages that its answer had taken from the inbox.
 
-    Of a step that holds no answer it is that step itself. Blocks while it reads.
+    Blocks while it reads.
     """
-    start = start_at(kernel, session, at, branch)
+    start = start_at(kernel, session, at, branch, before=True)
     return start.step, [as_message(body) for body in start.said]
 
 
@@ -156,19 +157,22 @@ async def branch_off(
     db: AsyncDatabase, session: str, name: str, *, at: int | str, branch: str = MAIN, before: bool = False,
     instructions: str | None = None, said: str | None = None, state: dict[str, Any] | None = None,
 ) -> Checkpoint:  # fmt: skip
-    """Start a branch at a step, or before the answer that a step holds; its head.
+    """Start a branch at a step, or before it, without what it holds; its head.
 
-    Before an answer, what that answer was given to is there again, and is asked anew once the branch is run on; such a
-    place is named by its step, others also by a tag, branch or checkpoint id.
+    Before an answer, what that answer was given to is there again, and is asked anew once the branch is run on; before
+    the outcome of a call the branch does not have that outcome. Such a place is named by its step, others also by a
+    tag, branch or checkpoint id.
     ``instructions`` are the agent's on this branch, ``said`` takes the place of the last message of the user, ``state``
     sets whole parts of the state (such as ``vars``). Raises ``Busy`` while somebody writes the session.
     """
     if before and not isinstance(at, int):
-        raise InvalidInput(f"to branch before an answer, name its step, not {at!r:.80}")
+        raise InvalidInput(f"to branch before a step, name it by its number, not {at!r:.80}")
     if state is not None:
         check_state(state, agent=bool((await db.look(session)).agent))
     start = (
-        await asyncio.to_thread(start_at, db.kernel, session, at, branch) if isinstance(at, int) and before else None
+        await asyncio.to_thread(start_at, db.kernel, session, at, branch, before=True)
+        if isinstance(at, int) and before
+        else None
     )
     # Looked for first: what cannot be changed must not leave a branch behind.
     notes = await asyncio.to_thread(_notes, db, session, at, branch) if instructions is not None else {}

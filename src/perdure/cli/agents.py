@@ -15,9 +15,9 @@ from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing_async
 from perdure.errors import InvalidInput
 from perdure.model import MAIN
+from perdure.session.actions import Action, Do
 from perdure.shapes import work as shapes
 from perdure.shapes.machine import NewAgent
-from perdure.shapes.sessions import command_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,9 +200,10 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
         out.line(f"{doubt.effect}: {cut(doubt.question, 400)}", "bold red")
     ended = f"{result.status}{': ' + result.reason if result.reason else ''}"
     out.line(cut(f"{ended} (step {result.step})", 1000), "dim" if result.ok else "yellow")
-    do = "answer" if any(a.question for a in result.approvals) else "approve" if result.approvals else ""
-    if command := command_for("resolve" if result.in_doubt else do, result.session):
-        out.line(f"  {cut(command, 300)}", "dim")
+    asks = [Action(Do.ANSWER if a.question else Do.APPROVE, result.session, a.id) for a in result.approvals]
+    doubts = [Action(Do.RESOLVE, result.session, d.effect, branch) for d in result.in_doubt]
+    for action in (doubts or asks)[:1]:
+        out.line(f"  {cut(action.command, 300)}", "dim")
 
 
 def replay(

@@ -20,6 +20,7 @@ from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput
 from perdure.fleet.status import settle, settle_all
 from perdure.model import MAIN
+from perdure.session.actions import Action, Do
 from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted
@@ -37,8 +38,12 @@ if TYPE_CHECKING:
 
 
 Approval = Annotated[
+    str | None, typer.Argument(metavar="[APPROVAL]", help="Which one; not needed where only one waits.")
+]
+Question = Annotated[
     str | None, typer.Argument(metavar="[APPROVAL]", help="Which one; without it those that wait are listed.")
 ]
+Listed = Annotated[bool, typer.Option("--list", help="Only list what waits, and decide nothing.")]
 Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch that is looked at.")]
 DECISIONS = {"done": "done", "failed": "given up"}
 """What is said of a call that was settled, by its status; any other may be made again."""
@@ -54,10 +59,11 @@ def approve(
     edit: Annotated[
         str | None, typer.Option(metavar="JSON", help="Agree to other arguments: the whole object.")
     ] = None,
+    listed: Listed = False,
     branch: Branch = MAIN,
     as_json: AsJson = False,
 ) -> None:
-    """Agree to a call that waits for it, once, exactly as it was asked."""
+    """Agree to a call that waits for it, once, exactly as it was asked; where several wait, they are listed."""
     args: Any = None if edit is None else parse_json(edit, "--edit")
     if args is not None and not isinstance(args, dict):
         raise InvalidInput("--edit takes the call's arguments as an object, such as '{\"amount\": 60}'")
@@ -66,7 +72,7 @@ def approve(
     def agree(db: Database, id: str) -> Handover:
         return db.approve(session, id, by=by or user_name(), reason=reason, args=said)
 
-    _decide(session, approval, store, blobs, branch, as_json, "approved", agree)
+    _decide(session, approval, store, blobs, branch, as_json, "approved", agree, listed=listed)
 
 
 def reject(
@@ -76,20 +82,21 @@ def reject(
     blobs: BlobsAt = None,
     by: By = None,
     reason: Reason = "",
+    listed: Listed = False,
     branch: Branch = MAIN,
     as_json: AsJson = False,
 ) -> None:
-    """Refuse a call that waits for agreement, or the answer to a question."""
+    """Refuse a call that waits for agreement, or the answer to a question; where several wait, they are listed."""
 
     def refuse(db: Database, id: str) -> Handover:
         return db.reject(session, id, by=by or user_name(), reason=reason)
 
-    _decide(session, approval, store, blobs, branch, as_json, "rejected", refuse)
+    _decide(session, approval, store, blobs, branch, as_json, "rejected", refuse, listed=listed)
 
 
 def answer(
     session: Session,
-    approval: Approval = None,
+    approval: Question = None,
     value: Annotated[str | None, typer.Argument(metavar="[VALUE]", help="JSON; anything else is text.")] = None,
     store: Store = None,
     blobs: BlobsAt = None,
@@ -105,21 +112,37 @@ def answer(
             raise InvalidInput("an answer is missing: perdure answer SESSION APPROVAL VALUE")
         return db.answer(session, id, json_or_text(value), by=by or user_name(), reason=reason)
 
-    _decide(session, approval, store, blobs, branch, as_json, "answered", say)
+    _decide(session, approval, store, blobs, branch, as_json, "answered", say, listed=approval is None)
 
 
 def _decide(
     session: str, approval: str | None, store: str | None, blobs: str | None, branch: str, as_json: bool,
-    decision: Literal["approved", "rejected", "answered"], how: Callable[[Database, str], Handover],
+    decision: Literal["approved", "rejected", "answered"], how: Callable[[Database, str], Handover], *, listed: bool,
 ) -> None:  # fmt: skip
-    """Decide on one request and tell who goes on with its session; where none is named, those that wait are told."""
+    """Decide on one request and tell who goes on with its session; where it is not plain which, those that wait are."""
     with open_existing(store, blobs) as db:
-        if approval is None:
+        if listed:
             list_open(db, session, branch, as_json)
             return
+        if approval is None:
+            approval = _only_one(db, session, branch, as_json, decision)
         handed = how(db, approval)
     shape = decided(session, approval, decision, handed)
     tell(as_json, shape, f"{cut(approval, 200)}: {decision}. {cut(handed.words, 400)}")
+
+
+def _only_one(db: Database, session: str, branch: str, as_json: bool, decision: str) -> str:
+    """The one request that can be meant; where there is none, or several, they are listed and nothing is decided."""
+    opened = open_place(db, session, branch)
+    decided = {entry.key for entry in db.kernel.store.inbox(opened.row.id, 1000)}
+    waits = [a for a in open_matters(opened.reading)[1] if f"decision:{a['id']}" not in decided]
+    meant = [a["id"] for a in waits if decision != "approved" or not a.get("question")]
+    if len(meant) == 1:
+        return meant[0]
+    list_open(db, session, branch, as_json)
+    if not meant:
+        raise typer.Exit(1)
+    raise InvalidInput(f"{len(meant)} wait, and nothing was decided: say which")
 
 
 def cancel(
@@ -164,9 +187,8 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
             if a.get(name) is not None and a[name] != "":
                 out.line(f"  {name}: {brief(a[name], 300)}")
         out.line(f"  asked {ago(a['asked'], now)}, expires {ago(a['expires'], now)}", "dim")
-        words = "answer {} VALUE" if a.get("question") else "approve {}"
-        typed = words.format(f"{shlex.quote(opened.row.id)} {a['id']}")
-        out.line(f"  perdure {cut(typed, 400)}   (or reject)", "dim")
+        typed = Action(Do.ANSWER if a.get("question") else Do.APPROVE, opened.row.id, a["id"]).command
+        out.line(f"  {cut(typed, 400)}   (or reject)", "dim")
     for e in effects:
         why = f", ended with {cut(e['error'], 60)}" if e.get("error") else ""
         out.line(f"{e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}{why}", "bold red")

@@ -21,6 +21,7 @@ from perdure.fleet.board import board_of
 from perdure.fleet.board import submit as submit_to
 from perdure.fleet.status import change, drain_workers, fleet_of
 from perdure.protocols import NewWork
+from perdure.session.actions import Action, Do
 from perdure.shapes.work import Drained, Submitted, fleet
 from perdure.system.times import ago
 
@@ -48,7 +49,10 @@ def submit(
     blobs: BlobsAt = None,
     owner: Owner = "",
     key: MessageKey = None,
-    priority: Annotated[int, typer.Option(metavar="N", min=-1000, max=1000, help="Larger goes first.")] = 0,
+    priority: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=-1000, max=1000, help="Larger goes first; without it, as it is, and 0 at first."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give a fleet something to do: a session that names its agent, and a message in its inbox."""
@@ -81,7 +85,7 @@ def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False)
     if rows:
         out.table(("HOST", "PID", "SERVES", "BUSY", "DONE", "RECOVERED", "UP", "HEARD", "VERSION", "WISH"), rows)
     else:
-        out.line("no worker is running: start one with perdure worker APP", "yellow")
+        out.line(f"no worker is running: start one with {Action(Do.WORKER, '').command}", "yellow")
     for agent, states in sorted(found.agents.items()):
         said = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
         note = " (unserved: no worker has this agent)" if agent in found.unserved else ""

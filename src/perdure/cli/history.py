@@ -217,10 +217,13 @@ def fork(
             "system=@prompt.txt changes the instructions, said=TEXT the user's last message.",
         ),
     ] = None,
+    adds: Annotated[
+        list[str] | None, typer.Option("--add", metavar="PATH=VALUE", help="The same for what is not there yet.")
+    ] = None,
     unsets: Annotated[list[str] | None, typer.Option("--unset", metavar="PATH", help="Remove from the state.")] = None,
     edit: Annotated[bool, typer.Option("--edit", help="Edit the state, as JSON, in $EDITOR.")] = False,
     before: Annotated[
-        bool, typer.Option("--before", help="Before the answer that the step holds: it is asked for anew.")
+        bool, typer.Option("--before", help="Without what the step holds: an answer is asked for anew.")
     ] = False,
     store: Store = None,
     blobs: BlobsAt = None,
@@ -234,7 +237,7 @@ def fork(
     """
     import asyncio
 
-    edits = parse(sets or [], unsets or [])
+    edits = parse(sets or [], unsets or [], adds or [])
     with open_existing(store, blobs) as db:
         opened = open_place(db, place, branch)
         if before:
@@ -277,7 +280,7 @@ def _draft(
     db: Database, opened: Opened, branch: str, edits: Edits, *, edit: bool, before: bool
 ) -> dict[str, Any] | None:
     """The whole state that the branch is to have; None when it is the one that is there."""
-    if not (edit or edits.paths or edits.gone or edits.said is not None):
+    if not (edit or edits.paths or edits.added or edits.gone or edits.said is not None):
         return None
     old = _start_state(db, opened, branch) if before else opened.reading.plain()
     new = copy.deepcopy(old)
@@ -290,13 +293,12 @@ def _draft(
 
 
 def _start_state(db: Database, opened: Opened, branch: str) -> dict[str, Any]:
-    """The state that an answer was given to, with what it had been asked."""
+    """The state before a step: where that holds an answer, with what it had been asked."""
     from perdure.agent.branching_off import before_answer
-    from perdure.agent.requests import is_answer
 
     c = opened.reading.checkpoint
     step, said = before_answer(db.kernel, opened.row.id, c.step, branch)
-    if step == c.step == 1 and is_answer(c.more):
+    if c.step == 1:
         state: dict[str, Any] = plain(genesis()[STATE])
     else:
         state = db.read(opened.row.id, step, branch=branch, migrate=False).plain()

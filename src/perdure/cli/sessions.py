@@ -17,9 +17,11 @@ from perdure.cli.session_selection import check_one_of
 from perdure.cli.terminal_text import Shown, brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, NotFound
+from perdure.fleet.why import SHOWN, inputs, trouble
 from perdure.fleet.why import why as look_into
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
+from perdure.session.handover import works_of
 from perdure.shapes import store as store_shapes
 from perdure.shapes.basics import Page
 from perdure.shapes.events import changes, run_event
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from perdure.cli.chat import Screen
     from perdure.cli.session_at import Opened
     from perdure.database import Database
+    from perdure.fleet.why import Input
     from perdure.model import Change, SessionRow
     from perdure.shapes.store import Store as Held
 
@@ -48,7 +51,7 @@ PAUSE = 1.0
 FAILED = ("failed", "in_doubt")
 _UNITS = {"s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _STYLES = {"in_doubt": "bold red", "failed": "red", "waiting_approval": "yellow", "running": "green", "closed": "dim"}
-_SEVERITIES = {"ok": "green", "wait": "", "act": "bold yellow"}
+_SEVERITIES = {"ok": "green", "wait": "", "failing": "bold red", "act": "bold yellow"}
 
 
 def ls(
@@ -61,6 +64,9 @@ def ls(
     agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only sessions of this agent.")] = None,
     error: Annotated[
         str | None, typer.Option(metavar="CLASS", help="Only sessions that stand at this error, such as ModelError.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only sessions that their program has labelled so.")
     ] = None,
     search: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only sessions with this in their id or owner.")
@@ -96,7 +102,9 @@ def ls(
     if after is not None and sort not in KEPT:
         raise InvalidInput("--after goes with --sort id or updated: other orders are made anew each time")
     since = parse_age(age) if age is not None else None
-    chosen: dict[str, Any] = {"owner": owner, "status": status, "agent": agent, "error": error, "search": search}
+    chosen: dict[str, Any] = {
+        "owner": owner, "status": status, "agent": agent, "error": error, "label": label, "search": search,
+    }  # fmt: skip
     filtered = any(value is not None for value in (*chosen.values(), tag, age, failed_step, after))
     with open_existing(store, blobs) as db:
 
@@ -116,7 +124,9 @@ def ls(
             if as_json:
                 print_json(Page(items=[session_row(row) for row in rows[:limit]], next=following))
             else:
-                _print_rows(rows[:limit], db.kernel.clock.wall(), go_on, filtered=filtered)
+                works = works_of(db.kernel.store, [row.id for row in rows[:limit]])
+                notes = [trouble(row, works.get(row.id)) for row in rows[:limit]]
+                _print_rows(rows[:limit], notes, db.kernel.clock.wall(), go_on, filtered=filtered)
 
         if not watch:
             show_rows(look())
@@ -154,31 +164,35 @@ def _listed(
     return (found if native else in_order(found, sort))[:most]
 
 
-def _print_rows(rows: list[SessionRow], now: int, go_on: str | None, *, filtered: bool) -> None:
+def _print_rows(rows: list[SessionRow], notes: list[str], now: int, go_on: str | None, *, filtered: bool) -> None:
     out = Out()
     if not rows:
         out.line("no session matches" if filtered else "no sessions yet")
         return
     table: list[list[str]] = []
-    agents = any(row.agent for row in rows)
-    for row in rows:
+    agents, noted, labels = any(row.agent for row in rows), any(notes), any(row.label for row in rows)
+    for row, note in zip(rows, notes, strict=True):
         table.append(
             [
                 cut(row.id, 60),
                 cut(row.owner, 30) or "-",
                 *([cut(row.agent, 30) or "-"] if agents else []),
                 cut(row.status, 20),
+                *([cut(row.label, 40) or "-"] if labels else []),
                 str(step_of(row) or "-"),
                 str(len(row.branches)),
                 str(row.pending or "-"),
                 ago(row.updated, now),
                 "never" if row.expires is None else ago(row.expires, now),
                 cut(describe(row.lease.holder), 40) if row.lease.holder else "-",
+                *([cut(note, 80) or "-"] if noted else []),
             ]
         )
-    named = ("AGENT",) if agents else ()
-    header = ("SESSION", "OWNER", *named, "STATUS", "STEP", "BRANCHES", "INBOX", "UPDATED", "EXPIRES", "WRITER")
-    out.table(header, table, [_STYLES.get(row.status, "") for row in rows])
+    named, said = ("AGENT",) if agents else (), ("NOTE",) if noted else ()
+    standing = ("STATUS", "LABEL") if labels else ("STATUS",)
+    header = ("SESSION", "OWNER", *named, *standing, "STEP", "BRANCHES", "INBOX", "UPDATED", "EXPIRES", "WRITER", *said)
+    styles = ["bold red" if note else _STYLES.get(row.status, "") for row, note in zip(rows, notes, strict=True)]
+    out.table(header, table, styles)
     if go_on is not None:
         out.line(f"there are more: {cut(go_on, 200)}", "dim")
 
@@ -197,15 +211,18 @@ def show(
         if as_json:
             print_json(session_state(opened.row, opened.reading, branch))
         else:
-            _print_state(opened, db.kernel.clock.wall(), full=full)
+            waiting = inputs(db.kernel, db.kernel.store.inbox(opened.row.id, SHOWN))
+            _print_state(opened, waiting, db.kernel.clock.wall(), full=full)
 
 
-def _print_state(opened: Opened, now: int, *, full: bool) -> None:
+def _print_state(opened: Opened, waiting: list[Input], now: int, *, full: bool) -> None:
     out, c = Out(), opened.reading.checkpoint
     out.line(f"{cut(opened.row.id, 200)}@{c.step} on {cut(c.branch, 200)}", "bold")
     out.line(
         f"{cut(c.status, 40)}, {cut(c.kind, 40)}, {when(c.at)} ({ago(c.at, now)}), owner {cut(c.owner, 80) or '-'}"
     )
+    if label := c.more.get("label"):
+        out.line(f"labelled {cut(str(label), 200)}")
     out.line(f"id {c.id}, schema {cut(c.schema, 40)}, digest {c.digest[:16]}…")
     if opened.row.expires is not None and opened.row.expires <= now:
         out.line(f"expired {ago(opened.row.expires, now)}: the next sweep removes it", "yellow")
@@ -214,6 +231,7 @@ def _print_state(opened: Opened, now: int, *, full: bool) -> None:
         out.line(f"effect {e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}", "bold red")
     for a in approvals:
         out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} waits for a decision", "yellow")
+    _print_inputs(out, waiting, now)
     shown = Shown(full=full)
     for line in shown.lines(opened.reading.plain()):
         out.line(line, fold=full)
@@ -294,15 +312,23 @@ def why(
     """Say why a session is where it is, and what to do next. Takes no lease and changes nothing."""
     with open_existing(store, blobs) as db:
         found = look_into(db, session, branch=branch)
-        row = db.kernel.store.look(session)
-    told = why_shape(found, session, branch, row.agent if row is not None else "")
+        waiting = inputs(db.kernel, db.kernel.store.inbox(session, SHOWN)) if branch == MAIN else []
+        now = db.kernel.clock.wall()
     if as_json:
-        print_json(told)
+        print_json(why_shape(found, session, branch, waiting))
         return
     out = Out()
     out.line(cut(str(found), 1000), _SEVERITIES[found.severity])
-    if told.command:
-        out.line(f"  {cut(told.command, 400)}", "dim")
+    for action in found.actions:
+        if action.command:
+            out.line(f"  {cut(action.command, 400)}", "dim")
+    _print_inputs(out, waiting, now)
+
+
+def _print_inputs(out: Out, waiting: list[Input], now: int) -> None:
+    """What was posted and waits: a customer's question is seen before it is answered."""
+    for one in waiting:
+        out.line(f"waiting: {one.kind}, {ago(one.at, now)}{': ' if one.text else ''}{cut(one.text, 300)}", "yellow")
 
 
 def stats(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import difflib
 import json
 import os
 import re
@@ -13,9 +14,12 @@ import shlex
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, LimitExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 INSTRUCTIONS = ("system", "instructions")
 SAID = "said"
@@ -32,31 +36,39 @@ class Edits(NamedTuple):
     """Takes the place of the last message of the user."""
     paths: list[tuple[list[str], Any]]
     gone: list[list[str]]
+    added: list[tuple[list[str], Any]]
+    """The same as paths, for what need not be there yet."""
 
     @property
     def any(self) -> bool:
         """Whether the state or the instructions change."""
-        return bool(self.paths or self.gone) or self.said is not None or self.instructions is not None
+        return bool(self.paths or self.gone or self.added) or self.said is not None or self.instructions is not None
 
 
-def parse(sets: list[str], unsets: list[str]) -> Edits:
+def parse(sets: list[str], unsets: list[str], adds: Sequence[str] = ()) -> Edits:
     """Read ``PATH=VALUE`` and ``PATH=@FILE``.
 
     >>> parse(["vars.city=Porto", "vars.n=2", "system=Be brief.", "/system=x"], ["vars.old"])
     Edits(instructions='Be brief.', said=None, paths=[(['vars', 'city'], 'Porto'), (['vars', 'n'], 2), (['system'], \
-'x')], gone=[['vars', 'old']])
+'x')], gone=[['vars', 'old']], added=[])
     """
     told: dict[str, str] = {}
     paths: list[tuple[list[str], Any]] = []
     for text in sets:
-        path, equals, value = text.partition("=")
-        if not equals or not path:
-            raise InvalidInput(f"--set {text!r:.80} says nothing: write PATH=VALUE or PATH=@FILE")
+        path, value = _split(text, "--set")
         if path in INSTRUCTIONS or path == SAID:
             told["instructions" if path in INSTRUCTIONS else SAID] = _text(value)[0]
         else:
             paths.append((_parts(path), _value(value)))
-    return Edits(told.get("instructions"), told.get(SAID), paths, [_parts(path) for path in unsets])
+    added = [(_parts(path), _value(value)) for path, value in (_split(text, "--add") for text in adds)]
+    return Edits(told.get("instructions"), told.get(SAID), paths, [_parts(path) for path in unsets], added)
+
+
+def _split(text: str, option: str) -> tuple[str, str]:
+    path, equals, value = text.partition("=")
+    if not equals or not path:
+        raise InvalidInput(f"{option} {text!r:.80} says nothing: write PATH=VALUE or PATH=@FILE")
+    return path, value
 
 
 def _text(value: str) -> tuple[str, str]:
@@ -126,14 +138,19 @@ def apply(state: dict[str, Any], edits: Edits) -> None:
     >>> apply(state, parse(["vars.a=2", "messages.-1.content=y", "messages.-={}"], []))
     >>> state
     {'vars': {'a': 2}, 'messages': [{'role': 'user', 'content': 'y'}, {}]}
+    >>> apply({"vars": {"city": "Faro"}}, parse(["vars.ctiy=Porto"], []))
+    Traceback (most recent call last):
+    perdure.errors.InvalidInput: the state has no 'vars.ctiy' (there is vars.city): --add 'vars.ctiy=...' makes it
     """
-    for parts, value in edits.paths:
+    for parts, value, new in (*((*p, False) for p in edits.paths), *((*p, True) for p in edits.added)):
         at, last = _walk(state, parts)
         if isinstance(at, list) and last == "-":
             at.append(value)
         elif isinstance(at, list):
             at[_index(at, last, parts)] = value
         elif isinstance(at, dict):
+            if not (new or last in at):
+                raise _unknown(parts, at)
             at[last] = value
         else:
             raise _nothing(parts)
@@ -181,6 +198,14 @@ def _index(at: list[Any], part: str, parts: list[str]) -> int:
 
 def _nothing(parts: list[str]) -> InvalidInput:
     return InvalidInput(f"the state has nothing at {'.'.join(parts)[:200]!r} that could be changed")
+
+
+def _unknown(parts: list[str], at: dict[str, Any]) -> InvalidInput:
+    """A key that is not there, which may be a slip of the finger; the nearest one that is."""
+    path = ".".join(parts)[:200]
+    near = difflib.get_close_matches(parts[-1], [str(key) for key in at], 1, 0.5)
+    there = f" (there is {'.'.join([*parts[:-1], near[0]])[:200]})" if near else ""
+    return InvalidInput(f"the state has no {path!r}{there}: --add '{path}=...' makes it")
 
 
 def in_editor(state: dict[str, Any], extra: Any) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from perdure.agent.models.parts import packed
 from perdure.errors import InvalidInput
 from perdure.protocols import Boarded, NewWork
+from perdure.session.handover import work_of
 from perdure.system.flow import Do, Flow, awaited, sync
 from perdure.system.names import check_name, check_session
 
 if TYPE_CHECKING:
     from perdure.database import DatabaseHandle
-    from perdure.protocols import Board
+    from perdure.protocols import Board, Work
 
 
 def board_of(db: DatabaseHandle) -> Board:
@@ -40,21 +41,25 @@ def submit_flow(
     agent: str,
     owner: str = "",
     key: str | None = None,
-    priority: int = 0,
+    priority: int | None = None,
     ttl: Any = "default",
     most: int | None = MOST,
 ) -> Flow[bool]:
     """Have a fleet work on a session: it is made if need be, and the message is put into its inbox; durably.
 
-    ``agent`` is the name of the agent that has it; ``key`` makes this safe to repeat; larger ``priority`` goes first;
-    with ``most`` queued already it is refused with ``LimitExceeded``: slow down. False when the key was there already.
+    ``agent`` is the name of the agent that has it; ``key`` makes this safe to repeat; larger ``priority`` goes first,
+    and without it the session keeps what it has (0 at first); with ``most`` queued already it is refused with
+    ``LimitExceeded``: slow down. False when the key was there already.
     """
     check_session(session)
     check_name(agent, "agent")
-    if not -1000 <= priority <= 1000:
+    if priority is not None and not -1000 <= priority <= 1000:
         raise InvalidInput(f"a priority is between -1000 and 1000, not {priority}")
     board: Board = yield Do(board_of, (db,))
     fresh = yield from db.create_flow(session, agent=agent, owner=owner, ttl=ttl)
+    if priority is None:
+        there: Work | None = None if fresh else (yield Do(work_of, (board, session)))
+        priority = there.priority if there is not None else 0
     if message is not None:
         fresh = yield from db.posting.post(session, packed(message), key=key or os.urandom(12).hex())
     # Last: whoever is killed before it leaves a session with something to do, which a worker finds by itself.

@@ -84,16 +84,23 @@ def steer(db: DatabaseHandle, sessions: Iterable[str], do: str) -> int:
 
 
 def change(db: DatabaseHandle, chosen: Sequence[NewWork], do: str) -> int:
-    """Pause, unpause or retry sessions; to be tried again they are put on the board if they are not there."""
+    """Pause, unpause or retry sessions; how many were changed, or are tried again.
+
+    To be tried again they are put on the board if they are not there. Those that name no agent, or that a person has
+    paused, no worker takes: they are not counted.
+    """
     if do not in DEEDS:
         raise InvalidInput(f"what is done to a session is one of {', '.join(DEEDS)}, not {do!r:.40}")
     board = board_of(db)
     meant = Filter(sessions=tuple(c.session for c in chosen))
-    if do == "retry":
-        # What is there keeps its priority.
-        there = {w.session: w.priority for w in board.works(meant, limit=len(chosen))}
-        board.put([c._replace(priority=there.get(c.session, 0)) for c in chosen if c.agent])
-    return board.change(meant, do, db.kernel.clock.wall())
+    if do != "retry":
+        return board.change(meant, do, db.kernel.clock.wall())
+    # What is there keeps its priority.
+    there = {w.session: w.priority for w in board.works(meant, limit=len(chosen))}
+    board.put([c._replace(priority=there.get(c.session, 0)) for c in chosen if c.agent])
+    board.change(meant, do, db.kernel.clock.wall())
+    # Counted by what came of it: those that no worker was kept from are tried again.
+    return sum(w.queued or bool(w.worker) for w in board.works(meant, limit=len(chosen)))
 
 
 VERDICTS = ("done", "retry", "abort")

@@ -1,32 +1,54 @@
-"""Why a session stands where it stands, and what to do next: one answer for lists, pages, command line and API."""
+"""Why a session stands where it stands, and what to do next: one answer for lists, pages, command line and API.
+
+``told`` decides, from facts that ``gather`` has read; nobody else words what to do. What it says to do is typed: an
+:class:`perdure.session.actions.Action` knows its command, its HTTP call and its library call.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from perdure.errors import NotFound
+from perdure.agent.models import text_of
+from perdure.agent.models.parts import unpacked
+from perdure.agent.requests import AGENT, is_answer
+from perdure.errors import NotFound, PerdureError
 from perdure.history.checkpoint import Checkpoint
 from perdure.history.hydrate import load_head
-from perdure.model import MAIN, Status
-from perdure.protocols import Boarded
+from perdure.history.reader import history
+from perdure.model import MAIN, Kind, Status
+from perdure.protocols import Boarded, Work
+from perdure.session.actions import Action, Do
 from perdure.session.handover import obstacle_of, served_by, work_of
+from perdure.session.inbox import open_entry
 from perdure.state.document import BOOK, plain
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
 from perdure.system.times import gap
-from perdure.system.wording import brief, call_words, one_line
+from perdure.system.wording import brief, call_words, count, one_line
 
 if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
     from perdure.database import DatabaseHandle
+    from perdure.kernel import Kernel
     from perdure.model import InboxEntry, SessionRow
-    from perdure.protocols import Board, Work
+    from perdure.protocols import Board
+    from perdure.session.handover import Obstacle
 
-OK, WAIT, ACT = "ok", "wait", "act"
-"""Nothing is to be done; it goes on by itself; a person has to do something."""
+OK, WAIT, FAILING, ACT = "ok", "wait", "failing", "act"
+"""Nothing is to be done; it goes on by itself; it is tried again by itself and gets no further; a person must act."""
 _TIMERS = ("wake", "cron")
 _LEFT_OUT = 90
 """Characters of a call's arguments, or of an error, that are told."""
+_READ = 100
+"""Entries of an inbox that are looked at."""
+SHOWN = 20
+"""Inputs that are told with their words."""
+_DEEP = 5
+"""So far sessions that work for sessions are followed."""
+_SEARCHED = 200
+"""How many checkpoints are looked through for the last one that got further."""
+_TRIES = (Kind.STARTED, Kind.PLANNED, Kind.PROGRESS, Kind.RUN_STARTED, Kind.IN_DOUBT, Kind.MIGRATED, Kind.REOPENED)
+"""What a session writes while it is tried again at the same place."""
 
 
 class Why(NamedTuple):
@@ -35,13 +57,29 @@ class Why(NamedTuple):
     line: str
     next: str
     severity: str = OK
-    """ok, wait (it goes on by itself) or act (a person has to do something)"""
-    do: str = ""
-    """The one thing to do, for programs: approve, answer, resolve, retry, unpause, unhold, worker, run, message,
-    outcome, reopen; "" when there is none."""
+    """ok, wait (it goes on by itself), failing (it is tried again, and gets no further) or act (a person has to)"""
+    actions: tuple[Action, ...] = ()
+    """What can be done, the first thing to try first; each alone is enough."""
+
+    @property
+    def do(self) -> str:
+        """The one thing to do, by name; "" when there is none."""
+        return self.actions[0].name.value if self.actions else ""
 
     def __str__(self) -> str:
         return f"{self.line} {self.next}".strip()
+
+
+class Input(NamedTuple):
+    """Something that was posted to a session and that it has not taken yet."""
+
+    kind: str
+    """message, wake, cron, decision, outcome, failure, cancel or unwake"""
+    at: int
+    """When it was posted; of a timer, when it is due."""
+    key: str
+    text: str
+    """What it says, as far as people read it."""
 
 
 class Facts(NamedTuple):
@@ -56,6 +94,14 @@ class Facts(NamedTuple):
     """Whether a worker has its agent; None when there is no fleet to ask."""
     held: bool
     now: int
+    since: int = 0
+    """When it last got any further; 0 where nobody asks."""
+    parent: str = ""
+    """The session it works for."""
+    polled: bool = False
+    """Whether a worker looks after it through the session it works for."""
+    child: Why | None = None
+    """Of the session that works for it and that it waits for."""
 
 
 async def why_async(db: AsyncDatabase, session: str, *, branch: str = MAIN) -> Why:
@@ -71,30 +117,133 @@ def why(db: DatabaseHandle, session: str, *, branch: str = MAIN) -> Why:
     row = db.kernel.store.look(check_session(session))
     if row is None:
         raise NotFound(f"there is no session {session!r} in {db.url}")
+    return of_row(db, row, branch)
+
+
+def of_row(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int = 0) -> Why:
+    """The same for a row that was just read."""
     if row.heads:
-        return told(gather(db, row, branch))
+        return told(gather(db, row, branch, depth))
     if row.reason:
         return Why(f"It is gone: {row.reason}.", "A message to it starts a new session under the same name.")
-    waiting = f" {_waits(row.pending)} in its inbox." if row.pending else ""
-    return Why(f"Nothing has been committed to it yet.{waiting}", "Run its agent on it.", ACT, "run")
+    line, now = "Nothing has been committed to it yet.", db.kernel.clock.wall()
+    entries = db.kernel.store.inbox(row.id, _READ) if row.pending else []
+    if what := _to_do(entries, now):
+        return Why(f"{line} {what}.", "Run its agent on it.", ACT, _do(row, Do.START))
+    begins = "It begins when its agent is run on it, or its program writes it."
+    ahead = min((e.at for e in entries if e.kind in _TIMERS), default=None)
+    return Why(line if ahead is None else f"{line} A timer in its inbox is due in {_gap(ahead - now)}.", begins)
 
 
-def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN) -> Facts:
+def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int = 0) -> Facts:
     """Read what there is to know."""
     kernel = db.kernel
     loaded = load_head(kernel, row, branch)
     assert loaded.point is not None
     book: dict[str, Any] = plain(loaded.doc[BOOK])
-    inbox = kernel.store.inbox(row.id, 100) if row.pending else []
-    work, served, held = None, None, False
+    inbox = kernel.store.inbox(row.id, _READ) if row.pending else []
+    facts = Facts(row, Checkpoint(loaded.point), book, inbox, None, None, False, kernel.clock.wall())
+    notes: dict[str, Any] = book.get(AGENT) or {}
+    if notes.get("parent"):
+        facts = facts._replace(parent=str(notes["parent"]["session"]))
     if branch == MAIN and isinstance(kernel.store, Boarded):
-        board: Board = kernel.store.board()
-        work = work_of(board, row.id)
-        agent = row.agent or (work.agent if work is not None else "")
-        if agent:
-            served = agent in served_by(board.workers())
-            held = agent in board.held()
-    return Facts(row, Checkpoint(loaded.point), book, inbox, work, served, held, kernel.clock.wall())
+        facts = _on_the_board(kernel.store.board(), facts)
+    if facts.work is not None and failures(facts.row, facts.work):
+        facts = facts._replace(since=_last_got_further(kernel, row))
+    child = next((str(h["session"]) for e in _effects(facts, "waiting") if (h := _child_of(e))), "")
+    if child and depth < _DEEP and (found := kernel.store.look(child)) is not None:
+        facts = facts._replace(child=of_row(db, found, depth=depth + 1))
+    return facts
+
+
+def _on_the_board(board: Board, f: Facts) -> Facts:
+    work, workers, held = work_of(board, f.row.id), served_by(board.workers()), board.held()
+    agent = f.row.agent or (work.agent if work is not None else "")
+    if agent:
+        f = f._replace(work=work, served=agent in workers, held=agent in held)
+    if f.parent and (above := work_of(board, f.parent)) is not None:
+        free = above.agent in workers and not obstacle_of(above, above.agent in held)
+        f = f._replace(polled=free and _is_taken_up(above))
+    return f
+
+
+def _last_got_further(kernel: Kernel, row: SessionRow) -> int:
+    """When it last wrote something that was not merely another try at the same place."""
+    points = [p.envelope for p in history(kernel, row.id, MAIN, _SEARCHED, None)]
+    further = (e.at for e in points if is_answer(e.x) or (e.kind not in _TRIES and not e.x.get("error")))
+    return next(further, points[-1].at if points else 0)
+
+
+def failures(row: SessionRow, work: Work) -> int:
+    """How often workers have failed at the place where a session stands, or died of it, as far as is certain."""
+    if row.status == Status.FAILED or (work.due is not None and not work.worker):
+        # It was put down as failed: every claim since it last got further has failed.
+        return max(0, work.tries - 1) if work.worker or work.queued else work.tries
+    # What a worker that died had come to, only the next one finds out.
+    return max(0, work.tries - 1)
+
+
+def inputs(kernel: Kernel, entries: list[InboxEntry]) -> list[Input]:
+    """Inputs that wait, oldest first, with their words. One that cannot be opened keeps nobody from the others."""
+    found: list[Input] = []
+    for entry in entries[:SHOWN]:
+        try:
+            text = _said(entry.kind, open_entry(kernel, entry).body)
+        except PerdureError as e:
+            text = str(e)
+        found.append(Input(entry.kind, entry.at, entry.key, text))
+    return found
+
+
+def _said(kind: str, body: Any) -> str:
+    match kind:
+        case "message":
+            return _text(body)
+        case "wake" | "cron":
+            return _text(body["message"])
+        case "decision":
+            said = "answered" if "answer" in body else "approved" if body["approved"] else "rejected"
+            return f"{said} by {body['by']}"
+        case "cancel":
+            return str(body.get("reason") or "")
+        case _:
+            return brief(body, 300)
+
+
+def _text(body: Any) -> str:
+    body = unpacked(body)
+    if isinstance(body, str):
+        return body
+    said = cast("dict[str, Any]", body) if isinstance(body, dict) else {"content": body}
+    return text_of(said) or ("" if body is None else brief(said.get("content", said), 300))
+
+
+def trouble(row: SessionRow, work: Work | None) -> str:
+    """Why workers get no further with a session, or do not take it, in a few words; "" when that is not so."""
+    if work is None:
+        return ""
+    if obstacle := obstacle_of(work, False):
+        return obstacle.line
+    times = failures(row, work)
+    return f"failing, {times} times at the same place{': ' + row.error if row.error else ''}" if times > 1 else ""
+
+
+def glance(row: SessionRow, work: Work | None, now: int) -> str:
+    """What a list says of a session, from its row and its place on the board alone: no session is opened for it."""
+    if row.expires is not None and row.expires <= now:
+        return "its time ran out"
+    if said := trouble(row, work):
+        return said
+    if row.lease.holder and row.lease.until > now:
+        return describe(row.lease.holder)
+    if row.error:
+        return row.error
+    if row.pending:
+        return f"{count(row.pending, 'input')} waiting"
+    return ""
+
+
+# -- the decision -------------------------------------------------------------------------------------------------
 
 
 def told(f: Facts) -> Why:
@@ -102,7 +251,9 @@ def told(f: Facts) -> Why:
     if f.row.expires is not None and f.row.expires <= f.now and not f.row.pending:
         gone = f"Its time ran out {_gap(f.now - f.row.expires)} ago, and the next sweep removes it."
         return Why(gone, "Export it first if you still need it.")
-    return _on_board(f) or _by_status(f)
+    found = _on_board(f) or _by_status(f)
+    label = f.head.more.get("label")
+    return found._replace(line=f"{found.line} Its label: {_end(str(label))}") if label else found
 
 
 def _on_board(f: Facts) -> Why | None:
@@ -111,15 +262,35 @@ def _on_board(f: Facts) -> Why | None:
     if f.work is None or f.head.status in settled:
         return None
     if obstacle := obstacle_of(f.work, f.held and _has_more(f)):
-        return Why(obstacle.line, obstacle.next, ACT, obstacle.do)
-    if f.work.due is not None and f.work.tries and f.head.status == Status.FAILED:
-        again = "now" if f.work.due <= f.now else f"in {_gap(f.work.due - f.now)}"
-        return Why(
-            f"The last run failed ({_error(f)}), for the {_nth(f.work.tries)} time.",
-            f"It is tried again {again}.",
-            WAIT,
-        )
-    return None
+        return Why(obstacle.line, obstacle.next, ACT, (obstacle.action,))
+    return _failing(f) if _has_more(f) and failures(f.row, f.work) else None
+
+
+def _failing(f: Facts) -> Why | None:
+    """It is tried again by itself, and gets no further."""
+    work = f.work
+    assert work is not None
+    times, failed = failures(f.row, work), f.head.status == Status.FAILED
+    since = f" It has got no further for {_gap(f.now - f.since)}." if f.since else ""
+    if failed:
+        line = f"The last run failed ({_error(f)}), for the {_nth(times)} time.{since}"
+    else:
+        error = f": {_error(f)}" if f.head.more.get("error") else ", and no error was recorded"
+        line = f"It was taken over {count(times, 'time')} at the same place: its worker died or failed{error}.{since}"
+    if not f.served and not _is_held(f):
+        return Why(line, _no_worker(f), ACT, _do(f.row, Do.WORKER, Do.RUN))
+    if not _is_taken_up(work) and not _is_held(f):
+        # It failed, and nobody is to try it again.
+        return None
+    if _is_held(f):
+        again = f"{describe(f.row.lease.holder).capitalize()} tries it now"
+    elif work.due is not None and work.due > f.now:
+        again = f"It is tried again in {_gap(work.due - f.now)}"
+    else:
+        again = "It is tried again now"
+    if times == 1:
+        return Why(line, f"{again}.", WAIT)
+    return Why(line, f"{again}, and in the end no worker takes it any more.", FAILING)
 
 
 def _by_status(f: Facts) -> Why:
@@ -131,27 +302,49 @@ def _by_status(f: Facts) -> Why:
         case Status.WAITING_RESULT:
             return _result(f)
         case Status.FAILED:
-            if f.work is not None and f.work.queued and f.served:
-                return _waiting_for_somebody(f, f"The last run failed ({_error(f)})")
-            return Why(
-                f"The last run failed: {_end(_error(f))}", "Retry it, or branch before the failing step.", ACT, "retry"
-            )
+            return _failed(f)
         case Status.PAUSED:
-            note = f.head.more.get("note") or "a limit was reached"
-            return Why(f"It stopped at a limit: {_end(str(note))}", "Run it again to go on.", ACT, "run")
+            return _at_limit(f)
         case Status.CANCELLED:
-            if _messages(f):
-                return _waiting_for_somebody(f, "It was cancelled, and a new message waits for it")
+            if what := _to_do(f.inbox, f.now):
+                return _waiting_for_somebody(f, f"It was cancelled, and {what[0].lower()}{what[1:]}")
             note = str(f.head.more.get("note") or "cancelled")
-            return Why(
-                _end(f"It was {note}" if note.startswith("cancelled") else note), "A new message makes it go on."
-            )
+            line = _end(f"It was {note}" if note.startswith("cancelled") else note)
+            return Why(line, "A new message makes it go on.", OK, _do(f.row, Do.MESSAGE))
+        case Status.CLOSED if _is_held(f):
+            return _waiting_for_somebody(f, "It was closed")
         case Status.CLOSED:
-            return Why("It was closed.", "Open it with reopen=True to go on.", OK, "reopen")
+            waiting = f" {_waits(number)} in its inbox." if (number := _messages(f.inbox)) else ""
+            next = "Open it with reopen=True to go on."
+            return Why(f"It was closed.{waiting}", next, ACT if waiting else OK, _do(f.row, Do.REOPEN))
         case Status.RUNNING:
             return _running(f)
         case _:
             return _resting(f)
+
+
+def _failed(f: Facts) -> Why:
+    """The last run failed, and no worker was told to try it again."""
+    what = f"The last run failed: {_error(f)}"
+    if _is_held(f) or _goes_on(f):
+        return _waiting_for_somebody(f, what)
+    line = _end(what)
+    if not f.row.agent:
+        return _left_open(f) or Why(line, _PROGRAM, ACT, _do(f.row, Do.PROGRAM))
+    if f.served is None:
+        return Why(line, "Run its agent again, or branch before the failing step.", ACT, _run(f))
+    if f.work is not None and _is_taken_up(f.work):
+        return Why(line, _no_worker(f), ACT, _do(f.row, Do.WORKER, Do.RUN))
+    return Why(line, "Retry it, or branch before the failing step.", ACT, _do(f.row, Do.RETRY, Do.RUN))
+
+
+def _at_limit(f: Facts) -> Why:
+    if _is_held(f):
+        return _waiting_for_somebody(f, "It stopped at a limit")
+    line = f"It stopped at a limit: {_end(str(f.head.more.get('note') or 'a limit was reached'))}"
+    if not f.row.agent:
+        return _left_open(f) or Why(line, _PROGRAM, ACT, _do(f.row, Do.PROGRAM))
+    return Why(line, "Run it again, with a higher limit where one was used up.", ACT, _run(f))
 
 
 def _effects(f: Facts, status: str) -> list[dict[str, Any]]:
@@ -163,16 +356,21 @@ def _has_outcome(f: Facts, effect: dict[str, Any]) -> bool:
 
 
 def _in_doubt(f: Facts) -> Why:
-    doubts = _effects(f, "in_doubt")
+    doubts = [e for e in _effects(f, "in_doubt") if not _has_outcome(f, e)]
     if not doubts:
-        return _waiting_for_somebody(f, "A doubt was settled")
+        settled = _effects(f, "in_doubt")
+        what = f"The outcome of {settled[0]['tool']} has arrived" if settled else "A doubt was settled"
+        return _waiting_for_somebody(f, what)
     first = doubts[0]
-    if _has_outcome(f, first):
-        return _waiting_for_somebody(f, f"The outcome of {first['tool']} has arrived")
     more = f" ({len(doubts) - 1} more in doubt)" if len(doubts) > 1 else ""
     ended = f" It ended with {first['error']}." if first.get("error") else ""
     line = f"{_call(first)} was started and nobody knows whether it happened{more}.{ended}"
-    return Why(line, "Find out, then say: done, try again, or give up.", ACT, "resolve")
+    if _is_held(f):
+        # Only who has the lease may settle it; an outcome can be posted to whoever that is.
+        next = f"Find out, then post its outcome: {describe(f.row.lease.holder)} has the session and finds it there."
+        return Why(line, next, ACT, _do(f.row, Do.OUTCOME, argument=first["id"]))
+    next = "Find out, then say: done, try again, or give up."
+    return Why(line, next, ACT, (Action(Do.RESOLVE, f.row.id, first["id"], f.head.branch),))
 
 
 def _approval(f: Facts) -> Why:
@@ -186,12 +384,11 @@ def _approval(f: Facts) -> Why:
     if f.now >= first["expires"]:
         return _waiting_for_somebody(f, f"The request to agree to {first['tool']} has expired")
     if first.get("question"):
-        return Why(
-            f"{first['tool']} asks: {one_line(first['question'], _LEFT_OUT)} ({since})", "Answer it.", ACT, "answer"
-        )
+        asks = f"{first['tool']} asks: {one_line(first['question'], _LEFT_OUT)} ({since})"
+        return Why(asks, "Answer it.", ACT, _do(f.row, Do.ANSWER, argument=first["id"]))
     more = f", and {len(still) - 1} more" if len(still) > 1 else ""
     line = f"{_call(first)} has waited for agreement for {since}{more}."
-    return Why(line, "Approve it, change it, or reject it.", ACT, "approve")
+    return Why(line, "Approve it, change it, or reject it.", ACT, _do(f.row, Do.APPROVE, argument=first["id"]))
 
 
 def _result(f: Facts) -> Why:
@@ -201,8 +398,21 @@ def _result(f: Facts) -> Why:
     first = waiting[0]
     if _has_outcome(f, first):
         return _waiting_for_somebody(f, f"The result of {first['tool']} has arrived")
+    if f.child is not None and (child := _child_of(first)):
+        worked = f"{_call(first)} is worked on by session {child['session']}"
+        if f.child.severity == OK or any(action.session == f.row.id for action in f.child.actions):
+            # It has ended, or waits for this one to take it along.
+            return _waiting_for_somebody(f, f"{worked}, which goes on when this one does")
+        return Why(f"{worked}. {f.child.line}", f.child.next, f.child.severity, f.child.actions)
     line = f"{_call(first)} was made {_gap(f.now - first['at'])} ago and its result comes later."
-    return Why(line, f"Nothing to do, unless it never comes: then post the outcome of {first['id']}.", WAIT, "outcome")
+    next = f"Nothing to do, unless it never comes: then post the outcome of {first['id']}."
+    return Why(line, next, WAIT, _do(f.row, Do.OUTCOME, argument=first["id"]))
+
+
+def _child_of(effect: dict[str, Any]) -> dict[str, Any] | None:
+    """Which session works on a call, where an agent does."""
+    handle: Any = effect.get("handle")
+    return handle if isinstance(handle, dict) and {"session", "effect"} <= set(handle) else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def _running(f: Facts) -> Why:
@@ -210,7 +420,7 @@ def _running(f: Facts) -> Why:
     if not holder:
         return _waiting_for_somebody(f, "It was put down in the middle of its work")
     if is_dead(holder):
-        return _taken_over(f, f"{describe(holder).capitalize()} died while it worked on it.")
+        return _waiting_for_somebody(f, f"{describe(holder).capitalize()} died while it worked on it")
     working = _effects(f, "started")
     who = describe(holder)
     if not working:
@@ -222,48 +432,143 @@ def _running(f: Facts) -> Why:
     return Why(line, "Nothing to do.", WAIT)
 
 
-def _taken_over(f: Facts, line: str) -> Why:
-    if f.served:
-        return Why(line, "Another worker takes it over.", WAIT)
-    return Why(line, _who_could(f), ACT, "worker" if f.served is False else "run")
+def _left_open(f: Facts) -> Why | None:
+    """What the book says, whatever the status does: a program may set that as it likes."""
+    if _effects(f, "in_doubt"):
+        return _in_doubt(f)
+    if any(a["status"] == "pending" for a in f.book.get("approvals", {}).values()):
+        return _approval(f)
+    if _effects(f, "waiting"):
+        return _result(f)
+    begun = _effects(f, "started") or _effects(f, "planned")
+    return _waiting_for_somebody(f, f"{_call(begun[0])} has no outcome yet") if begun else None
 
 
 def _resting(f: Facts) -> Why:
-    if waiting := _messages(f):
-        return _waiting_for_somebody(f, f"{_waits(waiting)} in its inbox")
+    if (found := _left_open(f)) is not None:
+        return found
+    if what := _to_do(f.inbox, f.now, agent=bool(f.row.agent)):
+        return _waiting_for_somebody(f, what)
     timers = sorted(e.at for e in f.inbox if e.kind in _TIMERS)
-    if timers and timers[0] <= f.now:
-        return _waiting_for_somebody(f, "A timer is due")
     if timers:
-        return Why(f"It sleeps, and is woken in {_gap(timers[0] - f.now)}.", "Nothing to do.", WAIT)
+        soon = _gap(timers[0] - f.now)
+        if obstacle := _obstacle(f):
+            return Why(f"It sleeps, and is due in {soon}. {obstacle.line}", obstacle.next, ACT, (obstacle.action,))
+        if f.served or f.polled:
+            return Why(f"It sleeps, and is woken in {soon}.", "Nothing to do.", WAIT)
+        line = f"It sleeps, and is due in {soon}."
+        if not f.row.agent or f.served is None:
+            return Why(line, "Run its agent then." if f.row.agent else _PROGRAM)
+        return Why(line, f"By then somebody has to run it. {_no_worker(f)}", ACT, _do(f.row, Do.WORKER))
     if not f.row.agent:
         # Whatever writes it is not an agent: there is no command that could.
         return Why("Nothing in it is open.", "Its program can go on with it at any time.")
-    return Why("It has answered everything.", "A new message makes it go on.", OK, "message")
+    return Why("It has answered everything.", "A new message makes it go on.", OK, _do(f.row, Do.MESSAGE))
+
+
+def _to_do(inbox: list[InboxEntry], now: int, *, agent: bool = True) -> str:
+    """What lies in an inbox and is to be taken up now; "" when nothing does. Only an agent hears that it is to stop."""
+    if waiting := _messages(inbox):
+        return f"{_waits(waiting)} in its inbox"
+    if agent and any(e.kind == "cancel" for e in inbox):
+        return "Somebody wants it to stop"
+    return "A timer is due" if any(e.kind in _TIMERS and e.at <= now for e in inbox) else ""
+
+
+_PROGRAM = "Its program takes it up when it calls again."
 
 
 def _waiting_for_somebody(f: Facts, what: str) -> Why:
     """There is something to do, and somebody has to do it."""
     holder = f.row.lease.holder
-    if holder and not is_dead(holder):
+    if _is_held(f):
         return Why(f"{what}, and {describe(holder)} is on it.", "Nothing to do.", WAIT)
-    if f.served and f.work is not None:
+    if obstacle := _obstacle(f):
+        return Why(f"{_end(what)} {obstacle.line}", obstacle.next, ACT, (obstacle.action,))
+    if _goes_on(f):
+        due = f.work.due if f.work is not None and not (f.work.queued or f.work.worker) else None
+        if due is not None and due > f.now:
+            return Why(f"{what}, and a worker looks at it in {_gap(due - f.now)}.", "Nothing to do.", WAIT)
         return Why(f"{what}, and it waits for a worker.", "Nothing to do.", WAIT)
-    return Why(f"{what}, and nobody works on it.", _who_could(f), ACT, "worker" if f.served is False else "run")
+    return Why(f"{what}, and nobody works on it.", _who_could(f), ACT, _who(f))
+
+
+def _obstacle(f: Facts) -> Obstacle | None:
+    """What keeps workers from it, on the board or not yet."""
+    if f.served is None or not f.row.agent:
+        return None
+    return obstacle_of(f.work if f.work is not None else Work(f.row.id, f.row.agent), f.held)
+
+
+def _is_held(f: Facts) -> bool:
+    """Whether somebody who lives writes it at this moment."""
+    return bool(f.row.lease.holder) and not is_dead(f.row.lease.holder)
+
+
+def _goes_on(f: Facts) -> bool:
+    """Whether a worker comes for it by itself: it was told to, or finds it."""
+    if f.polled:
+        return True
+    if not f.served:
+        return False
+    if f.work is not None and _is_taken_up(f.work):
+        return True
+    # See Board.adopt.
+    return f.head.status == Status.RUNNING or (f.work is None and any(_is_due(f, e) for e in f.inbox))
+
+
+def _is_taken_up(work: Work) -> bool:
+    return work.queued or bool(work.worker) or work.due is not None
+
+
+def _is_due(f: Facts, entry: InboxEntry) -> bool:
+    return entry.kind not in _TIMERS or entry.at <= f.now
 
 
 def _who_could(f: Facts) -> str:
+    if f.head.branch != MAIN:
+        return "Run the branch on."
+    if f.parent:
+        return f"The session it works for takes it along: run the agent of {f.parent}."
+    if not f.row.agent:
+        return _PROGRAM
     if f.served is False:
-        return f"No worker serves agent {f.row.agent}: start one with perdure worker APP, or resume it yourself."
+        return _no_worker(f)
     return "Hand it to the fleet by a retry, or run its agent." if f.served else "Run its agent again."
 
 
-def _messages(f: Facts) -> int:
-    return sum(e.kind == "message" for e in f.inbox)
+def _who(f: Facts) -> tuple[Action, ...]:
+    """The same for programs."""
+    if f.head.branch != MAIN:
+        return _run(f)
+    if f.parent:
+        return (Action(Do.RUN, f.parent),)
+    if not f.row.agent:
+        return _do(f.row, Do.PROGRAM)
+    if f.served is None:
+        return _run(f)
+    return _do(f.row, Do.RETRY if f.served else Do.WORKER, Do.RUN)
+
+
+def _no_worker(f: Facts) -> str:
+    typed = Action(Do.WORKER, f.row.id).command
+    return f"No worker serves agent {f.row.agent}: start one with {typed}, or resume it yourself."
+
+
+def _do(row: SessionRow, *names: Do, argument: str = "") -> tuple[Action, ...]:
+    return tuple(Action(name, row.id, argument) for name in names)
+
+
+def _run(f: Facts) -> tuple[Action, ...]:
+    return (Action(Do.RUN, f.row.id, "", f.head.branch),)
+
+
+def _messages(inbox: list[InboxEntry]) -> int:
+    return sum(e.kind == "message" for e in inbox)
 
 
 def _has_more(f: Facts) -> bool:
-    return bool(f.inbox) or f.head.status in (Status.RUNNING, Status.FAILED)
+    return any(_is_due(f, e) for e in f.inbox) or f.head.status in (Status.RUNNING, Status.FAILED)
 
 
 def _error(f: Facts) -> str:

@@ -438,6 +438,8 @@ class Worker:
         except Exception as e:
             span = self.db.lease_ttl
             rest = after_error(work, e, clock.wall(), most=most, span=span, version=self.version)
+            if rest is not None and rest.failed:
+                await self._mark_failed(work, type(e).__name__, str(e))
             if isinstance(e, PerdureError):
                 log.info("session %r was put down: %s", work.session, e)
             else:
@@ -476,15 +478,20 @@ class Worker:
         return work._replace(tries=tries, step=far), row.status != Status.FAILED
 
     async def _give_up(self, work: Work) -> Rest:
-        reason = f"its worker died or failed {work.tries - 1} times at the same place: look at it, then retry it"
+        reason = f"its worker died or failed {work.tries - 1} times at the same place"
         log.error("session %r is parked: %s", work.session, reason)
-        try:
-            async with self.db.session(work.session) as s:
-                x = {"note": reason, "error": "Parked"}
-                await self.db.driver.drive(s.journal.write(Kind.COMMIT, x=x, status=Status.FAILED))
-        except PerdureError as e:
-            log.warning("session %r could not be marked: %s", work.session, e)
+        await self._mark_failed(work, "Parked", reason)
         return Rest(work.session, work.step, failed=True, park=reason)
+
+    async def _mark_failed(self, work: Work, error: str, note: str) -> None:
+        """Write down in the session itself that it failed, and of what: nobody reads the logs of all workers."""
+        try:
+            async with self.db.session(work.session, create=False) as s:
+                x = {"note": note[:500], "error": error}
+                await self.db.driver.drive(s.journal.write(Kind.COMMIT, x=x, status=Status.FAILED))
+        except Exception as e:
+            # Of whatever kind: a program that fails may do so as soon as its session is opened.
+            log.warning("session %r could not be marked: %s", work.session, e)
 
     # -- the end --------------------------------------------------------------------------------------------------
 

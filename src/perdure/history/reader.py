@@ -108,6 +108,7 @@ class Reader:
         status: str | None = None,
         agent: str | None = None,
         error: str | None = None,
+        label: str | None = None,
         search: str | None = None,
         since: int | None = None,
         before: int | None = None,
@@ -125,8 +126,8 @@ class Reader:
 
         def listed() -> list[SessionRow]:
             return self._kernel.store.sessions(
-                owner=owner, status=status, agent=agent, error=error, search=search, since=since, before=before,
-                newest=newest, after=after, limit=limit,
+                owner=owner, status=status, agent=agent, error=error, label=label, search=search, since=since,
+                before=before, newest=newest, after=after, limit=limit,
             )  # fmt: skip
 
         return (yield Do(listed))

@@ -402,6 +402,11 @@ def seal_commit(
         at_line = last.line if line is None else line
         if line is not None:
             x["from"] = [last.line, last.step, under]
+        if "label" in last.x:
+            # It stays until it is changed: every checkpoint tells it, so that no other need be asked.
+            x.setdefault("label", last.x["label"])
+    if "label" in x and not x["label"]:
+        del x["label"]
     id, key = os.urandom(16), keys.current
     owner, ttl = settings.owner, settings.ttl
     env = Envelope(
@@ -420,7 +425,7 @@ def seal_commit(
 
 def _projected(x: dict[str, Any]) -> tuple[Any, ...]:
     """What stores are told of an envelope's rarer parts, in the order of :class:`Append`."""
-    named = (str(x.get(name, "")) for name in ("tool", "error", "run", "effect", "approval", "agent"))
+    named = (str(x.get(name, "")) for name in ("tool", "error", "run", "effect", "approval", "agent", "label"))
     return tuple(x.get("takes", ())), tuple(x.get("blobs", ())), *named
 
 

@@ -121,6 +121,11 @@ class SessionHandle(StateView):
         return self.journal.status
 
     @property
+    def label(self) -> str:
+        """Where the session stands in the program's own words; "" when it says nothing."""
+        return self.journal.label
+
+    @property
     def head(self) -> Checkpoint | None:
         """The newest checkpoint."""
         return self.journal.head

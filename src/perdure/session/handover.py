@@ -5,21 +5,21 @@ Who decides on an approval, settles a call in doubt or posts from the console en
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from perdure.errors import PerdureError
 from perdure.model import MAIN
 from perdure.protocols import Boarded, Filter, NewWork
+from perdure.session.actions import Action, Do
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.wording import count, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
-    from perdure.protocols import Board, Work, WorkerRow
+    from perdure.protocols import Board, Store, Work, WorkerRow
 
 SILENT = 60_000
 """Milliseconds after which a worker that was not heard of no longer counts as serving its agents."""
@@ -42,8 +42,7 @@ class Obstacle(NamedTuple):
 
     line: str
     next: str
-    do: str
-    """The same for programs: unpause, unhold or retry."""
+    action: Action
 
 
 def hand_over(kernel: Kernel, row: SessionRow, branch: str = MAIN) -> Handover:
@@ -63,8 +62,8 @@ def hand_over(kernel: Kernel, row: SessionRow, branch: str = MAIN) -> Handover:
     holder = row.lease.holder
     if holder and not is_dead(holder):
         return Handover("holder", f"{describe(holder).capitalize()} has the session and finds it there.")
-    typed = f"perdure resume APP {shlex.quote(row.id)}"
-    return Handover("nobody", f"Nobody runs agent {row.agent}: go on with {typed}, or start perdure worker APP.")
+    typed, worker = (Action(do, row.id).command for do in (Do.RUN, Do.WORKER))
+    return Handover("nobody", f"Nobody runs agent {row.agent}: go on with {typed}, or start {worker}.")
 
 
 def _to_fleet(kernel: Kernel, row: SessionRow) -> Handover | None:
@@ -95,17 +94,26 @@ def work_of(board: Board, session: str) -> Work | None:
     return next(iter(board.works(Filter(sessions=(session,)), limit=1)), None)
 
 
+def works_of(store: Store, sessions: Sequence[str]) -> dict[str, Work]:
+    """What the board says of some sessions, by their ids; nothing where a store has none. Blocks."""
+    if not sessions or not isinstance(store, Boarded):
+        return {}
+    return {w.session: w for w in store.board().works(Filter(sessions=tuple(sessions)), limit=len(sessions))}
+
+
 def obstacle_of(work: Work, held: bool) -> Obstacle | None:
     """What keeps workers from a session on the board; ``held``: all sessions of its agent are."""
     if work.paused:
-        return Obstacle("A person has paused it: no worker takes it.", "Unpause it to let it go on.", "unpause")
+        action = Action(Do.UNPAUSE, work.session)
+        return Obstacle("A person has paused it: no worker takes it.", "Unpause it to let it go on.", action)
     if held:
         line = f"All sessions of agent {work.agent} are held: no worker takes them."
-        return Obstacle(line, "Let the agent go on again.", "unhold")
+        return Obstacle(line, "Let the agent go on again.", Action(Do.UNHOLD, work.session, work.agent))
     if work.parked:
         reason = one_line(work.parked, 300)
         line = f"No worker takes it any more: {reason}{'' if reason.endswith(('.', '…', '!', '?')) else '.'}"
-        return Obstacle(line, "Look at the failing step, then retry it, or branch before it.", "retry")
+        next = "Look at the failing step, then retry it, or branch before it."
+        return Obstacle(line, next, Action(Do.RETRY, work.session))
     return None
 
 

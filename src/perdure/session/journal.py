@@ -35,6 +35,7 @@ from perdure.state.document import BOOK, STATE, Document, TrackedDict, genesis
 from perdure.state.values import BlobRef, Wire
 from perdure.system import faults
 from perdure.system.flow import Do, Flow, HandleGuard, Write, entered
+from perdure.system.names import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,7 @@ MAX_COMMIT = codec.MAX_ROW
 MAX_ABOUT = 4096
 """The most bytes a checkpoint may say about itself in the clear."""
 _CLOSED = Status.CLOSED.value
+_STATUSES = tuple(status.value for status in Status)
 _NOTHING_WRITTEN = (Unavailable, Conflict, LeaseError, InvalidInput, LimitExceeded, Misuse)
 """Errors of a store that certainly wrote nothing."""
 _REOPENING = (Kind.MIGRATED, Kind.REOPENED)
@@ -175,6 +177,11 @@ class Journal:
         return self.point.envelope.status if self.point else Status.IDLE
 
     @property
+    def label(self) -> str:
+        """Where the session stands in the program's own words; "" when it has none."""
+        return str(self.point.envelope.x.get("label", "")) if self.point else ""
+
+    @property
     def head(self) -> Checkpoint | None:
         """The newest checkpoint."""
         return Checkpoint(self.point) if self.point else None
@@ -230,12 +237,15 @@ class Journal:
         note: str = "",
         *,
         status: str | None = None,
+        label: str | None = None,
         model: dict[str, Any] | None = None,
         usage: dict[str, Any] | None = None,
         tools: str | None = None,
     ) -> Flow[Checkpoint]:
         """Make all edits durable as one checkpoint. When this returns, they survive kill -9.
 
+        ``status`` is one of :class:`perdure.Status`; ``label`` says in your own words where the session stands, and
+        stays until it is changed; "" clears it.
         ``model`` (name, version, temperature, top_p, seed), ``usage`` (tokens, cost) and ``tools`` (the version of
         the tool schemas) are recorded with the checkpoint. Without edits nothing is written and the head is
         returned, except that a session's first commit is always written.
@@ -245,12 +255,20 @@ class Journal:
             done = yield from self.catching_up.commit()
             if done:
                 return Checkpoint(self.point)
+        if status is not None and status not in _STATUSES:
+            raise InvalidInput(
+                f"there is no status {status!r:.80}: it is one of {', '.join(_STATUSES)}. A word of your own for where "
+                "the session stands is its label: commit(label=...)"
+            )
         x: dict[str, Any] = {}
         if note or model or usage or tools:
             about: dict[str, Any] = {"note": note, "model": model, "usage": usage, "tools": tools}
             x = {k: v for k, v in about.items() if v}
+        if label is not None and check_name(label, "label", empty=True) != self.label:
+            x["label"] = label
         if x and len(codec.encode(Wire(None).value(x, ("checkpoint",))).data) > MAX_ABOUT:
-            msg = f"note, model, usage and tools of a checkpoint may have {MAX_ABOUT} bytes: keep more in the state"
+            what = "note, label, model, usage and tools of a checkpoint"
+            msg = f"{what} may have {MAX_ABOUT} bytes: keep more in the state"
             raise LimitExceeded(msg)
         return (yield from self.write(Kind.COMMIT, x=x, status=status, empty=bool(x or status)))
 

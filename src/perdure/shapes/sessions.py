@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Literal
 
 from perdure.model import MAIN, TAG_PREFIX, Status
@@ -10,25 +9,12 @@ from perdure.shapes.approvals import Effect, Interrupt, waiting
 from perdure.shapes.basics import Id, Shape, Time, shaped
 from perdure.shapes.history import Value, whole_state
 from perdure.system.lease_holders import describe
+from perdure.system.wording import one_line
 
 if TYPE_CHECKING:
     from perdure.fleet import why as library
     from perdure.history.checkpoint import Reading
     from perdure.model import SessionRow
-
-_COMMANDS = {
-    "approve": "approve {session}",
-    "answer": "answer {session}",
-    "resolve": "resolve {session}",
-    "retry": "retry {session}",
-    "unpause": "unpause {session}",
-    "unhold": "unpause --agent {agent}",
-    "worker": "worker APP",
-    "run": "resume APP {session}",
-    "message": "run APP {session} MESSAGE",
-    "outcome": "outcome {session} EFFECT RESULT",
-}
-"""What to type for each thing that can be done; the rest is done by the program itself."""
 
 
 class Tip(Shape):
@@ -48,6 +34,8 @@ class Session(Shape):
     status: Status
     error: str
     """The class of the error that its newest checkpoint records; empty when it records none."""
+    label: str
+    """Where it stands in the words of its own program; empty when that says nothing."""
     created_at: Time
     updated_at: Time
     expires_at: Time | None
@@ -100,6 +88,41 @@ def session_state(row: SessionRow, reading: Reading, branch: str) -> SessionStat
     )
 
 
+class Action(Shape):
+    """One thing that can be done about a session."""
+
+    name: str
+    """approve, answer, resolve, retry, unpause, unhold, worker, run, start, message, outcome, reopen or program."""
+    session: str
+    """Which one it is done to: perhaps one that works for the session that was asked about."""
+    argument: str
+    """The approval, effect or agent that it is about; empty when it is about the session."""
+    branch: str
+    command: str
+    """What to type; empty when that is nothing. Words in capitals are to be filled in."""
+    http: str
+    """The call of this API; empty when it has none."""
+    library: str
+    """The call of the library, for people to read."""
+
+
+class Input(Shape):
+    """Something that was posted to a session and that it has not taken yet."""
+
+    kind: str
+    """message, wake, cron, decision, outcome, failure, cancel or unwake."""
+    key: str
+    at: Time
+    """When it was posted; of a timer, when it is due."""
+    text: str
+    """What it says, as far as people read it."""
+
+
+def waiting_input(one: library.Input) -> Input:
+    """What the library read of an inbox."""
+    return shaped(Input, one, text=one_line(one.text, 2000))
+
+
 class Why(Shape):
     """Why a session is where it is, and what to do next."""
 
@@ -108,31 +131,24 @@ class Why(Shape):
     summary: str
     next_step: str
     """What happens next, or what a person has to do, in words."""
-    severity: Literal["ok", "wait", "act"]
-    """wait: it goes on by itself; act: a person has to do something."""
+    severity: Literal["ok", "wait", "failing", "act"]
+    """wait: it goes on by itself; failing: it is tried again by itself and gets no further; act: a person has to do
+    something."""
     action: str
-    """The one thing to do, for programs: approve, answer, resolve, retry, unpause, unhold, worker, run, message,
-    outcome, reopen; empty when there is none."""
+    """The first of the actions, by name; empty when there is none."""
     command: str
     """What to type for it; empty when that is nothing."""
+    actions: list[Action]
+    """What can be done, the first thing to try first; each alone is enough."""
+    inputs: list[Input]
+    """What was posted to it and waits, oldest first: the first 20."""
 
 
-def why(found: library.Why, session: str, branch: str, agent: str) -> Why:
+def why(found: library.Why, session: str, branch: str, inputs: list[library.Input]) -> Why:
     """What the library found out about a session."""
+    actions = [shaped(Action, one, command=one.command, http=one.http, library=one.library) for one in found.actions]
     return shaped(
         Why, found, session=session, branch=branch, summary=found.line, next_step=found.next, action=found.do,
-        command=command_for(found.do, session, agent, branch),
+        command=actions[0].command if actions else "", actions=actions,
+        inputs=[waiting_input(one) for one in inputs],
     )  # fmt: skip
-
-
-def command_for(action: str, session: str, agent: str = "", branch: str = MAIN) -> str:
-    """What to type for it; "" when it is nothing to type.
-
-    >>> command_for("approve", "my trip"), command_for("run", "t", branch="b"), command_for("", "t")
-    ("perdure approve 'my trip'", 'perdure resume APP t --branch b', '')
-    """
-    known = _COMMANDS.get(action)
-    if known is None:
-        return ""
-    words = known.format(session=shlex.quote(session), agent=shlex.quote(agent))
-    return f"perdure {words}" + (f" --branch {shlex.quote(branch)}" if branch != MAIN and action == "run" else "")

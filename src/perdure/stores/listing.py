@@ -27,6 +27,8 @@ class Listed(Protocol):
     @property
     def error(self) -> str: ...
     @property
+    def label(self) -> str: ...
+    @property
     def updated(self) -> int: ...
     @property
     def expires(self) -> int | None: ...
@@ -41,6 +43,7 @@ class Asked(NamedTuple):
     status: str | None = None
     agent: str | None = None
     error: str | None = None
+    label: str | None = None
     search: str | None = None
     since: int | None = None
     before: int | None = None
@@ -68,6 +71,7 @@ class Asked(NamedTuple):
             and self.status in (None, found.status)
             and self.agent in (None, found.agent)
             and self.error in (None, found.error)
+            and self.label in (None, found.label)
             and (self.search is None or self.search in id or self.search in found.owner)
             and (self.since is None or found.updated >= self.since)
             and (self.before is None or found.updated < self.before)
@@ -96,6 +100,7 @@ class Asked(NamedTuple):
             ("{t}status = {m}", (given(self.status),)),
             ("{t}agent = {m}", (given(self.agent),)),
             ("{t}error = {m}", (given(self.error),)),
+            ("{t}label = {m}", (given(self.label),)),
             ("({p}({t}id, {m}) > 0 or {p}({t}owner, {m}) > 0)", (given(self.search),) * 2),
             ("{t}updated >= {m}", (self.since,)),
             ("{t}updated < {m}", (self.before,)),

@@ -311,7 +311,7 @@ def status_of_gone(reason: str) -> str:
 
 
 def sets_session_status(branch: str, has_main: bool) -> bool:
-    """Whether a commit on this branch sets status, error and agent of its session: main does, or any without a main."""
+    """Whether a commit on this branch says where its session stands: main does, or any without a main."""
     return branch == MAIN or not has_main
 
 

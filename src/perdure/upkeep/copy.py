@@ -245,7 +245,7 @@ class CatchUp:
             self._id, shown["branch"], row.line, row.step, row.id, expect, row.digest, envelope, payload, token,
             shown["starts"], env.owner, shown["status"], shown["kind"], shown["at"], self._ttl(),
             tuple(shown["takes"]), tuple(shown["blobs"]), shown["tool"], shown["error"],
-            *(str(env.x.get(name, "")) for name in ("run", "effect", "approval", "agent")),
+            *(str(env.x.get(name, "")) for name in ("run", "effect", "approval", "agent", "label")),
         )  # fmt: skip
 
     def _ttl(self) -> int | None:

@@ -467,9 +467,12 @@ class Inspection:
             self._note(where, "the store says another agent than its checkpoints")
         # Where it stands is what main says; only without it, any branch does.
         env = self.envelopes.get((main.line, main.step)) if main is not None else newest
-        if env is not None and (env.status, str(env.x.get("error", ""))) != (row.status, row.error):
+        if env is None:
+            return
+        said = (env.status, str(env.x.get("error", "")), str(env.x.get("label", "")))
+        if said != (row.status, row.error, row.label):
             of = " of main" if main is not None else ""
-            self._note(where, f"the store says another status or error than its newest checkpoint{of}")
+            self._note(where, f"the store says another status, error or label than its newest checkpoint{of}")
 
     def _worked_on(self) -> str | None:
         """Who works on it, by the newest checkpoint that says so; None when the one that does may have been dropped."""

@@ -70,6 +70,7 @@ class Document:
     status: str = "idle"
     agent: str = ""
     error: str = ""
+    label: str = ""
     expires: int | None = None
     reason: str = ""
     lines: int = 0
@@ -201,7 +202,7 @@ class JsonStore:
         document.owner, document.updated = item.owner, now
         if rules.sets_session_status(item.branch, MAIN in document.heads):
             document.status, document.error = str(item.status), item.error
-            document.agent = item.agent or document.agent
+            document.agent, document.label = item.agent or document.agent, item.label
         document.expires = None if item.ttl is None else now + item.ttl * 1000
         document.lines = max(document.lines, item.line + 1)
         if item.token is not None:
@@ -269,7 +270,7 @@ class JsonStore:
         pending = sum(not entry.taken for entry in d.inbox.values())
         return SessionRow(
             id, d.owner, d.status, d.created, d.updated, d.expires, lease, heads, d.reason, pending, d.lines, d.agent,
-            d.error, d.posts, self._clock.wall(),
+            d.error, d.label, d.posts, self._clock.wall(),
         )  # fmt: skip
 
     def sessions(self, **wanted: Any) -> list[SessionRow]:
@@ -473,7 +474,18 @@ class JsonStore:
                     found.inbox[entry.key] = entry
                 elif entry.taken:
                     found.inbox[entry.key] = found.inbox[entry.key]._replace(taken=entry.taken, body=b"")
-            for name in ("owner", "status", "reason", "agent", "error", "created", "updated", "expires", "lines"):
+            for name in (
+                "owner",
+                "status",
+                "reason",
+                "agent",
+                "error",
+                "label",
+                "created",
+                "updated",
+                "expires",
+                "lines",
+            ):
                 setattr(found, name, getattr(row, name))
             t.numbers.token = max(t.numbers.token, row.lease.token)
             if not found.lease.holder:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from perdure.errors import ApprovalError, NotFound, PerdureError
 from perdure.fleet.status import doubts_in, settle
 from perdure.model import Status
-from perdure.server.api.inputs import Decision, EffectsQuery, Resolution, Resume, WaitingQuery
+from perdure.server.api.inputs import Decision, EffectsQuery, Outcome, Resolution, Resume, WaitingQuery
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.problems import Refusal
 from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, decided, effect, interrupts
 from perdure.shapes.basics import Page
+from perdure.shapes.work import Posted
 from perdure.state.document import plain
+from perdure.system.names import check_name
 from perdure.system.times import parse_timestamp
 
 if TYPE_CHECKING:
@@ -138,6 +140,16 @@ async def resolve(call: Call[Nothing, Resolution]) -> Effect:
         call.ctx.db, call.session, call.path["effect"], b.branch, by=b.by, verdict=b.verdict, result=b.result
     )
     return effect(record, call.session, b.branch, IN_LIST)
+
+
+@endpoint("POST", "/sessions/{session}/effects/{effect}/outcome", tag="people", status=202)
+async def post_outcome(call: Call[Nothing, Outcome]) -> Posted:
+    """Report the outcome of a call that was to come later, or whose worker lost its lease, without the lease."""
+    b, db = call.body, call.ctx.db
+    await db.look(call.session)
+    effect = check_name(call.path["effect"], "effect", 100)
+    new = await db.post_outcome(call.session, effect, b.result, failed=b.failed)
+    return Posted(session=call.session, new=new)
 
 
 async def _doubts(ctx: Ctx, row: SessionRow) -> list[Effect]:

@@ -44,6 +44,7 @@ class Properties(Input):
     owner: Text | None = None
     agent: Text | None = None
     error: Text | None = None
+    label: Text | None = None
     search: Search | None = None
     since: Moment | None = None
     before: Moment | None = None
@@ -55,6 +56,12 @@ class SessionsQuery(Properties):
     newest: bool = False
     after: Cursor | None = None
     limit: Limit = 100
+
+
+class BranchQuery(Input):
+    """Which branch."""
+
+    branch: Name = MAIN
 
 
 class HistoryQuery(Input):
@@ -183,6 +190,14 @@ class Resolution(Input):
     by: By = "api"
 
 
+class Outcome(Input):
+    """What became of a call whose result comes later, or whose worker lost its lease."""
+
+    result: Any = None
+    failed: Reason | None = None
+    """It certainly did not happen, and why."""
+
+
 # -- work ------------------------------------------------------------------------------------------------------------
 
 
@@ -196,7 +211,8 @@ class NewSession(Input):
     message: Any = None
     key: Name | None = None
     """Makes it safe to repeat: the message is put there once."""
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
+    """Larger goes first; if not said, as it is, and 0 at first."""
     ttl_seconds: Annotated[int, Meta(ge=1, le=3_153_600_000)] | None = None
     """How long it lives after its last commit; a week if not said."""
 
@@ -267,6 +283,14 @@ class Drain(Input):
     """Which worker is to go; all if not said."""
 
     worker: Name | None = None
+
+
+class Hold(Input):
+    """Whether workers take sessions of an agent."""
+
+    agent: Name
+    on: bool
+    """True: no worker takes any more of them, new ones neither."""
 
 
 class EventsQuery(Input):

@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent.requests import rebuild
-from perdure.server.api.inputs import DiffQuery, HistoryQuery, Properties, RequestQuery, SessionsQuery, ValueQuery
+from perdure.fleet.why import SHOWN, inputs, why_async
+from perdure.model import MAIN
+from perdure.server.api.inputs import (
+    BranchQuery,
+    DiffQuery,
+    HistoryQuery,
+    Properties,
+    RequestQuery,
+    SessionsQuery,
+    ValueQuery,
+)
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.shapes.basics import Page, page
 from perdure.shapes.history import Checkpoint, Diff, Value, checkpoint, diff, value_part
-from perdure.shapes.sessions import Session, session_row
+from perdure.shapes.sessions import Session, Why, session_row, why
 from perdure.system.times import parse_timestamp
 
 if TYPE_CHECKING:
@@ -20,8 +30,8 @@ def properties(q: Properties) -> dict[str, Any]:
     """Properties of sessions as the library takes them."""
     since, before = (None if moment is None else parse_timestamp(moment) for moment in (q.since, q.before))
     return {
-        "owner": q.owner, "status": q.status, "agent": q.agent, "error": q.error, "search": q.search, "since": since,
-        "before": before,
+        "owner": q.owner, "status": q.status, "agent": q.agent, "error": q.error, "label": q.label, "search": q.search,
+        "since": since, "before": before,
     }  # fmt: skip
 
 
@@ -39,6 +49,15 @@ async def list_sessions(call: Call[SessionsQuery, None]) -> Page[Session]:
 async def get_session(call: Call[Nothing, None]) -> Session:
     """One session: owner, agent, status, branches, tags and times."""
     return session_row(await call.ctx.db.look(call.session))
+
+
+@endpoint("GET", "/sessions/{session}/why", tag="sessions")
+async def get_why(call: Call[BranchQuery, None]) -> Why:
+    """Why a session is where it is, what to do next and how, and what was posted to it and waits."""
+    branch, db = call.query.branch, call.ctx.db
+    found = await why_async(db, call.session, branch=branch)
+    posted = await call.ctx.blocking(db.kernel.store.inbox, call.session, SHOWN) if branch == MAIN else []
+    return why(found, call.session, branch, await call.ctx.blocking(inputs, db.kernel, posted))
 
 
 @endpoint("GET", "/sessions/{session}/history", tag="past")

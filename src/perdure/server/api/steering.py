@@ -16,6 +16,7 @@ from perdure.server.api.inputs import (
     BulkAction,
     Cancellation,
     Drain,
+    Hold,
     NewMessage,
     NewRun,
     NewSession,
@@ -225,6 +226,15 @@ async def drain(call: Call[Nothing, Drain]) -> Drained:
     _need_board(call.ctx)
     told, left = await call.ctx.blocking(drain_workers, call.ctx.db, call.body.worker, wait=0, here=False)
     return Drained(told=told, left=left)
+
+
+@endpoint("POST", "/fleet/hold", tag="fleet", errors=(409,))
+async def hold(call: Call[Nothing, Hold]) -> Fleet:
+    """Let no worker take sessions of an agent any more, new ones included; or let them again."""
+    _need_board(call.ctx)
+    board = await call.ctx.blocking(board_of, call.ctx.db)
+    await call.ctx.blocking(board.hold, call.body.agent, call.body.on)
+    return await call.ctx.blocking(fleet, call.ctx.db)
 
 
 @endpoint("GET", "/store", tag="store")

@@ -11,7 +11,7 @@ from perdure.model import MAIN
 from perdure.server.api.approvals import doubts_of, list_approvals, list_in_doubt, session_approvals
 from perdure.server.api.inputs import WaitingQuery
 from perdure.server.api.routing import Call, Nothing
-from perdure.server.console.rendering import Pages, asked, decider, editable, named, see, short_mark
+from perdure.server.console.rendering import Pages, asked, decider, editable, named, short_mark
 from perdure.server.problems import Refusal
 from perdure.session.handover import Handover, hand_over
 from perdure.system.times import parse_timestamp
@@ -103,7 +103,7 @@ class Deciding(Pages):
         words = {"reject": "Rejected", "answer": "Answered", "approve": "Approved"}[do]
         if (named(form, "branch") or MAIN) == MAIN:
             handed = await go_on(self._ctx, session, handed)
-        return see(request, "/approvals", by=by, told=f"{words}. {handed.words}")
+        return self._console.see(request, "/approvals", by=by, told=f"{words}. {handed.words}")
 
     async def doubts(self, request: Request) -> Response:
         """Calls that were started and whose outcome nobody knows."""
@@ -133,7 +133,7 @@ class Deciding(Pages):
         if branch == MAIN:
             handed = await go_on(self._ctx, session, handed)
         words = {"done": "It is recorded as done.", "retry": "It may be made again.", "abort": "It is given up."}[do]
-        return see(request, "/in-doubt", by=by, told=f"{words} {handed.words}")
+        return self._console.see(request, "/in-doubt", by=by, told=f"{words} {handed.words}")
 
 
 def ask_of(i: Interrupt) -> Ask:

@@ -10,7 +10,7 @@ from perdure.errors import InvalidInput
 from perdure.history.hydrate import ancestry
 from perdure.server.console import session_past
 from perdure.server.console.conversation import Said, said_of, text_of_content
-from perdure.server.console.rendering import Pages, asked, harmless, named, see, whole
+from perdure.server.console.rendering import Pages, asked, harmless, named, whole
 from perdure.state.document import plain
 from perdure.state.merge import differences
 
@@ -81,7 +81,7 @@ class Branching(Pages):
         agent = self._ctx.agents.get(spot.row.agent)
         if asked(form, "do", 10) == "run" and agent is not None:
             self._ctx.runs.start(agent, session, name, effects=effects)
-        return see(request, "/session", id=session, branch=name)
+        return self._console.see(request, "/session", id=session, branch=name)
 
     async def run(self, request: Request) -> Response:
         """Run a branch on."""
@@ -92,7 +92,7 @@ class Branching(Pages):
         if agent is None:
             raise InvalidInput(f"this server does not have the agent {row.agent!r}: start it with perdure serve APP")
         self._ctx.runs.start(agent, session, branch, effects=effects)
-        return see(request, "/session", id=session, branch=branch)
+        return self._console.see(request, "/session", id=session, branch=branch)
 
     async def compare(self, request: Request) -> Response:
         """Two branches side by side, from where they parted."""

@@ -11,7 +11,7 @@ from perdure.server.api.inputs import BulkAction, SessionFilter
 from perdure.server.api.routing import Call, Nothing
 from perdure.server.api.steering import bulk
 from perdure.server.console.approvals import go_on
-from perdure.server.console.rendering import Pages, asked, decider, named, see
+from perdure.server.console.rendering import Pages, asked, decider, named
 from perdure.server.console.sessions import Wanted, wanted
 from perdure.system.times import timestamp
 from perdure.system.wording import count, json_or_text
@@ -102,7 +102,7 @@ class BulkPages(Pages):
             told += f" {len(failed)} could not be: {failed[0][:200]}"
         if left_over:
             told += f" {count(len(left_over), 'session')} did not go on: {left_over[0]}"
-        return see(request, f"/{_origin(form)}", by=by, told=told)
+        return self._console.see(request, f"/{_origin(form)}", by=by, told=told)
 
     async def _call(self, body: BulkAction) -> Bulk:
         return await bulk(Call(self._ctx, {}, Nothing(), body, {}))

@@ -13,7 +13,8 @@ from perdure.fleet.board import board_of
 from perdure.fleet.status import fleet_of
 from perdure.protocols import Boarded, Filter
 from perdure.server.console.drawing import curve_of
-from perdure.server.console.rendering import Pages, asked, see
+from perdure.server.console.rendering import Pages, asked
+from perdure.session.actions import Action, Do
 from perdure.system.lease_holders import describe
 
 if TYPE_CHECKING:
@@ -63,12 +64,15 @@ class FleetPage(Pages):
         board = await ctx.blocking(board_of, ctx.db)
         working = await ctx.blocking(board.works, Filter(state="working"), limit=SHOWN)
         parked = await ctx.blocking(board.works, Filter(state="parked"), limit=SHOWN)
-        samples = list(self._samples)
-        rates = [max(0, b.done - a.done) / EVERY for a, b in itertools.pairwise(samples)] or [0]
+        measured = list(self._samples)
+        rates = [max(0, b.done - a.done) / EVERY for a, b in itertools.pairwise(measured)] or [0]
+        # Numbers end with this very moment, as the tables beside them do.
+        samples = [*measured, _sample(fleet)]
         part = request.headers.get("hx-target") == "fleet"
         return self._console.page(
             request, "fleet_now.html" if part else "fleet.html", fleet=fleet, working=working, parked=parked,
-            describe=describe, totals=_sample(fleet), shown=SHOWN, minutes=int(KEPT * EVERY // 60),
+            describe=describe, start=Action(Do.WORKER, "").command, totals=_sample(fleet), shown=SHOWN,
+            minutes=int(KEPT * EVERY // 60),
             curves={
                 "Runs a second": curve_of(rates),
                 "Waiting for a worker": curve_of([s.queued for s in samples]),
@@ -81,7 +85,7 @@ class FleetPage(Pages):
         form = await request.form()
         board = await self._ctx.blocking(board_of, self._ctx.db)
         told = await self._ctx.blocking(board.wish, asked(form, "worker", 600), "drain")
-        return see(
+        return self._console.see(
             request, "/fleet", told="It finishes its steps and goes." if told else "That worker is gone already."
         )
 
@@ -93,7 +97,7 @@ class FleetPage(Pages):
             raise InvalidInput("no agent is named")
         board = await self._ctx.blocking(board_of, self._ctx.db)
         await self._ctx.blocking(board.hold, agent, on)
-        return see(request, "/fleet", told=f"{agent} is held." if on else f"{agent} goes on.")
+        return self._console.see(request, "/fleet", told=f"{agent} is held." if on else f"{agent} goes on.")
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()

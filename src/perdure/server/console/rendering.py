@@ -110,6 +110,30 @@ def enc(name: str) -> str:
     return quote(name, safe="")
 
 
+class ToldOnce:
+    """What a page is to say after something was done. The address names it by a number that is good for one look.
+
+    The words themselves are never in an address: whoever makes up a link cannot have a page of ours say anything.
+    """
+
+    KEPT = 200
+
+    def __init__(self) -> None:
+        self._words: dict[str, str] = {}
+
+    def keep(self, words: str) -> str:
+        """Keep words for the page that follows; their number."""
+        name = secrets.token_hex(8)
+        self._words[name] = words[:600]
+        while len(self._words) > self.KEPT:
+            del self._words[next(iter(self._words))]
+        return name
+
+    def read(self, name: str) -> str:
+        """The words, once; "" when nobody has said them, or they were read."""
+        return self._words.pop(name, "")
+
+
 class Console:
     """What all pages share: the server's parts, and how a template becomes an answer."""
 
@@ -121,6 +145,7 @@ class Console:
         self.mark = ""
         """Differs when some session may have changed; as old as the counts."""
         self._counted = -FRESH
+        self._told = ToldOnce()
 
     @property
     def now(self) -> int:
@@ -135,12 +160,23 @@ class Console:
             "form_token": self.ctx.guard.form_token,
             "me": person(request),
             "store_url": self.ctx.db.url,
-            "told": request.query_params.get("told", "")[:300],
+            "told": self._told.read(request.query_params.get("told", "")),
             "waiting": self.waiting,
             "sessions_mark": self.mark,
         }
         body = self.env.get_template(template).render({**shared, **values})
         return HTMLResponse(body, status, HEADERS)
+
+    def see(self, request: Request, path: str, *, told: str = "", by: str = "", **query: Any) -> Response:
+        """Send the browser on after something was done, and have that page tell it; who did it is remembered."""
+        where = url(path, **query, told=self._told.keep(told) if told else None)
+        if request.headers.get("hx-request") == "true":
+            answer: Response = HTMLResponse("", 200, {**HEADERS, "HX-Redirect": where})
+        else:
+            answer = RedirectResponse(where, 303, HEADERS)
+        if by:
+            answer.set_cookie(NAME_COOKIE, quote(by), max_age=400 * 86_400, samesite="strict", httponly=True)
+        return answer
 
     def problem(self, request: Request, error: Exception) -> Response:
         """A page that says what went wrong; a part of a page when only that was asked for."""
@@ -204,18 +240,6 @@ def by_status(counts: list[tuple[str, str, str, int]]) -> dict[str, int]:
 def short_mark(*what: Any) -> str:
     """A short name for some values: other values have another one."""
     return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
-
-
-def see(request: Request, path: str, *, by: str = "", **query: Any) -> Response:
-    """Send the browser on after something was done; who did it is remembered for the next time."""
-    where = url(path, **query)
-    if request.headers.get("hx-request") == "true":
-        answer: Response = HTMLResponse("", 200, {**HEADERS, "HX-Redirect": where})
-    else:
-        answer = RedirectResponse(where, 303, HEADERS)
-    if by:
-        answer.set_cookie(NAME_COOKIE, quote(by), max_age=400 * 86_400, samesite="strict", httponly=True)
-    return answer
 
 
 def person(request: Request) -> str:

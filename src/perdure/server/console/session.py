@@ -11,7 +11,7 @@ from starlette.responses import Response
 from perdure.agent.models.parts import packed
 from perdure.agent.requests import AGENT
 from perdure.errors import Corrupted, Gone, InvalidInput
-from perdure.fleet.why import Why, gather, told
+from perdure.fleet.why import SHOWN, Input, Why, gather, inputs, told
 from perdure.history.hydrate import origins
 from perdure.model import MAIN, TAG_PREFIX, Kind
 from perdure.protocols import Boarded
@@ -19,7 +19,7 @@ from perdure.server.console import session_past
 from perdure.server.console.approvals import go_on
 from perdure.server.console.conversation import conversation_of
 from perdure.server.console.drawing import Graph, Line, chart_of, graph_of
-from perdure.server.console.rendering import HEADERS, Pages, asked, named, see, whole
+from perdure.server.console.rendering import HEADERS, Pages, asked, named, whole
 from perdure.server.console.state_tree import tree_of
 from perdure.server.console.updates import session_mark
 from perdure.session.handover import work_of
@@ -44,6 +44,8 @@ class Top(NamedTuple):
     """Tokens sent, written and found in a cache, and what it cost, over the whole session."""
     agent: str
     pending: int
+    inputs: list[Input]
+    """What was posted and waits to be taken up, with its words; main's, whichever branch is looked at."""
 
 
 class SessionPage(Pages):
@@ -105,7 +107,7 @@ class SessionPage(Pages):
         key = hashlib.sha256(f"{once} {text}".encode()).hexdigest()[:32] if once else None
         await ctx.db.post(session, packed(text), key=key)
         handed = await go_on(ctx, session)
-        return see(request, "/session", id=session, told=f"The message is in the inbox. {handed.words}")
+        return self._console.see(request, "/session", id=session, told=f"The message is in the inbox. {handed.words}")
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -164,7 +166,8 @@ class SessionPage(Pages):
         notes: dict[str, Any] = facts.book.get(AGENT) or {}
         total = list(notes.get("total") or ())
         why, problem = told(facts), session_past.newest_problem(kernel, spot)
-        return Top(why, draw(kernel, spot), problem, total, spot.row.agent, spot.row.pending)
+        waiting = inputs(kernel, kernel.store.inbox(spot.id, SHOWN)) if spot.row.pending else []
+        return Top(why, draw(kernel, spot), problem, total, spot.row.agent, spot.row.pending, waiting)
 
     def _work(self, spot: Spot) -> Work | None:
         store = self._kernel.store

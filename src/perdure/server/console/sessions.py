@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perdure.fleet.why import glance
 from perdure.model import Status
 from perdure.server.console.rendering import STATUS_WORDS, Pages, asked, by_status
+from perdure.session.handover import works_of
 from perdure.shapes.sessions import step_of
-from perdure.system.lease_holders import describe
-from perdure.system.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from perdure.model import SessionRow
+    from perdure.protocols import Work
 
 PAGE = 50
 CAUSES = 5
@@ -35,6 +36,7 @@ class Wanted(NamedTuple):
     agent: str = ""
     owner: str = ""
     error: str = ""
+    label: str = ""
     age: str = ""
     q: str = ""
 
@@ -49,7 +51,9 @@ class Wanted(NamedTuple):
 
     def options(self, now: int) -> dict[str, Any]:
         """The filter as a store takes it."""
-        found: dict[str, Any] = {name: getattr(self, name) or None for name in ("status", "agent", "owner", "error")}
+        found: dict[str, Any] = {
+            name: getattr(self, name) or None for name in ("status", "agent", "owner", "error", "label")
+        }
         found["search"] = self.q or None
         if self.age in _SPANS:
             found["since"] = now - _SPANS[self.age]
@@ -64,6 +68,7 @@ class Wanted(NamedTuple):
             f"agent {self.agent}" if self.agent else "",
             f"owner {self.owner}" if self.owner else "",
             f"error {self.error}" if self.error else "",
+            f"labelled “{self.label}”" if self.label else "",
             f"changed in {AGES[self.age]}" if self.age in _SPANS else "changed over a week ago" if self.age else "",
             f"named like “{self.q}”" if self.q else "",
         ]
@@ -87,21 +92,9 @@ class Line(NamedTuple):
     what: str
 
 
-def line_of(row: SessionRow, now: int) -> Line:
-    """What the list says of a session, from its row alone: a page of them must not open any."""
-    return Line(row, step_of(row), len(row.branches), _what(row, now))
-
-
-def _what(row: SessionRow, now: int) -> str:
-    if row.expires is not None and row.expires <= now:
-        return "its time ran out"
-    if row.lease.holder and row.lease.until > now:
-        return describe(row.lease.holder)
-    if row.error:
-        return row.error
-    if row.pending:
-        return f"{count(row.pending, 'input')} waiting"
-    return ""
+def line_of(row: SessionRow, work: Work | None, now: int) -> Line:
+    """What the list says of a session, from its row and its place on the board: a page of them must not open any."""
+    return Line(row, step_of(row), len(row.branches), glance(row, work, now))
 
 
 class Cause(NamedTuple):
@@ -156,10 +149,11 @@ class Listing(Pages):
         rows = await db.sessions(**filter.options(now), newest=True, after=after or None, limit=PAGE + 1)
         summary = summary_of(await db.counts())
         following = rows[PAGE - 1].cursor if len(rows) > PAGE else None
+        works = await self._ctx.blocking(works_of, self._kernel.store, [row.id for row in rows[:PAGE]])
         part = request.headers.get("hx-target") == "list"
         return self._console.page(
             request,
             "sessions_list.html" if part else "sessions.html",
-            wanted=filter, lines=[line_of(r, now) for r in rows[:PAGE]], after=after, following=following,
-            summary=summary, ages=AGES,
+            wanted=filter, lines=[line_of(r, works.get(r.id), now) for r in rows[:PAGE]], after=after,
+            following=following, summary=summary, ages=AGES,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import PerdureError
 from perdure.server.console.drawing import curve_of
-from perdure.server.console.rendering import Pages, by_status, see
+from perdure.server.console.rendering import Pages, by_status
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -75,7 +75,7 @@ class StorePage(Pages):
             usage = await self._ctx.blocking(self._kernel.store.usage)
             self._check = Check(0, usage.sessions, self._console.now)
             self._task = asyncio.create_task(self._verify())
-        return see(request, "/store")
+        return self._console.see(request, "/store")
 
     async def sweep(self, request: Request) -> Response:
         """Remove what the time has run out for."""
@@ -83,7 +83,7 @@ class StorePage(Pages):
         said = f"{swept.removed} removed"
         if swept.busy:
             said += f", {len(swept.busy)} are being written"
-        return see(request, "/store", told=f"{said}.")
+        return self._console.see(request, "/store", told=f"{said}.")
 
     async def _verify(self) -> None:
         def on(_: str, done: int) -> None:

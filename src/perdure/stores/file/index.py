@@ -106,6 +106,7 @@ class SessionIndex:
         self.status = Status.IDLE.value
         self.agent = ""
         self.error = ""
+        self.label = ""
         self.created = 0
         self.updated = 0
         self.expires: int | None = None
@@ -182,6 +183,7 @@ class SessionIndex:
         self.owner, self.updated = record.owner, record.wall
         if sets_session_status(record.branch, MAIN in self.heads):
             self.status, self.error, self.agent = record.status, record.error, record.agent or self.agent
+            self.label = record.label
         self.expires = None if record.ttl is None else record.wall + record.ttl * 1000
         for key in record.takes:
             self._take(key, record.id)
@@ -240,7 +242,7 @@ class SessionIndex:
         self.owner, self.agent = record.owner, record.agent
         self.created, self.updated, self.expires = record.created, record.updated, record.expires
         self.heads = {head.branch: head for head in record.heads}
-        self.status, self.error = record.status, record.error
+        self.status, self.error, self.label = record.status, record.error, record.label
         self.reason, self.token, self.next_line = record.reason, record.token, record.lines
         self.ordinal, self.trimmed, self.posted = record.ordinal, record.trimmed, record.posts
         self.live += place.size
@@ -262,6 +264,7 @@ class SessionIndex:
             self.posted,
             self.agent,
             self.error,
+            self.label,
         )
 
     def wasteful(self, end: int) -> bool:
@@ -285,6 +288,7 @@ class SessionIndex:
             self.next_line,
             self.agent,
             self.error,
+            self.label,
             self.posted,
         )
 

@@ -197,6 +197,7 @@ class Commit(msgspec.Struct, array_like=True, frozen=True, gc=False):
     envelope: bytes
     payload: bytes
     agent: str = ""
+    label: str = ""
     token: int = 0
     """Of the lease it was written under, which may be known nowhere else after a loss of power; 0: under none."""
 
@@ -239,6 +240,7 @@ class State(msgspec.Struct, array_like=True, frozen=True, gc=False):
     posts: int
     agent: str = ""
     error: str = ""
+    label: str = ""
 
 
 Record = Birth | Commit | Rewritten | Posted | State

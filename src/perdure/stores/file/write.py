@@ -89,6 +89,7 @@ class Draft:
             item.envelope,
             item.payload,
             item.agent,
+            item.label,
             item.token or 0,
         )
 
@@ -236,6 +237,7 @@ def restore(file: SessionFile, dump: Dump) -> None:
         max([index.posted, *(post.seq for post in posts)]),
         row.agent,
         row.error,
+        row.label,
     )
     try:
         commits = list(_restored(dump, index.ordinal))

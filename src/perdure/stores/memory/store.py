@@ -112,6 +112,7 @@ class MemoryStore:
         session.owner, session.updated = item.owner, wall
         if sets_session_status(item.branch, model.MAIN in session.heads):
             session.status, session.error, session.agent = item.status, item.error, item.agent or session.agent
+            session.label = item.label
         session.expires = None if item.ttl is None else wall + item.ttl * 1000
         session.lines = max(session.lines, item.line + 1)
         if item.token is not None:
@@ -170,6 +171,7 @@ class MemoryStore:
             session.lines,
             session.agent,
             session.error,
+            session.label,
             session.posts,
             self._steady.now(),
         )
@@ -364,7 +366,18 @@ class MemoryStore:
                     found.posts = max(found.posts, entry.seq)
                 elif entry.taken:
                     found.inbox[entry.key] = found.inbox[entry.key]._replace(taken=entry.taken, body=b"")
-            for name in ("owner", "status", "reason", "agent", "error", "created", "updated", "expires", "lines"):
+            for name in (
+                "owner",
+                "status",
+                "reason",
+                "agent",
+                "error",
+                "label",
+                "created",
+                "updated",
+                "expires",
+                "lines",
+            ):
                 setattr(found, name, getattr(row, name))
             room.token = max(room.token, row.lease.token)
             if not found.lease.holder:
@@ -412,6 +425,7 @@ class Session:
     status: str = model.Status.IDLE.value
     agent: str = ""
     error: str = ""
+    label: str = ""
     expires: int | None = None
     reason: str = ""
     lines: int = 0

@@ -104,12 +104,13 @@ def insert_dump(
         connection.ask(
             f"update {schema}.perdure_session set owner = %s, status = %s, created = %s, updated = %s,"
             " expires = %s, reason = %s, lines = %s, line = %s, step = %s, head = %s, rows = %s, bytes = %s,"
-            " agent = %s, error = %s, pos = pg_current_xact_id(), claim = %s,"
+            " agent = %s, error = %s, label = %s, pos = pg_current_xact_id(), claim = %s,"
             " token = case when holder = '' then greatest(token, %s) else token end where no = %s",
             (
                 packed(row.owner), packed(row.status), row.created, row.updated, row.expires,
                 packed(row.reason), row.lines, *(main[1:] if main else (None, None, None)),
-                len(dump.rows), size, packed(row.agent), packed(row.error), claim, row.lease.token, no,
+                len(dump.rows), size, packed(row.agent), packed(row.error), packed(row.label), claim,
+                row.lease.token, no,
             ),
         )  # fmt: skip
         # Tokens of the other store may still be about: ours go on behind them.
@@ -138,7 +139,7 @@ def values_of(item: Append) -> list[Any]:
         json_of(tuple(map(packed, item.blobs))) if item.blobs else None,
         packed(item.tool) or None, packed(item.error) or None,
         packed(item.run) or None, packed(item.effect) or None, packed(item.approval) or None,
-        packed(item.agent) or None,
+        packed(item.agent) or None, packed(item.label) or None,
     ]  # fmt: skip
 
 
@@ -205,14 +206,14 @@ def lease_info(holder: str, token: int, left: int, wall: int) -> model.LeaseInfo
 
 def session_row(values: tuple[Any, ...]) -> model.SessionRow:
     id, owner, status, created, updated, expires, reason, lines, holder, token, left, wall, *more = values
-    line, step, head, agent, error, pending, posts, branches = more
+    line, step, head, agent, error, label, pending, posts, branches = more
     heads = [model.Head(unpacked(name), at, n, bytes.fromhex(tip)) for name, at, n, tip in branches or ()]
     if head is not None:
         heads.append(model.Head(model.MAIN, line, step, head))
     return model.SessionRow(
         unpacked(id), unpacked(owner), unpacked(status), created, updated, expires,
         lease_info(holder, token, left, wall), tuple(sorted(heads)), unpacked(reason), pending, lines,
-        unpacked(agent), unpacked(error), posts, wall,
+        unpacked(agent), unpacked(error), unpacked(label), posts, wall,
     )  # fmt: skip
 
 

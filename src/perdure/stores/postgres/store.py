@@ -72,7 +72,7 @@ class PostgresStore:
         schema = opened.schema
         self._session = (
             "select s.id, s.owner, s.status, s.created, s.updated, s.expires, s.reason, s.lines, s.holder, s.token,"
-            " s.until - now.mono, now.wall, s.line, s.step, s.head, s.agent, s.error,"
+            " s.until - now.mono, now.wall, s.line, s.step, s.head, s.agent, s.error, s.label,"
             f" (select count(*) from {schema}.perdure_inbox i where i.no = s.no and i.taken is null),"
             f" {schema}.perdure_posts(s.no, s.posts),"
             " (select jsonb_agg(jsonb_build_array(b.name, b.line, b.step, encode(b.head, 'hex')))"
@@ -83,9 +83,9 @@ class PostgresStore:
         self._dead = 0
         self._timeline = opened.timeline
         """The one that the handle's epoch belongs to."""
-        numbers = ", ".join(f"${n}" for n in range(1, 29))
+        numbers = ", ".join(f"${n}" for n in range(1, 30))
         self._one = f"select * from {schema}.perdure_append_one({numbers})"
-        self._many = f"select * from {schema}.perdure_append(%s{', %s' * 27})"
+        self._many = f"select * from {schema}.perdure_append(%s{', %s' * 28})"
 
     def _write(self, what: str, work: Callable[[Connection], T], *, whole: bool = True) -> T:
         """Change something; when the server turns out to have been promoted, the store gets a new epoch first."""

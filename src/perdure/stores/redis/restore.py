@@ -89,6 +89,7 @@ def _about(dump: Dump, totals: dict[str, int]) -> bytes:
             "lines": str(row.lines),
             "agent": row.agent,
             "error": row.error,
+            "label": row.label,
             "token": str(row.lease.token),
             "long": str(max((a.hi - a.lo + 1 for a in dump.artifacts if a.kind == PACK), default=0)),
             "bytes": totals["bytes"],

@@ -74,6 +74,7 @@ class Glance(NamedTuple):
     status: str
     agent: str
     error: str
+    label: str
     updated: int
     expires: None = None
     reason: str = ""
@@ -254,6 +255,7 @@ class RedisStore:
             freed,
             item.agent.encode(),
             item.error.encode(),
+            item.label.encode(),
             *[key.encode() for key in item.takes],
         )
 
@@ -371,6 +373,7 @@ class RedisStore:
                 whole(b"lines"),
                 text(b"agent"),
                 text(b"error"),
+                text(b"label"),
                 whole(b"posts"),
                 wall,
             )
@@ -417,8 +420,8 @@ class RedisStore:
 
     def _glance(self, id: bytes, *values: bytes | None) -> Glance:
         try:
-            owner, status, agent, error = ((value or b"").decode() for value in values[:4])
-            return Glance(id.decode(), owner, status, agent, error, int(values[4] or b"0"))
+            owner, status, agent, error, label = ((value or b"").decode() for value in values[:5])
+            return Glance(id.decode(), owner, status, agent, error, label, int(values[5] or b"0"))
         except ValueError:
             raise self._runner.form.damaged(f"session {id!r:.80}") from None
 

@@ -74,7 +74,7 @@ _PROMISES = {
 }
 _SESSION = (
     "select no, id, owner, status, created, updated, expires, reason, lines,"
-    " agent, error, posts, holder, token, until, span, boot from sessions"
+    " agent, error, label, posts, holder, token, until, span, boot from sessions"
 )
 _ARTIFACT = "select kind, line, lo, hi, body, refs, blobs from artifacts"
 _ROW_COLUMNS = "select line, step, id, digest, envelope, payload"
@@ -104,8 +104,8 @@ _BRANCH = (
 _MAIN = "update sessions set line = ?, step = ?, head = ? where no = ?"
 _TOUCH = "update sessions set updated = ?, expires = ?, until = ?, boot = ?, lines = ?"
 _TOUCH_BRANCH = f"{_TOUCH} where no = ?"
-_TOUCH_ALONE = f"{_TOUCH}, status = ?, error = ? where no = ?"
-_TOUCH_MAIN = f"{_TOUCH}, status = ?, error = ?, line = ?, step = ?, head = ? where no = ?"
+_TOUCH_ALONE = f"{_TOUCH}, status = ?, error = ?, label = ? where no = ?"
+_TOUCH_MAIN = f"{_TOUCH}, status = ?, error = ?, label = ?, line = ?, step = ?, head = ? where no = ?"
 
 
 class SqliteStore:
@@ -232,7 +232,7 @@ class SqliteStore:
             stored = self._judge.grant(stored.holder, stored.token, stored.span)
         expires = None if item.ttl is None else wall + item.ttl * 1000
         lines = max(lines, item.line + 1)
-        touched, standing = (wall, expires, stored.until, stored.boot, lines), (item.status, item.error)
+        touched, standing = (wall, expires, stored.until, stored.boot, lines), (item.status, item.error, item.label)
         if item.branch == model.MAIN:
             cursor.execute(_TOUCH_MAIN, (*touched, *standing, item.line, item.step, item.id, no))
         else:
@@ -307,7 +307,7 @@ class SqliteStore:
         return self._session(cursor, found) if found else None
 
     def _session(self, cursor: Cursor, values: Any) -> model.SessionRow:
-        no, id, owner, status, created, updated, expires, reason, lines, agent, error, posts, *lease = values
+        no, id, owner, status, created, updated, expires, reason, lines, agent, error, label, posts, *lease = values
         no = whole(no)
         session = text(id)
         pending = value_of(cursor, "select count(*) from inbox where no = ? and taken is null", (no,))
@@ -325,6 +325,7 @@ class SqliteStore:
             whole(lines),
             text(agent),
             text(error),
+            text(label),
             whole(posts),
             self._steady.now(),
         )
@@ -550,7 +551,7 @@ class SqliteStore:
                 cursor.execute(f"delete from {table} where no = ?{kept}", (no,))
             cursor.execute(
                 "update sessions set owner = '', status = ?, updated = ?, expires = null, holder = '', until = 0,"
-                " span = 0, boot = '', reason = ?, lines = 0, agent = '', error = '',"
+                " span = 0, boot = '', reason = ?, lines = 0, agent = '', error = '', label = '',"
                 " line = null, step = null, head = null where no = ?",
                 (rules.status_of_gone(reason), self._clock.wall(), reason or "deleted", no),
             )
@@ -605,11 +606,11 @@ class SqliteStore:
             cursor.execute("update meta set value = max(value, ?) where key = 'token'", (row.lease.token,))
             cursor.execute(
                 "update sessions set owner = ?, status = ?, created = ?, updated = ?, expires = ?, reason = ?,"
-                " lines = ?, agent = ?, error = ?, posts = max(posts, ?),"
+                " lines = ?, agent = ?, error = ?, label = ?, posts = max(posts, ?),"
                 " token = iif(holder = '', max(token, ?), token) where no = ?",
                 (
                     row.owner, row.status, row.created, row.updated, row.expires, row.reason, row.lines,
-                    row.agent, row.error, max((e.seq for e in entries), default=0), row.lease.token, no,
+                    row.agent, row.error, row.label, max((e.seq for e in entries), default=0), row.lease.token, no,
                 ),
             )  # fmt: skip
 

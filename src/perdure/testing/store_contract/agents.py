@@ -24,6 +24,13 @@ def said(store: Store, session: str = "s") -> tuple[str, str]:
     return row.agent, row.error
 
 
+def labels(store: Store) -> list[str]:
+    """The labels of all sessions, as ``look`` and a listing tell alike."""
+    rows = store.sessions()
+    assert rows == [store.look(row.id) for row in rows]
+    return [row.label for row in rows]
+
+
 class AgentsContract(Contract):
     """Who works on a session, and what error it stands at: the newest commits of main say it, and its row tells."""
 
@@ -56,6 +63,32 @@ class AgentsContract(Contract):
         assert said(store) == ("support", "TimeoutError")
         land(store, commit(step=2, branch="b", line=1, expect=fork.id, agent="billing", error="Refused"))
         assert said(store) == ("support", "TimeoutError")
+
+    def test_the_label_is_that_of_the_newest_commit_of_main(self, store: Store, make_store: MakeStore):
+        write(store, label="waiting for executive")
+        assert labels(make_store()) == ["waiting for executive"]
+        fork = commit(step=1, branch="b", line=1, starts=True, label="elsewhere")
+        land(store, fork)
+        assert labels(store) == ["waiting for executive"]
+        nasty = "zero\x00 and\x01 one 'ä' %_"
+        write(store, label=nasty)
+        write(store, "other", label="waiting for executive")
+        assert labels(make_store()) == ["waiting for executive", nasty]
+        assert [row.id for row in store.sessions(label=nasty)] == ["s"]
+        assert [row.id for row in store.sessions(label="waiting for executive")] == ["other"]
+        assert store.sessions(label="waiting") == []
+        write(store)
+        assert [row.id for row in store.sessions(label="")] == ["s"]
+
+    def test_a_restored_session_has_its_label_and_a_new_life_none(self, store: Store, make_store: MakeStore):
+        write(store, count=2, label="waiting for executive")
+        make_store("two").restore(store.dump("s"))
+        assert labels(make_store("two")) == ["waiting for executive"]
+        assert store.rewrite(Rewrite("s", drop=(Span(0, 0, 0),)))
+        assert labels(store) == ["waiting for executive"]
+        store.drop("s", None, "deleted")
+        write(store)
+        assert labels(store) == [""]
 
     def test_a_batch_and_a_lease_make_no_difference_to_agent_and_error(self, store: Store):
         lease = store.acquire("s", "me", 1000)
@@ -109,7 +142,8 @@ class AgentsContract(Contract):
         write(store, agent="support", error="TimeoutError")
         dump = store.dump("s")
         # As it lies in an older backup: a row that ends before agent and error.
-        old = msgspec.msgpack.decode(msgspec.msgpack.encode(dump.row[:11]), type=SessionRow)
+        older = dump.row[: SessionRow._fields.index("agent")]
+        old = msgspec.msgpack.decode(msgspec.msgpack.encode(older), type=SessionRow)
         other = make_store("two")
         other.restore(Dump(old, dump.rows, dump.artifacts, dump.inbox))
         # What its checkpoints say is known all the same.

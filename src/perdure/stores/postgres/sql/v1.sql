@@ -40,8 +40,9 @@ create table $schema.perdure_session (
     id text collate "C" primary key,
     owner text collate "C" not null default '',
     agent text collate "C" not null default '',    -- who works on it
-    status text not null,               -- as the branch "main" has it, and so the error
+    status text not null,               -- as the branch "main" has it, and so the error and the label
     error text not null default '',
+    label text not null default '',     -- where it stands in the program's own words
     holder text not null default '',
     reason text not null default ''
 ) with (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);

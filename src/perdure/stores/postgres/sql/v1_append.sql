@@ -15,7 +15,7 @@ create function $schema.perdure_append_one(
     p_session text, p_branch text, p_line bigint, p_step bigint, p_id bytea, p_expect bytea, p_digest bytea,
     p_envelope bytea, p_payload bytea, p_token bigint, p_starts boolean, p_owner text, p_status text, p_kind text,
     p_at bigint, p_ttl bigint, p_takes jsonb, p_blobs jsonb, p_tool text, p_error text, p_run text,
-    p_effect text, p_approval text, p_agent text,
+    p_effect text, p_approval text, p_agent text, p_label text,
     out code text, out head_line integer, out head_step integer, out head_id bytea,
     out detail text, out number bigint, out until bigint
 ) language plpgsql volatile as $body$
@@ -41,6 +41,7 @@ begin
         update $schema.perdure_session t
         set status = p_status, updated = v_wall, expires = v_wall + p_ttl * 1000,
             agent = coalesce(p_agent, t.agent), error = coalesce(p_error, ''),
+            label = coalesce(p_label, ''),
             until = case when p_token is null then t.until else v_mono + t.span end,
             step = p_step, head = p_id, pos = greatest(t.pos, v_xid),
             rows = t.rows + 1, bytes = t.bytes + v_size
@@ -143,6 +144,7 @@ begin
         status = case when p_branch = 'main' or t.head is null then p_status else t.status end,
         agent = case when p_branch = 'main' or t.head is null then coalesce(p_agent, t.agent) else t.agent end,
         error = case when p_branch = 'main' or t.head is null then coalesce(p_error, '') else t.error end,
+        label = case when p_branch = 'main' or t.head is null then coalesce(p_label, '') else t.label end,
         created = case when s.reason <> '' or s.lines = 0 then v_wall else t.created end, reason = '',
         until = case when p_token is null then t.until else v_mono + t.span end,
         lines = greatest(t.lines, p_line + 1), pos = v_pos, rows = t.rows + 1, bytes = t.bytes + v_size,
@@ -166,7 +168,7 @@ create function $schema.perdure_append(
     p_digest bytea[], p_envelope bytea[], p_payload bytea[], p_token bigint[], p_starts boolean[], p_owner text[],
     p_status text[], p_kind text[], p_at bigint[], p_ttl bigint[], p_takes text[], p_blobs text[], p_tool text[],
     p_error text[], p_run text[], p_effect text[], p_approval text[],
-    p_agent text[]
+    p_agent text[], p_label text[]
 ) returns table (
     code text, head_line integer, head_step integer, head_id bytea, detail text, number bigint, until bigint
 ) language plpgsql volatile as $body$
@@ -190,10 +192,10 @@ begin
         select * from unnest(
             p_session, p_branch, p_line, p_step, p_id, p_expect, p_digest, p_envelope, p_payload, p_token, p_starts,
             p_owner, p_status, p_kind, p_at, p_ttl, p_takes, p_blobs, p_tool, p_error, p_run, p_effect, p_approval,
-            p_agent)
+            p_agent, p_label)
         as u (
             session, branch, line, step, id, expect, digest, envelope, payload, token, starts,
-            owner, status, kind, at, ttl, takes, blobs, tool, error, run, effect, approval, agent)
+            owner, status, kind, at, ttl, takes, blobs, tool, error, run, effect, approval, agent, label)
     loop
         select o.code, o.head_line, o.head_step, o.head_id, o.detail, o.number, o.until
         into code, head_line, head_step, head_id, detail, number, until
@@ -201,7 +203,7 @@ begin
             p_timeline, p_wall, p_mono, p_dead,
             r.session, r.branch, r.line, r.step, r.id, r.expect, r.digest, r.envelope, r.payload, r.token, r.starts,
             r.owner, r.status, r.kind, r.at, r.ttl, r.takes::jsonb, r.blobs::jsonb, r.tool, r.error, r.run,
-            r.effect, r.approval, r.agent) o;
+            r.effect, r.approval, r.agent, r.label) o;
         return next;
     end loop;
 end

@@ -16,7 +16,8 @@ select
     case when s.until > $schema.perdure_now() then s.holder else '' end as writer,
     (select count(*) from $schema.perdure_inbox i where i.no = s.no and i.taken is null) as waiting,
     s.agent,
-    s.error
+    s.error,
+    s.label
 from $schema.perdure_session s;
 
 create view $schema.perdure_steps as

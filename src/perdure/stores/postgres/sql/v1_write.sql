@@ -207,7 +207,8 @@ begin
         update $schema.perdure_inbox t set no = v_no where t.no = s.no and t.taken is null;
     end if;
     update $schema.perdure_session t
-    set no = v_no, owner = '', agent = '', error = '', status = p_status, updated = v_wall, expires = null,
+    set no = v_no, owner = '', agent = '', error = '', label = '', status = p_status,
+        updated = v_wall, expires = null,
         holder = '', until = 0, span = 0, claim = p_claim, reason = p_reason, lines = 0, rows = 0, bytes = 0,
         line = null, step = null, head = null, posts = $schema.perdure_posts(s.no, s.posts)
     where t.id = p_session;

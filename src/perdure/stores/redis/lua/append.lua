@@ -1,14 +1,14 @@
 -- One commit. Everything is checked before the first write: a script that fails in the middle is not undone.
 local S, given, branch, line, step, mark = KEYS[1], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local token, owner, status, ttl, refs = ARGV[9], ARGV[11], ARGV[12], ARGV[15], ARGV[18]
-local agent, problem = ARGV[21], ARGV[22]
+local agent, problem, label = ARGV[21], ARGV[22], ARGV[23]
 local id = sub(S, #P + 4)
 local R, place = P .. ':r:' .. id, line .. ':' .. step
 
 local meta = call('HMGET', P .. ':meta', 'id', 'fence')
 if meta[1] ~= ARGV[2] then return {'other'} end
 local s = call('HMGET', S, 'h:' .. branch, 'holder', 'token', 'until', 'span', 'reason', 'lines', 'owner', 'status',
-  'due', 'rows', 'bytes', 't:' .. line, 'error', 'h:main')
+  'due', 'rows', 'bytes', 't:' .. line, 'error', 'h:main', 'label')
 local head = s[1]
 local before = head and match(head, '^%d+:%d+:(.*)$')
 local same
@@ -40,9 +40,9 @@ local number = tonumber(step)
 if number <= last and call('HEXISTS', R, place) == 1 then return landed() end
 if ARGV[10] == '1' and tonumber(line) < lines then return {'taken', head} end
 local W, I = P .. ':w:' .. id, P .. ':i:' .. id
-if #ARGV > 22 then
+if #ARGV > 23 then
   local seen = {}
-  for n = 23, #ARGV do
+  for n = 24, #ARGV do
     if seen[ARGV[n]] or not call('ZSCORE', W, ARGV[n]) then return {'waiting', ARGV[n], head} end
     seen[ARGV[n]] = true
   end
@@ -57,7 +57,7 @@ if not s[9] then
   s[8], s[9] = '', 'idle'
 end
 local bytes = tonumber(s[12] or '0') + #value
-for n = 23, #ARGV do
+for n = 24, #ARGV do
   local entry = call('HGET', I, ARGV[n])
   local kept = sub(entry, 1, (head_end(entry))) .. sub(mark, 2, 1 + string.byte(mark))
   bytes = bytes + #kept - #entry
@@ -94,6 +94,7 @@ if branch == 'main' or not s[15] then
   end
   if agent ~= '' then put('agent', agent) end
   if (s[14] or '') ~= problem then put('error', problem) end
+  if (s[16] or '') ~= label then put('label', label) end
 end
 local due, kept = s[10], nil
 if ttl == '' then

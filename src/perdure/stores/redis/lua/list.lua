@@ -5,7 +5,7 @@ local index, after, count = ARGV[3], ARGV[4], ARGV[5]
 local found = {after}
 local ids = call('ZRANGEBYLEX', index, after, '+', 'LIMIT', 0, count)
 for _, id in ipairs(ids) do
-  found[#found + 1] = {id, unpack(call('HMGET', P .. ':s:' .. id, 'owner', 'status', 'agent', 'error', 'updated'))}
+  found[#found + 1] = {id, unpack(call('HMGET', P .. ':s:' .. id, 'owner', 'status', 'agent', 'error', 'label', 'updated'))}
 end
 found[1] = #ids == tonumber(count) and '(' .. ids[#ids] or ''
 return found

@@ -78,7 +78,7 @@ end
 for n = 8, #ARGV, 2 do call('HSET', S, ARGV[n], ARGV[n + 1]) end
 call('HSET', S, 'owner', about.owner, 'status', about.status, 'created', about.created, 'updated', about.updated,
   'expires', about.expires, 'due', about.expires, 'reason', about.reason, 'lines', about.lines, 'bytes', bytes,
-  'agent', about.agent, 'error', about.error,
+  'agent', about.agent, 'error', about.error, 'label', about.label,
   'rows', total, 'posts', posts, 'long', about.long, 'gaps', '1', 'base', base, 'did', op)
 if about.expires ~= '' then keep_for(id, math.max(0, tonumber(about.expires) - wall) + MARGIN) end
 return 1

@@ -12,8 +12,9 @@ create table sessions (
     id text not null unique,
     owner text not null,
     agent text not null default '',     -- who works on it
-    status text not null,               -- as the branch "main" has it, and so the error
+    status text not null,               -- as the branch "main" has it, and so the error and the label
     error text not null default '',
+    label text not null default '',     -- where it stands in the program's own words
     created integer not null,
     updated integer not null,
     expires integer,

@@ -1,0 +1,126 @@
+"""What a person can do about a session, typed: one list of deeds, each with its command, HTTP call and library call.
+
+Whoever tells what to do next names one of these; how it is typed or called is spelled here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import shlex
+from enum import StrEnum
+from typing import NamedTuple
+from urllib.parse import quote
+
+from perdure.model import MAIN
+
+
+class Do(StrEnum):
+    """One thing that can be done."""
+
+    APPROVE = "approve"
+    ANSWER = "answer"
+    RESOLVE = "resolve"
+    RETRY = "retry"
+    UNPAUSE = "unpause"
+    UNHOLD = "unhold"
+    WORKER = "worker"
+    RUN = "run"
+    START = "start"
+    MESSAGE = "message"
+    OUTCOME = "outcome"
+    REOPEN = "reopen"
+    PROGRAM = "program"
+
+
+class _Ways(NamedTuple):
+    command: str
+    http: str
+    library: str
+
+
+_API = "/api/v1"
+_WAYS = {
+    Do.APPROVE: _Ways(
+        "approve {s} {a}", "POST /sessions/{S}/approvals/{A}", "db.approve({session!r}, {argument!r}, by=...)"
+    ),
+    Do.ANSWER: _Ways(
+        "answer {s} {a} VALUE", "POST /sessions/{S}/approvals/{A}", "db.answer({session!r}, {argument!r}, ..., by=...)"
+    ),
+    Do.RESOLVE: _Ways(
+        "resolve {s} {a} --done RESULT (or --retry, or --abort)", "POST /sessions/{S}/effects/{A}/resolve",
+        "db.session({session!r}).resolve({argument!r}, done=..., by=...)",
+    ),
+    Do.RETRY: _Ways("retry {s}", "POST /sessions/{S}/retry", "perdure.fleet.status.steer(db, [{session!r}], 'retry')"),
+    Do.UNPAUSE: _Ways(
+        "unpause {s}", "POST /sessions/{S}/unpause", "perdure.fleet.status.steer(db, [{session!r}], 'unpause')"
+    ),
+    Do.UNHOLD: _Ways(
+        "unpause --agent {a}", "POST /fleet/hold", "perdure.fleet.board.board_of(db).hold({argument!r}, False)"
+    ),
+    Do.WORKER: _Ways("worker APP", "", "perdure.start_worker([agent], store)"),
+    Do.RUN: _Ways("resume APP {s}", "POST /sessions/{S}/runs", "agent.run(db, session={session!r})"),
+    Do.START: _Ways("run APP {s}", "POST /sessions", "agent.run(db, session={session!r})"),
+    Do.MESSAGE: _Ways("post {s} MESSAGE", "POST /sessions/{S}/messages", "db.post({session!r}, ...)"),
+    Do.OUTCOME: _Ways(
+        "outcome {s} {a} RESULT", "POST /sessions/{S}/effects/{A}/outcome",
+        "db.post_outcome({session!r}, {argument!r}, ...)",
+    ),
+    Do.REOPEN: _Ways("", "", "db.session({session!r}, reopen=True)"),
+    Do.PROGRAM: _Ways("", "", "db.session({session!r})"),
+}  # fmt: skip
+_ON_BRANCH = {
+    Do.RUN: _Ways(
+        "resume APP {s} --branch {b}", "POST /sessions/{S}/runs", "perdure.run_on(db, agent, {session!r}, {branch!r})"
+    ),
+    Do.RESOLVE: _WAYS[Do.RESOLVE]._replace(command="resolve {s} {a} --branch {b} --done RESULT (or --retry, --abort)"),
+}
+"""How it is done on another branch than main, where that differs."""
+
+
+class Action(NamedTuple):
+    """One thing to do about one session."""
+
+    name: Do
+    session: str
+    argument: str = ""
+    """Of an approval or an effect its id; of a hold the agent."""
+    branch: str = MAIN
+
+    @property
+    def command(self) -> str:
+        """What to type; "" when that is nothing. Words in capitals are yours to fill in.
+
+        >>> Action(Do.APPROVE, "my trip", "ap_1").command, Action(Do.REOPEN, "t").command
+        ("perdure approve 'my trip' ap_1", '')
+        """
+        return f"perdure {found}" if (found := self._spelled(self._ways.command)) else ""
+
+    @property
+    def http(self) -> str:
+        """The call of the HTTP API; "" when it has none.
+
+        >>> Action(Do.RETRY, "a/b").http
+        'POST /api/v1/sessions/a%2Fb/retry'
+        """
+        method, _, path = self._spelled(self._ways.http).partition(" ")
+        return f"{method} {_API}{path}" if path else ""
+
+    @property
+    def library(self) -> str:
+        """The call of the library; for people to read.
+
+        >>> Action(Do.MESSAGE, "t").library
+        "db.post('t', ...)"
+        """
+        return self._spelled(self._ways.library)
+
+    @property
+    def _ways(self) -> _Ways:
+        return _ON_BRANCH.get(self.name, _WAYS[self.name]) if self.branch != MAIN else _WAYS[self.name]
+
+    def _spelled(self, way: str) -> str:
+        typed = {"s": self.session, "a": self.argument, "b": self.branch}
+        sent = {"S": self.session, "A": self.argument}
+        return way.format(
+            session=self.session, argument=self.argument, branch=self.branch,
+            **{k: shlex.quote(v) for k, v in typed.items()}, **{k: quote(v, safe="") for k, v in sent.items()},
+        )  # fmt: skip

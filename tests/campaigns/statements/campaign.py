@@ -1,0 +1,59 @@
+"""The long run: ``make statements``. Exits 1 unless every statement was so and every falsified one was noticed."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.campaigns.reporting import REPORTS, conclude
+from tests.campaigns.statements.judging import Judged, judge
+from tests.campaigns.statements.mutations import MUTATIONS, caught
+from tests.campaigns.statements.search import EXPECTED, situations, values
+
+REPORT = REPORTS / "statements.md"
+
+
+def main() -> int:
+    """Search, judge, falsify."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaigns.statements.campaign", description=__doc__)
+    parser.add_argument("--deep", type=int, default=3, help="operations behind each root")
+    parser.add_argument("--report", action="store_true", help=f"write the result into {REPORT.name}")
+    args = parser.parse_args()
+    # What a refused run says of itself is judged, not read.
+    logging.getLogger("perdure").setLevel(logging.CRITICAL)
+    began = time.monotonic()
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="perdure-statements-") as name:
+        folder = Path(name)
+        found = situations(folder, args.deep, told=lambda line: print(line, flush=True))
+        reached = values(found)
+        for dimension, known in EXPECTED.items():
+            never = ", ".join(sorted(known - reached[dimension])) or "-"
+            tell(f"{dimension:10} {len(reached[dimension]):3} values reached   never: {never}")
+        judged: list[Judged] = []
+        for one in found.values():
+            judged.append(judge(folder, one))
+            for wrong in judged[-1].wrong:
+                print(wrong, flush=True)
+        false = sum(len(j.wrong) for j in judged)
+        tell(
+            f"situations {len(found)}   statements {sum(j.statements for j in judged)}   "
+            f"actions carried out {sum(j.actions for j in judged)}   false {false}"
+        )
+        noticed = [(m.says, caught(folder, m)) for m in MUTATIONS]
+        for says, what in noticed:
+            tell(f"{'caught' if what else 'MISSED'}  {says}")
+    return conclude(REPORT if args.report else None, lines, not false and all(w for _, w in noticed), began)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Sentences falsified on purpose, one at a time: the campaign must notice every one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
+
+from perdure.fleet import why as asked
+from perdure.session.actions import Action, Do
+from tests.campaigns.statements.judging import judge
+from tests.campaigns.statements.search import FAMILIES, lead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Mutation(NamedTuple):
+    """One falsification: which part decides otherwise, and where that must show."""
+
+    says: str
+    part: str
+    instead: Callable[..., Any]
+    path: tuple[str, ...]
+    family: str = "agent"
+
+
+def _wrong_request(row: Any, *names: Do, argument: str = "") -> tuple[Action, ...]:
+    return tuple(Action(name, row.id, f"{argument}x" if argument else "") for name in names)
+
+
+MUTATIONS = (
+    Mutation("a worker comes for it, where none does", "_goes_on", lambda f: True, ("create", "say hello")),
+    Mutation("it has answered all, where a message waits", "_to_do", lambda *a, **k: "", ("create", "say hello")),
+    Mutation(
+        "it waits for a worker, where it is paused", "obstacle_of", lambda *a: None,
+        ("submit", "worker starts", "say hello", "pause"),
+    ),
+    Mutation(
+        "it waits for a worker, where its agent is held", "obstacle_of", lambda *a: None,
+        ("submit", "worker starts", "say hello", "hold"),
+    ),
+    Mutation(
+        "its program takes it up, where somebody has to agree", "_left_open", lambda f: None,
+        ("call that needs agreement", "commit as failed"), "program",
+    ),
+    Mutation(
+        "its result comes later, where it has come", "_has_outcome", lambda *a: False, ("say render", "run", "outcome")
+    ),
+    Mutation("somebody is on it, where nobody is", "_is_held", lambda f: True, ("create", "say hello")),
+    Mutation(
+        "it waits for a worker, where it kills them", "failures", lambda *a: 0,
+        ("submit", "say hello", "worker starts", *["worker crashes"] * 4),
+    ),
+    Mutation(
+        "retry it, where it was", "_is_taken_up", lambda w: False, ("say fail", "run", "worker starts", "retry")
+    ),
+    Mutation("approve another request", "_do", _wrong_request, ("say refund", "run")),
+    Mutation(
+        "retry it, where no worker is", "_who", lambda f: (Action(Do.RETRY, f.row.id),), ("create", "say hello")
+    ),
+    Mutation("it is woken, where no worker is", "served_by", lambda w: {"desk"}, ("create", "wake in 2 h", "run")),
+    Mutation(
+        "nothing to do, at a limit", "_at_limit", lambda f: asked.Why("It rests.", "Nothing to do."),
+        ("say hello", "run to a limit"),
+    ),
+)  # fmt: skip
+
+
+def caught(folder: Path, mutation: Mutation) -> str:
+    """What the campaign notices with this falsification; "" when that is nothing."""
+    found = lead(folder, FAMILIES[mutation.family], mutation.path)
+    if fine := judge(folder, found).wrong:
+        raise AssertionError(f"without any falsification: {fine[0]}")
+    with patch.object(asked, mutation.part, mutation.instead):
+        wrong = judge(folder, found).wrong
+    return wrong[0].what if wrong else ""

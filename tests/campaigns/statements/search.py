@@ -1,0 +1,102 @@
+"""Finds the situations that a session can be in: all that public operations lead to, each by a shortest way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure import PerdureError
+from tests.campaigns.statements.desk import Cause
+from tests.campaigns.statements.world import AGENTS, PROGRAMS, Skip, Snapshot, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FAMILIES = {"agent": AGENTS, "program": PROGRAMS}
+ROOTS: dict[str, list[tuple[str, ...]]] = {
+    "agent": [
+        (),
+        ("submit", "worker starts", "worker claims"),
+        ("submit", "say fail", "worker starts", "worker claims", "run", "put down as failed"),
+        ("submit", "say hello", "worker crashes", "worker crashes"),
+        ("create", "say delegate", "run"),
+        ("create", "say delegate", "run", "approve below"),
+    ],
+    "program": [()],
+}
+"""Where the search begins: at nothing, and behind some longer ways that lead to rarer places."""
+
+
+def situations(
+    folder: Path, deep: int, most: int | None = None, told: Callable[[str], None] = print
+) -> dict[tuple[str, ...], Snapshot]:
+    """Every situation within so many operations, by its dimensions; breadth first, so that ways are short."""
+    Cause.broken = True
+    found: dict[tuple[str, ...], Snapshot] = {}
+    for family, operations in FAMILIES.items():
+        ring = [lead(folder, operations, path) for path in ROOTS[family]]
+        known: set[tuple[str, ...]] = set()
+        for depth in range(1, deep + 1):
+            following: list[Snapshot] = []
+            for one in ring:
+                for name, do in operations.items():
+                    if most is not None and len(known) >= most:
+                        break
+                    world = World(folder, one)
+                    try:
+                        do(world)
+                        signature = world.signature()
+                    except (Skip, PerdureError):
+                        world.close()
+                        continue
+                    if signature in known:
+                        world.close()
+                        continue
+                    known.add(signature)
+                    kept = world.keep((*one.path, name))
+                    following.append(kept)
+                    found.setdefault((family, *signature), kept)
+            ring = following
+            told(f"{family}: {len(known)} situations within {depth} operations")
+    return found
+
+
+def lead(folder: Path, operations: dict[str, Callable[[World], object]], path: tuple[str, ...]) -> Snapshot:
+    """Go a way."""
+    Cause.broken = True
+    world = World(folder)
+    for name in path:
+        operations[name](world)
+    return world.keep(path)
+
+
+def values(found: dict[tuple[str, ...], Snapshot]) -> dict[str, set[str]]:
+    """The values that were reached in each dimension."""
+    reached: dict[str, set[str]] = {}
+    for _, *signature in found:
+        for one in signature:
+            dimension, _, value = one.partition(" ")
+            reached.setdefault(dimension, set()).update(value.split() if dimension in SETS else [value])
+    return reached
+
+
+SETS = ("inbox", "effects", "approvals", "said", "child")
+"""Dimensions that may have several values at once."""
+EXPECTED = {
+    "status": {
+        "none", "idle", "running", "sleeping", "waiting_approval", "waiting_result", "in_doubt", "paused",
+        "cancelled", "failed", "closed", "expired",
+    },
+    "agent": {"yes", "no"},
+    "board": {"none", "queued", "claimed", "due", "later", "resting", "parked", "paused"},
+    "served": {"yes", "no"},
+    "held": {"yes", "no"},
+    "lease": {"held", "free"},
+    "tries": {"0", "1", "2", "3"},
+    "inbox": {"empty", "message", "timer", "timer-due", "decision", "outcome", "failure", "cancel"},
+    "effects": {"none", "planned", "started", "waiting", "in_doubt"},
+    "approvals": {"none", "pending", "question", "decided", "expired"},
+    "child": {"none", "waiting_approval", "decision", "idle", "cancelled"},
+    "said": {"nothing", "hello", "refund", "send", "render", "choose", "fail", "delegate"},
+}  # fmt: skip
+"""The values that there could be; those that were not reached are reported."""
