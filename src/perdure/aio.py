@@ -143,6 +143,7 @@ class AsyncDatabase(DatabaseHandle):
     collect = awaited(Upkeep.collect, "upkeep")
     verify = awaited(Upkeep.verify, "upkeep")
     witness = awaited(Upkeep.witness, "upkeep")
+    accept_loss = awaited(Upkeep.accept_loss, "upkeep")
     backup = awaited(Upkeep.backup, "upkeep")
     restore = awaited(Upkeep.restore, "upkeep")
     export_session = awaited(Upkeep.export_session, "upkeep")

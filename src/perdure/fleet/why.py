@@ -74,7 +74,7 @@ def why(db: DatabaseHandle, session: str, *, branch: str = MAIN) -> Why:
     if row.heads:
         return told(gather(db, row, branch))
     if row.reason:
-        return Why(f"It is gone: {row.reason}.", "A message to it starts a new session under the same name.")
+        return Why(f"It is gone: {row.why_gone}.", "A message to it starts a new session under the same name.")
     waiting = f" {_waits(row.pending)} in its inbox." if row.pending else ""
     return Why(f"Nothing has been committed to it yet.{waiting}", "Run its agent on it.", ACT, "run")
 

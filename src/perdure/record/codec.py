@@ -402,6 +402,8 @@ def seal_commit(
         at_line = last.line if line is None else line
         if line is not None:
             x["from"] = [last.line, last.step, under]
+        if "life" in last.x:
+            x["life"] = last.x["life"]
     id, key = os.urandom(16), keys.current
     owner, ttl = settings.owner, settings.ttl
     env = Envelope(

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
+RESTORED = "restored"
+"""Marks the record of an effect that only a witness knew of when the store had been put back to an older state."""
 MAX_ERROR = 2000
 """Characters of an error's text that are kept."""
 MAX_ATTEMPTS = 3
@@ -139,6 +141,7 @@ class Effects:
             "at": self._journal.kernel.clock.wall(),
             "line": self._journal.line,
         }
+        self._journal.calls[effects[slot]["id"]] = (tool.name, slot, digest)
         return effects[slot]
 
     def take_posted(self, record: TrackedDict) -> Flow[bool]:
@@ -161,6 +164,7 @@ class Effects:
         kind, x = (Kind.DONE, about(record)) if status == "done" else (Kind.FAILED, about(record, error=error))
         faults.point("call.before_outcome")
         yield from self._journal.write(kind, x=x, status=self.session_status, stamp=(record, "where"))
+        self._journal.calls.pop(record["id"], None)
         faults.point("call.after_outcome")
 
     def settle(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
@@ -196,6 +200,7 @@ class Effects:
             elif record["status"] == "unknown":
                 # Another line that would do it must be told, and there is no outcome to give it.
                 done.setdefault(record["digest"], []).append([record["id"], self._journal.line, 0])
+            self._journal.calls.pop(record["id"], None)
             del effects[slot]
 
 

@@ -39,7 +39,10 @@ class OtherBranches:
             self._look(point, book)
 
     def _look(self, point: Point, book: TrackedDict) -> None:
-        """Look through the ends of all other lines."""
+        """Look through the ends of all other lines, and for what was done before the store was put back."""
+        for record in book.get("effects", {}).values():
+            if "restored" in record and record["status"] in ("in_doubt", "done", "unknown"):
+                self._other.setdefault(record["digest"], record["id"])
         lines = origins(self._kernel, self._session)
         if len(lines) == 1:
             return

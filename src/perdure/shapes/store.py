@@ -67,7 +67,7 @@ def store(db: DatabaseHandle, counts: Iterable[tuple[str, str, str, int]]) -> St
 class Damage(Shape):
     """Something that is not as it was written."""
 
-    kind: Literal["corrupted", "blob", "inbox", "lost"]
+    kind: Literal["corrupted", "blob", "inbox", "board", "lost", "witness"]
     session: str
     place: str
     detail: str
