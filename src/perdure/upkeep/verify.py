@@ -65,6 +65,11 @@ class Report(NamedTuple):
         """What the witness saw and the store has no more."""
         return tuple(f for f in self.findings if f.kind == "lost")
 
+    @property
+    def only_lost(self) -> bool:
+        """Whether what is there is as it was written: at most something is missing, or the witness is damaged."""
+        return all(f.kind in ("lost", "witness") for f in self.findings)
+
 
 def verify(
     kernel: Kernel,

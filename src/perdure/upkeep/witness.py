@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PAGE = 500
 VERSION = 2
-EFFECTS_KEPT = 30 * 86_400_000
-"""For how long (ms) effects are kept in a witness that is written anew: a backup that is older knows them itself."""
+EFFECTS_KEPT = 30 * 86_400
+"""For how many seconds effects are kept in a witness that is written anew: a backup that is older knows them itself."""
 LOOKS = 5
 """How often a session is looked at again that was written to while it was compared."""
 
@@ -253,7 +253,7 @@ class Witness:
 
     def kept(self) -> Iterator[Seen | _Object]:
         """What is worth keeping when the file is written anew: not what has rightly ended since."""
-        look, oldest = self._kernel.store.look, self._kernel.clock.wall() - EFFECTS_KEPT
+        look, oldest = self._kernel.store.look, self._kernel.clock.wall() - EFFECTS_KEPT * 1000
         for id in self.sessions:
             row = look(id)
             yield from (one for one in self.sessions[id].values() if not _over(self._kernel, row, one))
