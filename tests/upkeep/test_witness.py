@@ -5,6 +5,7 @@ What is rightly gone (expired, set aside, brought back, pruned, rewound) never l
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -18,7 +19,8 @@ import apsw
 import pytest
 
 import perdure
-from perdure import tool
+from perdure import Agent, ScriptedModel, tool
+from perdure.agent.models.scripted import calls
 from perdure.errors import BehindWitness, Corrupted, Gone, InDoubt, Misuse
 from perdure.history.lives import end_session, life_of
 from perdure.record.codec import Point
@@ -29,6 +31,8 @@ from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from perdure import RunResult
 
 KEY = b"sixteen bytes or more"
 
@@ -430,6 +434,39 @@ def test_an_approved_refund_is_not_paid_again_from_a_backup(put: Put, tmp_path: 
     with put.open() as db, db.session("s") as s, pytest.raises(InDoubt):
         s.call(asked, order="1")
     assert PAID == ["1"]
+
+
+def test_an_agent_that_does_it_all_again_does_not_pay_again(put: Put):
+    PAID.clear()
+
+    def clerk() -> Agent:
+        script = [calls(("refund", {"order": "7"}), ("look", {})), "Refunded."]
+        return Agent("clerk", model=ScriptedModel(script), tools=[refund, look])
+
+    async def run() -> RunResult:
+        async with perdure.open_async(put.url, keys=KEY, witness=put.witness) as db:
+            return await clerk().run(db, session="s", message="Refund order 7")
+
+    put.write("t", 1)
+    put.save()
+    assert asyncio.run(run()).text == "Refunded."
+    put.put_back()
+    with put.open(witness=None, clock=None) as db:
+        ((session, effect, name),) = db.accept_loss(put.witness).in_doubt
+        assert (session, name) == ("s", "refund"), "nobody need find out about a read"
+        assert db.look("s").status == "in_doubt"
+    again = asyncio.run(run())
+    assert [doubt.effect for doubt in again.in_doubt] == [effect]
+    with put.open(clock=None) as db:
+        assert "was done before the store was put back already" in str(db.read("s").plain())
+        assert db.verify(witness=put.witness).ok
+    assert PAID == ["7"]
+
+
+@tool(read=True)
+def look() -> str:
+    """Look."""
+    return "seen"
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ class OtherBranches:
         self._other: dict[str, str] = {}
         self._twins: dict[str, Foreign] = {}
         self._used: set[str] = set()
+        self.restored: set[str] = set()
+        """Effects that were made before the store was put back to an older state."""
         if point is not None:
             self._look(point, book)
 
@@ -43,6 +45,7 @@ class OtherBranches:
         for record in book.get("effects", {}).values():
             if "restored" in record and record["status"] in ("in_doubt", "done", "unknown"):
                 self._other.setdefault(record["digest"], record["id"])
+                self.restored.add(record["id"])
         lines = origins(self._kernel, self._session)
         if len(lines) == 1:
             return

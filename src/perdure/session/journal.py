@@ -131,7 +131,7 @@ class Journal:
         self.loads = 0
         """How often a state was loaded: what was learnt of it before the last time is out of date."""
         self.calls: dict[str, tuple[str, str, str]] = {}
-        """Tool, slot and digest of the effects that were planned through this handle and are not settled, by id."""
+        """Tool, slot and digest of the effects that go on through this handle, by id; of reads nobody need know."""
         self._epoch = kernel.store.epoch
         self._agent = ""
         """Who works on the session, as far as the store was told."""

@@ -55,7 +55,7 @@ AT_OPEN = 32
 AT_FIRST_USE = 8
 OWED = 1000
 """So many lines that could not be written are kept, to be written later."""
-_ENDS = {Kind.DONE, Kind.FAILED, Kind.IN_DOUBT, Kind.STARTED, Kind.WAITING}
+_OF_EFFECTS = {Kind.DONE, Kind.FAILED, Kind.IN_DOUBT, Kind.STARTED, Kind.WAITING}
 _SPEAKS_OF = re.compile(rb'\[\["((?:[^"\\]|\\.)*)","((?:[^"\\]|\\.)*)",(\d+),(\d+),')
 log = logging.getLogger("perdure")
 
@@ -67,6 +67,8 @@ class LiveWitness:
         self._kernel = kernel
         self._path = os.path.abspath(path)
         self._lock = threading.Lock()
+        """For writing; whoever commits never waits for somebody who reads."""
+        self._reading = threading.Lock()
         self._owed: deque[bytes] = deque()
         self._torn = b""
         """What was written of the first line that is owed, before it failed."""
@@ -121,7 +123,10 @@ class LiveWitness:
             return False
         if not os.path.samestat(os.fstat(fd), os.stat(self._path)):
             return True
-        known = parse_witness(self._kernel, self._path, _read_all(fd, 0))
+        data = _read_all(fd, 0)
+        if data.count(b"\n") < COMPACT_FROM:
+            return False
+        known = parse_witness(self._kernel, self._path, data)
         few = known.live < max(COMPACT_FROM, len(known.sessions))
         if few or known.unread or known.store != self._kernel.store.id or known.epoch != self._kernel.store.epoch:
             return False
@@ -187,7 +192,7 @@ class LiveWitness:
         epoch = self._kernel.store.epoch
         if not self._behind and (session is None or self._checked.get(session) == epoch):
             return
-        with self._lock:
+        with self._reading:
             accepted = self._known.accepted
             self._catch_up()
             if self._behind and self._known.accepted != accepted:
@@ -213,13 +218,11 @@ class LiveWitness:
     def note(self, point: Point, calls: Mapping[str, tuple[str, str, str]]) -> None:
         """Append one checkpoint, with what it says of effects; ``calls`` has tool, slot and digest of those known."""
         env = point.envelope
-        said = [env.x["effect"]] if "effect" in env.x and env.kind in _ENDS else env.x.get("effects", ())
-        what = env.kind if env.kind in _ENDS else Kind.STARTED.value
-        told = tuple(
-            Call(id, tool, what, slot, digest)
-            for id in said
-            for tool, slot, digest in (calls.get(id, (str(env.x.get("tool", "")), "", "")),)
-        )
+        # A model's answer starts several at once.
+        what = env.kind if env.kind in _OF_EFFECTS else Kind.STARTED.value
+        said = env.x.get("effects", ()) if env.kind not in _OF_EFFECTS else (env.x.get("effect", ""),)
+        told = tuple(Call(id, tool, what, slot, digest) for id in said if id in calls
+                     for tool, slot, digest in (calls[id],))  # fmt: skip
         one = Seen(
             env.session, env.branch, env.line, env.step, env.id.hex(), point.digest.hex(), env.x.get(LIFE, 0),
             self._kernel.clock.wall(), told,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _MADE = (Kind.STARTED, Kind.DONE, Kind.IN_DOUBT, Kind.WAITING)
 """What says that an effect may have happened."""
+_PLACES = ("c:", "k:", "r:")
+"""Beginnings of the places of calls that a program makes: by their arguments, by a key, by their number in a run."""
 
 
 class AcceptedLoss(NamedTuple):
@@ -64,7 +66,8 @@ def put_in_doubt(s: SessionHandle, effects: list[Effect]) -> Flow[None]:
             id, tool, what, slot, digest = effect.call
             record = known.get(id)
             if record is None:
-                place = slot if slot and slot not in book else f"restored:{id}"
+                # What a model is asked anew it answers anew: only what the program itself calls has the same place.
+                place = slot if slot.startswith(_PLACES) and slot not in book else f"restored:{id}"
                 book[place] = {
                     "id": id, "tool": tool, "digest": digest, "args": {}, "status": "in_doubt", "attempt": 1,
                     "at": effect.at, "line": s.journal.line,

@@ -35,7 +35,7 @@ from perdure.system.disk import write_whole
 from perdure.upkeep.verify import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
@@ -59,8 +59,9 @@ class Call(NamedTuple):
     what: str
     """The kind of the checkpoint: started, done, failed, ..."""
     slot: str = ""
-    """Its place in the journal, and the digest of the call; "" when whoever noted it did not know."""
+    """Its place in the journal; "" when whoever noted it did not know, because another process had planned it."""
     digest: str = ""
+    """Of tool and arguments."""
 
 
 class Seen(NamedTuple):
@@ -217,8 +218,7 @@ class Witness:
     def _keep_effect(self, one: Effect) -> None:
         key = one.session, one.call.id
         if (known := self.effects.pop(key, None)) is not None and not one.call.slot:
-            call = one.call._replace(slot=known.call.slot, digest=known.call.digest)
-            one = msgspec.structs.replace(one, call=call)
+            one = msgspec.structs.replace(one, call=one.call._replace(slot=known.call.slot))
         self.effects[key] = one
 
     def of_session(self, id: str, most: int | None = None) -> list[Seen]:
@@ -254,9 +254,11 @@ class Witness:
     def kept(self) -> Iterator[Seen | _Object]:
         """What is worth keeping when the file is written anew: not what has rightly ended since."""
         look, oldest = self._kernel.store.look, self._kernel.clock.wall() - EFFECTS_KEPT * 1000
-        for id in self.sessions:
+        for id, lines in self.sessions.items():
             row = look(id)
-            yield from (one for one in self.sessions[id].values() if not _over(self._kernel, row, one))
+            several = row is not None and row.heads and len({life for life, _ in lines}) > 1
+            now = life_of(self._kernel, id) if several else 0
+            yield from (one for one in lines.values() if one.life >= now and not _over(self._kernel, row, one))
         # What the store has shown to be of one past is vouched for by what came after it.
         yield from (one for one in self.beside.values() if list(find_lost(self._kernel, one.session, [one])))
         yield from (one for one in self.waited if not _over(self._kernel, look(one.session), one))
@@ -483,7 +485,7 @@ def write_witness(
 
 
 @contextlib.contextmanager
-def _alone(path: str) -> Iterator[int | None]:
+def _alone(path: str) -> Generator[int | None]:
     """None when nobody else writes to the file, or there is none; else a descriptor to append to."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
