@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from perdure.database import Database as Database
     from perdure.errors import ApprovalError as ApprovalError
     from perdure.errors import ApprovalNeeded as ApprovalNeeded
+    from perdure.errors import BehindWitness as BehindWitness
     from perdure.errors import Busy as Busy
     from perdure.errors import CallError as CallError
     from perdure.errors import Conflict as Conflict
@@ -121,12 +122,12 @@ _HOMES = {
     "history.checkpoint": ("Checkpoint", "Reading"),
     "database": ("Database",),
     "errors": (
-        "ApprovalError", "ApprovalNeeded", "Busy", "CallError", "Conflict", "ContextTooLong", "Corrupted",
-        "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "ForkedProcess", "Gone", "HandleClosed",
-        "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost", "LimitExceeded",
-        "MergeConflict", "Misuse", "ModelError", "ModelUnavailable", "NotFound", "NotJson", "OutcomeUnknown",
-        "PerdureError", "Poisoned", "ReadOnly", "RequestDiffers", "StoreError", "StoreFull", "TailLost",
-        "Unavailable",
+        "ApprovalError", "ApprovalNeeded", "BehindWitness", "Busy", "CallError", "Conflict", "ContextTooLong",
+        "Corrupted", "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "ForkedProcess", "Gone",
+        "HandleClosed", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost",
+        "LimitExceeded", "MergeConflict", "Misuse", "ModelError", "ModelUnavailable", "NotFound", "NotJson",
+        "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "RequestDiffers", "StoreError", "StoreFull",
+        "TailLost", "Unavailable",
     ),
     "fleet.worker": ("start_worker",),
     "fleet.board": ("submit", "submit_async"),

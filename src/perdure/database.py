@@ -78,7 +78,7 @@ class DatabaseHandle:
     @cached_property
     def posting(self) -> Posting:
         """What is put into inboxes."""
-        return Posting(self.kernel, self.guard)
+        return Posting(self.kernel, self.guard, self.caretaker.before_write)
 
     @cached_property
     def blob_streams(self) -> BlobStreams:
@@ -159,6 +159,8 @@ class DatabaseHandle:
         try:
             if lease:
                 granted = yield from claim.acquire()
+            else:
+                yield Do(self.caretaker.before_write, (session,))
             origin, granted = yield from self._expire(session, granted, claim)
             s = yield from self._hydrate(session, owner, branch, ttl, wanted, granted, effects, reopen, origin)
             if not create and s.journal.point is None:
@@ -326,8 +328,9 @@ class Database(DatabaseHandle):
     migrate = sync(Upkeep.migrate, "upkeep")
     collect = sync(Upkeep.collect, "upkeep")
     verify = sync(Upkeep.verify, "upkeep")
-    accept_loss = sync(Upkeep.accept_loss, "upkeep")
+    accept_damage = sync(Upkeep.accept_damage, "upkeep")
     witness = sync(Upkeep.witness, "upkeep")
+    accept_loss = sync(Upkeep.accept_loss, "upkeep")
     backup = sync(Upkeep.backup, "upkeep")
     restore = sync(Upkeep.restore, "upkeep")
     export_session = sync(Upkeep.export_session, "upkeep")

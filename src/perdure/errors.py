@@ -28,6 +28,7 @@
     ├── StoreError
     │   ├── Corrupted           stored bytes are not what was written; names where
     │   ├── TailLost            checkpoints that were acknowledged are no longer there
+    │   ├── BehindWitness       the store lacks what its witness saw; it can be read, not written
     │   ├── OutcomeUnknown      a commit may or may not have landed; carries its id
     │   ├── Unavailable         the store cannot be reached or written at the moment
     │   │   └── StoreFull       no space left; earlier checkpoints are intact
@@ -242,6 +243,17 @@ class TailLost(StoreError):
             f"session {session!r}: step {step} was acknowledged, and the store {now}: it was restored, or failed over "
             "to a replica that lagged behind. reload() and go on from what is left; effects of the lost steps happened"
         )
+
+
+class BehindWitness(StoreError):
+    """The store lacks checkpoints that its witness saw: it was put back to an older state. It is read, not written.
+
+    ``findings`` say what is missing. :meth:`perdure.Database.accept_loss` accepts it.
+    """
+
+    def __init__(self, message: str, findings: Sequence[Any] = ()) -> None:
+        self.findings = tuple(findings)
+        super().__init__(message)
 
 
 class OutcomeUnknown(StoreError):

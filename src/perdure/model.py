@@ -18,6 +18,13 @@ DEFAULT_TTL = 7 * 24 * 3600
 
 ASIDE = "perdure:expired:"
 """Begins the ids under which expired sessions are kept for a while; no session of anybody's own begins so."""
+SIGNED = "; signed "
+"""Stands between the reason of a tombstone and the signature of whoever ended the session."""
+
+
+def plain_reason(reason: str) -> str:
+    """The reason of a tombstone, for people."""
+    return reason.partition(SIGNED)[0]
 
 
 class Status(StrEnum):
@@ -129,7 +136,7 @@ class SessionRow(NamedTuple):
     lease: LeaseInfo
     heads: tuple[Head, ...]
     reason: str = ""
-    """Set on a tombstone: why the session is gone. A tombstone has no heads."""
+    """Set on a tombstone: why the session is gone, signed by whoever ended it. A tombstone has no heads."""
     pending: int = 0
     """Entries waiting in the inbox."""
     lines: int = 0
@@ -149,6 +156,11 @@ class SessionRow(NamedTuple):
     def over(self) -> bool:
         """Whether its time has run out by the store's clock; what its checkpoints say of it is still to be asked."""
         return self.expires is not None and self.now >= self.expires
+
+    @property
+    def why_gone(self) -> str:
+        """The reason of a tombstone, for people."""
+        return plain_reason(self.reason)
 
     @property
     def cursor(self) -> str:

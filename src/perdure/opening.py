@@ -55,7 +55,8 @@ def open(
     ``keys`` (or the variable ``PERDURE_KEY``) keys the digest chain; ``codec`` is how new checkpoints are written,
     "msgpack" or "json"; ``schema`` is the version of the state your program writes; ``state`` a type it must fit.
     ``blobs`` is where bytes and values over 32 KiB go, such as ``s3://bucket/prefix``; None: beside or in the store.
-    ``witness`` is a file outside the store that is told of every commit; ``verify`` compares with it.
+    ``witness`` is a file outside the store that is told of every commit; ``verify`` compares with it, and a store that
+    lacks what it saw is read, and not written (``BehindWitness``).
     ``keep_expired`` is for how long (seconds, or such as "7d") a session can be brought back after it has expired.
     Other options go to the store, such as ``synchronous="normal"`` for SQLite.
     """

@@ -90,4 +90,4 @@ def test_accepting_needs_one_session_of_a_file_store(command: Command, tmp_path:
     assert "file store" in words("s", "--store", "a.db")[1]
     assert words("--all", "--store", "a.db")[0] == 2
     with perdure.open("memory://") as db, pytest.raises(InvalidInput, match="file store"):
-        db.accept_loss("s")
+        db.accept_damage("s")

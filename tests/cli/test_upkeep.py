@@ -66,9 +66,47 @@ def test_a_witness_sees_that_the_newest_checkpoint_is_gone(command: Command, boo
     assert command("verify", "--all", "--witness", "heads").code == 1, "a witness of a damaged store is not renewed"
 
 
+def test_a_loss_can_be_accepted_and_a_damaged_store_cannot(command: Command, book: Path):
+    assert command("verify", "--all", "--witness", "heads", "--update-witness").code == 0
+    with apsw.Connection(str(book)) as db:
+        db.execute("delete from commits where step = 20")
+        db.execute("update sessions set step = 19, head = (select id from commits where step = 19)")
+    result = command("verify", "--all", "--witness", "heads", "--accept-loss", "--json")
+    assert result.code == 0
+    assert [f["kind"] for f in result.json["findings"]] == ["lost"]
+    assert result.json["witness"] == {"file": "heads", "updated": 1, "accepted": True, "in_doubt": []}
+    assert command("verify", "--all", "--witness", "heads").code == 0
+    with apsw.Connection(str(book)) as db:
+        db.execute("update commits set payload = x'00' where step = 7")
+    result = command("verify", "--all", "--witness", "heads", "--accept-loss")
+    assert result.code == 1
+    assert "accepted" not in result.out
+
+
+def test_a_restore_puts_in_doubt_what_the_witness_saw_since(command: Command, book: Path, tmp_path: Path):
+    @perdure.tool
+    def refund(order: str) -> str:
+        return order
+
+    url = f"sqlite:///{book}"
+    with perdure.open(url, witness=tmp_path / "heads") as db:
+        assert command("backup", "one.perdure").code == 0
+        with db.session("book") as s:
+            s.call(refund, order="7")
+    assert command("restore", "one.perdure", "--store", "there.db", "--witness", "nowhere").code == 2
+    result = command("restore", "one.perdure", "--store", "there.db", "--witness", "heads")
+    assert result.code == 0
+    assert "in doubt: book: refund (ef_" in result.out
+    assert command("ls", "--store", "there.db", "--json").json["items"][0]["status"] == "in_doubt"
+    assert command("verify", "--all", "--store", "there.db", "--witness", "heads").code == 0
+
+
 @pytest.mark.parametrize(
     "argv",
     [
+        ("verify", "--all", "--accept-loss"),
+        ("verify", "book", "--witness", "heads", "--accept-loss"),
+        ("verify", "--all", "--witness", "heads", "--accept-loss", "--update-witness"),
         ("verify",),
         ("verify", "book", "--all"),
         ("verify", "--all", "--update-witness"),

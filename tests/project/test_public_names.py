@@ -5,10 +5,10 @@ from __future__ import annotations
 import perdure
 
 NAMES = [
-    "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BlobRef", "Busy",
-    "CallError", "ChatModel", "Checkpoint", "Clash", "Conflict", "Context", "ContextTooLong", "Corrupted",
-    "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed", "Event",
-    "ForkedProcess", "Gone", "HandleClosed",
+    "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BehindWitness",
+    "BlobRef", "Busy", "CallError", "ChatModel", "Checkpoint", "Clash", "Conflict", "Context", "ContextTooLong",
+    "Corrupted", "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed",
+    "Event", "ForkedProcess", "Gone", "HandleClosed",
     "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "Compactor", "KeyMismatch", "Keys", "Kind", "Later",
     "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse", "ModelError",
     "ModelUnavailable", "NotDone", "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError",

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from types import FrameType
 
-PATIENCE = 60
+PATIENCE = 300
 """Seconds after which a program that does not end is ended: something is wrong with it, or with who started it."""
-HANGS = 3.0
+HANGS = 20.0
 """Seconds after which something that takes milliseconds counts as hanging."""
 HOME = os.path.dirname(os.path.abspath(perdure.__file__)) + os.sep
 

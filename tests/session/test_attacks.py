@@ -207,10 +207,10 @@ def test_whatever_is_interrupted_anywhere_the_handle_goes_on_and_shows_what_is_s
 
 STORES: dict[str, tuple[int, dict[str, Any]]] = {
     "sqlite": (3, {"synchronous": "normal"}),
-    "file": (1, {}),
-    "postgres": (2, {"pool": 1, "timeout": 1}),
-    "redis": (3, {"socket_timeout": 1, "retry_for": 0.5}),
-    "tiered": (2, {"hot_timeout": 1}),
+    "file": (5, {}),
+    "postgres": (7, {"pool": 1, "timeout": 1}),
+    "redis": (13, {"socket_timeout": 1, "retry_for": 0.5}),
+    "tiered": (7, {"hot_timeout": 1}),
 }
 """At every how many places it is interrupted, and how it is opened."""
 

@@ -8,6 +8,7 @@ import pytest
 
 import perdure
 from perdure.errors import Corrupted
+from perdure.history.lives import end_session
 from perdure.session.taken import marks_of
 from tests.store_urls import url_of
 from tests.tampering import RAW, Box, box_of
@@ -111,7 +112,7 @@ def test_so_is_one_of_an_earlier_session_of_this_name(again: Any, box: Box):
     db.post("s", "pay 100", key="m1")
     box.keep()
     assert take(db) == ["pay 100"]
-    db.kernel.store.drop("s", None, "deleted")
+    end_session(db.kernel, db.look("s"), None, "deleted")
     with db.session("s") as s:
         s.commit()
     db.close()

@@ -12,6 +12,7 @@ import pytest
 import perdure
 from perdure.errors import Busy, Corrupted, InvalidInput, LeaseLost, NotFound
 from perdure.history.hydrate import origins
+from perdure.history.lives import end_session
 from perdure.model import ANCHOR, PACK, SNAPSHOT, Kind, Rewrite
 from perdure.system import faults
 from perdure.upkeep import retention
@@ -190,7 +191,7 @@ def test_an_anchor_of_an_earlier_life_is_not_believed(open_db: Callable[..., per
         db.prune("s", keep_last=5, keep_every=10)
         lives.append({a.hi: a for a in db.kernel.store.artifacts("s") if a.kind == ANCHOR})
         if life == 0:
-            db.kernel.store.drop("s", None, "deleted")
+            end_session(db.kernel, db.look("s"), None, "deleted")
     for at, old in lives[0].items():
         db.kernel.store.rewrite(Rewrite("s", put=(old,)))
         refused: list[int] = []

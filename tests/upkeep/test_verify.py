@@ -12,7 +12,9 @@ import pytest
 
 import perdure
 from perdure.errors import Corrupted, KeyMismatch, NotFound, PerdureError
-from perdure.upkeep.witness import LiveWitness, read_witness
+from perdure.history.lives import end_session
+from perdure.upkeep.live_witness import LiveWitness
+from perdure.upkeep.witness import read_witness
 from tests.upkeep.pasts import write_past
 
 if TYPE_CHECKING:
@@ -286,7 +288,7 @@ def test_a_session_that_ended_rightly_is_not_lost(db: perdure.Database, tmp_path
     db.witness(tmp_path / "witness")
     clock.advance(61_000)
     db.sweep()
-    db.kernel.store.drop("deleted", None, "deleted")
+    end_session(db.kernel, db.look("deleted"), None, "deleted")
     write(db, "again", count=1)
     assert db.verify(witness=tmp_path / "witness").findings == ()
 
@@ -298,7 +300,7 @@ def test_another_past_under_the_same_name_is_lost(db: perdure.Database, tmp_path
     write(db, "s", 3)
     db.witness(tmp_path / "witness")
     clock.advance(1000)
-    db.kernel.store.drop("s", None, "deleted")
+    end_session(db.kernel, db.look("s"), None, "deleted")
     db.restore(tmp_path / "old.bak")
     assert len(db.verify(witness=tmp_path / "witness").lost) == 1
     write(db, "s", 3)
@@ -357,7 +359,7 @@ def test_a_live_witness_sees_every_commit(open_db: Callable[..., perdure.Databas
     db.close()
     db = open_db(keys=keys, witness=path)
     write(db, "s", 1)
-    assert read_witness(db.kernel, path).seen["s", 3].step == 6
+    assert read_witness(db.kernel, path).seen["s", 0, 3].step == 6
     assert db.verify(witness=path).ok
 
 
@@ -384,7 +386,7 @@ def test_half_a_line_of_a_killed_process_is_passed_over(open_db: Callable[..., p
         path.write_bytes(path.read_bytes()[:-cut])
         db = open_db(witness=path)
         write(db, "s", 1)
-        assert read_witness(db.kernel, path).seen["s", 0].step == db.read("s").step
+        assert read_witness(db.kernel, path).seen["s", 0, 0].step == db.read("s").step
         assert db.verify(witness=path).ok
         db.close()
 
@@ -392,7 +394,7 @@ def test_half_a_line_of_a_killed_process_is_passed_over(open_db: Callable[..., p
 def test_a_live_witness_is_written_anew_when_it_has_grown(
     open_db: Callable[..., perdure.Database], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ):
-    monkeypatch.setattr("perdure.upkeep.witness.COMPACT_FROM", 20)
+    monkeypatch.setattr("perdure.upkeep.live_witness.COMPACT_FROM", 20)
     path = tmp_path / "live"
     db = open_db(witness=path, keys=KEY)
     write(db, "s", 50)
@@ -407,9 +409,9 @@ def test_a_live_witness_is_written_anew_when_it_has_grown(
     db = open_db(witness=path, keys=KEY)
     again = read_witness(db.kernel, path)
     assert again.live == 0
-    assert set(again.seen) == {("s", 0)}
+    assert set(again.seen) == {("s", 0, 0)}
     write(db, "s", 1)
-    assert read_witness(db.kernel, path).seen["s", 0].step == 51
+    assert read_witness(db.kernel, path).seen["s", 0, 0].step == 51
     assert db.verify(witness=path).ok
 
 

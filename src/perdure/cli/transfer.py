@@ -11,6 +11,7 @@ import typer
 
 from perdure.cli.options import AsJson, BlobsAt, Store
 from perdure.cli.output import Out, all_of, print_each, print_json, progress
+from perdure.cli.upkeep import print_doubts
 from perdure.cli.which_database import DEFAULT, NoDatabase, find_url, open_existing
 from perdure.errors import InvalidInput
 from perdure.shapes.store import transferred
@@ -123,14 +124,21 @@ def restore(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file that perdure backup wrote.")],
     store: Store = None,
     blobs: BlobsAt = None,
+    witness: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Put in doubt what this witness saw since the backup; it begins anew."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring everything of a backup into a database, which is made when it is not there.
 
     The file is checked as a whole before anything is written. A session that is there already and is not exactly the
     one in the file is a conflict.
+
+    Sessions go on from where the backup was made: what they did since is forgotten, and would be done again. With the
+    --witness of the store that was lost, effects that it saw since are put in doubt instead, and somebody is asked.
     """
-    _from_file(file, store or DEFAULT, blobs, as_json, whole=True)
+    _from_file(file, store or DEFAULT, blobs, as_json, whole=True, witness=witness)
 
 
 def bring_in(
@@ -147,19 +155,25 @@ def bring_in(
     _from_file(file, _find_or(store, store or DEFAULT), blobs, as_json, whole=False)
 
 
-def _from_file(file: str, where: str, blobs: str | None, as_json: bool, *, whole: bool) -> None:
+def _from_file(
+    file: str, where: str, blobs: str | None, as_json: bool, *, whole: bool, witness: str | None = None
+) -> None:
     import perdure
 
     begun = time.monotonic()
     if not os.path.isfile(file):
         # Before a database is made for nothing.
         raise InvalidInput(f"there is no file {file}")
+    if witness is not None and not os.path.isfile(witness):
+        raise InvalidInput(f"there is no witness {witness}: name the file, or leave --witness out")
     with (
         perdure.open(where, maintain=False, blobs=blobs or None) as db,
         progress("restoring" if whole else "importing", show=not as_json) as told,
     ):
-        done = db.restore(file, told) if whole else db.import_sessions(file, told)
+        done = db.restore(file, told, witness=witness) if whole else db.import_sessions(file, told)
         urls = file, db.url
+    if not as_json:
+        print_doubts(done.in_doubt)
     _tell(done, begun, "restored" if whole else "imported", urls, as_json)
 
 

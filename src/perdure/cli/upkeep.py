@@ -23,7 +23,10 @@ from perdure.system.urls import TIERED, shown, tiers
 from perdure.system.wording import count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perdure.stores.postgres.store import PostgresStore
+    from perdure.upkeep.lost_effects import AcceptedLoss
     from perdure.upkeep.verify import Report
 
 
@@ -47,43 +50,64 @@ def verify(
     copied: Annotated[
         bool, typer.Option("--copied", help="The witness is of the store that this one was copied from.")
     ] = False,
-    accept_loss: Annotated[
+    accept: Annotated[
         bool,
         typer.Option(
-            "--accept-loss", help="Set a damaged last record of SESSION's log aside and go on without it (file stores)."
+            "--accept-loss",
+            help="Go on without what is lost for good: SESSION's damaged last record (file stores), or, with --all, "
+            "whatever the witness saw and the store lacks.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Read everything and report whatever is not as it was written.
 
-    Changes nothing in the store, unless you accept a loss. Loss of the newest checkpoints shows only against a witness:
-    keep the file on another disk, and renew it now and then with --update-witness.
+    Changes nothing in the store, except with --accept-loss. Loss of the newest checkpoints shows only against a
+    witness: keep the file on another disk, and renew it now and then with --update-witness.
+
+    A program that was given a witness writes to no store that is behind it. After a restored backup or a promoted
+    replica, --accept-loss lets it: what the witness saw is given up, effects among it are put in doubt in their
+    sessions, the store gets a new epoch and the witness begins anew. A store that is damaged is not accepted; the
+    damaged last record of one session's log is, by its name: its bytes are set aside.
     """
     one_or_all(session, everything)
-    if update and (witness is None or not everything):
-        raise InvalidInput("--update-witness needs --all and --witness FILE")
-    if accept_loss and session is None:
-        raise InvalidInput("--accept-loss needs one SESSION: each loss is accepted on its own")
+    if (update or (accept and everything)) and (witness is None or not everything):
+        raise InvalidInput(f"{'--accept-loss' if accept else '--update-witness'} needs --all and --witness FILE")
+    if accept and (update or copied):
+        raise InvalidInput("--accept-loss writes the witness anew itself: leave --update-witness and --copied out")
     with (
         open_existing(store, blobs) as db,
         progress("verifying", all_of(db) if everything else None, show=not as_json) as told,
     ):
-        kept = db.accept_loss(session) if accept_loss and session is not None else None
+        kept = db.accept_damage(session) if accept and session is not None else None
         # The first time there is nothing to compare with yet, and --update-witness makes it.
         compare = witness if witness is not None and (os.path.exists(witness) or not update) else None
         report = db.verify(session, compare, told, copied=copied)
         updated = db.witness(witness) if update and report.ok and witness is not None else 0
+        accepted: AcceptedLoss | None = None
+        if accept and everything and not report.ok and witness is not None and report.only_lost:
+            accepted = db.accept_loss(witness)
+            updated = accepted.branches
     if as_json:
-        print_json(shapes.verified(report, witness, updated))
+        print_json(shapes.verified(report, witness, updated, accepted))
     else:
-        if accept_loss:
+        if accept and session is not None:
             Out().line(f"the damaged record was set aside: {kept}" if kept else "no damaged record to set aside")
         _print_report(report)
+        if accepted is not None:
+            Out().line(f"accepted: {count(len(report.findings), 'loss')}; the store has a new epoch", "bold")
+            print_doubts(accepted.in_doubt)
         if updated:
             Out().line(f"the witness {witness} now knows {count(updated, 'branch')}")
-    if not report.ok:
+    if not report.ok and accepted is None:
         raise typer.Exit(1)
+
+
+def print_doubts(in_doubt: Sequence[tuple[str, str, str]]) -> None:
+    """What has to be found out because the store was put back to before it."""
+    print_each("in doubt", [(session, f"{tool} ({effect})") for session, effect, tool in in_doubt], "yellow")
+    if in_doubt:
+        Out().line("The witness saw these happen: find out whether they did, then perdure resolve SESSION EFFECT.")
 
 
 def _print_report(report: Report) -> None:

@@ -125,7 +125,7 @@ def of_row(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     if row.heads:
         return told(gather(db, row, branch, depth))
     if row.reason:
-        return Why(f"It is gone: {row.reason}.", "A message to it starts a new session under the same name.")
+        return Why(f"It is gone: {row.why_gone}.", "A message to it starts a new session under the same name.")
     line, now = "Nothing has been committed to it yet.", db.kernel.clock.wall()
     entries = db.kernel.store.inbox(row.id, _READ) if row.pending else []
     if what := _to_do(entries, now):

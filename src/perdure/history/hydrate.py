@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from perdure.errors import Corrupted, Gone, InvalidInput, NotFound, Unavailable
 from perdure.kernel import Kernel
 from perdure.model import MAIN, TAG_PREFIX, Envelope, Head, Row, SessionRow
-from perdure.record import codec
+from perdure.record import codec, tombstones
 from perdure.record.codec import ZERO, Body, Loaded, Point
 from perdure.record.packs import PackReader, flesh_out, open_base, state_to_cache
 from perdure.state.delta import apply
@@ -275,7 +275,10 @@ def look(kernel: Kernel, session: str) -> SessionRow:
         raise NotFound(f"there is no session {session!r} in {kernel.store.url}")
     if not row.heads:
         if row.reason:
-            raise Gone(f"session {session!r} is gone: {row.reason}", row.reason)
+            if kernel.keys.current:
+                # Whoever can write the store can say that a session has ended: without the key it is not believed.
+                tombstones.read(kernel.keys, kernel.store_id, session, row.reason)
+            raise Gone(f"session {session!r} is gone: {row.why_gone}", row.why_gone)
         raise NotFound(f"session {session!r} has no checkpoint yet")
     return row
 

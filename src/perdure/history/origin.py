@@ -31,4 +31,4 @@ def origin_of(row: SessionRow | None) -> Origin:
     """What a session that has no checkpoints begins from: nothing, or a tombstone."""
     if row is None or not row.reason:
         return Origin("created")
-    return Origin("restarted", row.reason, row.created, row.updated)
+    return Origin("restarted", row.why_gone, row.created, row.updated)

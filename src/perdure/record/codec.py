@@ -405,6 +405,8 @@ def seal_commit(
         if "label" in last.x:
             # It stays until it is changed: every checkpoint tells it, so that no other need be asked.
             x.setdefault("label", last.x["label"])
+        if "life" in last.x:
+            x["life"] = last.x["life"]
     if "label" in x and not x["label"]:
         del x["label"]
     id, key = os.urandom(16), keys.current

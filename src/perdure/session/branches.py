@@ -176,7 +176,7 @@ class Branches:
             raise
         self._forget()
         if journal.caretaker is not None:
-            journal.caretaker.landed(line.point)
+            journal.caretaker.landed(line.point, journal.calls)
         if line.left is None:
             return
         if settling and (journal.document.collect() or journal.takes):

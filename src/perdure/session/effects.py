@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
+RESTORED = "restored"
+"""Marks the record of an effect that only a witness knew of when the store had been put back to an older state."""
 MAX_ERROR = 2000
 """Characters of an error's text that are kept."""
 MAX_ATTEMPTS = 3
@@ -143,6 +145,8 @@ class Effects:
         }
         if tool.cache is not None:
             effects[slot]["cache"] = declared(tool, digest)
+        if not tool.read:
+            self._journal.calls[effects[slot]["id"]] = (tool.name, slot, digest)
         return effects[slot]
 
     def take_posted(self, record: TrackedDict) -> Flow[bool]:
@@ -170,6 +174,7 @@ class Effects:
         kind, x = (Kind.DONE, about(record)) if status == "done" else (Kind.FAILED, about(record, error=error))
         faults.point("call.before_outcome")
         yield from self._journal.write(kind, x=x, status=self.session_status, stamp=(record, "where"))
+        self._journal.calls.pop(record["id"], None)
         faults.point("call.after_outcome")
 
     def settle(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
@@ -206,6 +211,7 @@ class Effects:
             elif record["status"] == "unknown":
                 # Another line that would do it must be told, and there is no outcome to give it.
                 done.setdefault(record["digest"], []).append([record["id"], self._journal.line, 0])
+            self._journal.calls.pop(record["id"], None)
             del effects[slot]
 
 
@@ -371,6 +377,11 @@ class Calls:
             self._others = (journal.loads, found)
         return self._others[1]
 
+    def _where(self, effect: str) -> str:
+        """Where an effect was made that is not of this line, for people."""
+        restored = self._others is not None and effect in self._others[1].restored
+        return "before the store was put back" if restored else "on another branch"
+
     def _on_another_branch(self, digest: str) -> Flow[tuple[tuple[str, Any] | None, str]]:
         """The outcome to reuse, or the id of the same effect on another line."""
         others = yield from self.other_branches()
@@ -383,7 +394,7 @@ class Calls:
         """What the same call returned on the line we came from; refuses when any other line has made it."""
         reused, other = yield from self._on_another_branch(digest)
         if other:
-            raise _done_elsewhere(tool, other)
+            raise _done_elsewhere(tool, other, self._where(other))
         return reused
 
     def reconsider(self, tool: Tool, record: TrackedDict) -> Flow[None]:
@@ -403,7 +414,7 @@ class Calls:
             further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
             if planned and reused is None:
                 if further:
-                    raise _done_elsewhere(tool, record["id"])
+                    raise _done_elsewhere(tool, record["id"], self._where(record["id"]))
                 reused = yield from self._reuse(tool, record["digest"])
         if reused is not None:
             record["reused"] = reused[0]
@@ -419,6 +430,9 @@ class Calls:
     def go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, *, fresh: bool = False) -> Flow[Any]:
         """Take a recorded call from where it stands to its outcome; a ``fresh`` one was written as started just now."""
         tries = 0
+        if not tool.read and record["status"] in OPEN:
+            # Planned by another handle: where it has its place is not known here.
+            self._journal.calls.setdefault(record["id"], (tool.name, "", record["digest"]))
         if record["status"] == "started" and (fresh or record["id"] in self._unmade):
             self._unmade.discard(record["id"])
             tries += 1
@@ -596,11 +610,11 @@ class Calls:
         elif not tool.read and self._journal.settings.effects == "dry":
             self.effects.settle(record, "failed", None, "dry run: nothing is called")
         elif asks and self._journal.settings.effects != "live":
-            said = f'was done on another branch already (effect {asks}): run with effects="live" to do it again'
+            said = f'was done {self._where(asks)} already (effect {asks}): run with effects="live" to do it again'
             self.effects.settle(record, "failed", None, said)
         elif asks or tool.needs_approval(bound):
             facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
-            because = f"the same was done on another branch (effect {asks})" if asks else ""
+            because = f"the same was done {self._where(asks)} (effect {asks})" if asks else ""
             self._approvals.request(tool, bound, record, facts, because)
         elif tool.limit is None and not any(twins(record, other) for other in before):
             record["status"] = "started"
@@ -625,9 +639,9 @@ def twins(one: TrackedDict, other: TrackedDict) -> bool:
     return "cache" in one and "cache" in other and one["cache"]["name"] == other["cache"]["name"]
 
 
-def _done_elsewhere(tool: Tool, effect: str) -> DoneElsewhere:
+def _done_elsewhere(tool: Tool, effect: str, where: str) -> DoneElsewhere:
     msg = (
-        f"{tool.name} was already called with these arguments on another branch (effect {effect}): "
+        f"{tool.name} was already called with these arguments {where} (effect {effect}): "
         'open the session with effects="live" to do it again'
     )
     return DoneElsewhere(msg, effect)

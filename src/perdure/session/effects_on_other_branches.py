@@ -37,11 +37,17 @@ class OtherBranches:
         self._used: set[str] = set()
         self.kept: dict[str, dict[str, Any]] = {}
         """What calls on other lines returned and is kept for a while, by name; the newest of each."""
+        self.restored: set[str] = set()
+        """Effects that were made before the store was put back to an older state."""
         if point is not None:
             self._look(point, book)
 
     def _look(self, point: Point, book: TrackedDict) -> None:
-        """Look through the ends of all other lines."""
+        """Look through the ends of all other lines, and for what was done before the store was put back."""
+        for record in book.get("effects", {}).values():
+            if "restored" in record and record["status"] in ("in_doubt", "done", "unknown"):
+                self._other.setdefault(record["digest"], record["id"])
+                self.restored.add(record["id"])
         lines = origins(self._kernel, self._session)
         if len(lines) == 1:
             return

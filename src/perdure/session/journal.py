@@ -26,9 +26,11 @@ from perdure.errors import (
 )
 from perdure.history.checkpoint import Checkpoint
 from perdure.history.hydrate import load_head, look
+from perdure.history.lives import next_life
 from perdure.model import Append, Kind, Landed, Lease, Status
 from perdure.record import codec
 from perdure.record.codec import Loaded, Point, Settings, encode_commit, seal_commit
+from perdure.record.tombstones import LIFE
 from perdure.session.taken import TAKEN, Marks, beginning, marks_of, start, take
 from perdure.state.delta import apply
 from perdure.state.document import BOOK, STATE, Document, TrackedDict, genesis
@@ -38,7 +40,7 @@ from perdure.system.flow import Do, Flow, HandleGuard, Write, entered
 from perdure.system.names import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from perdure.kernel import Kernel
     from perdure.session.inbox import Message
@@ -68,8 +70,8 @@ def still_unknown(item: Append, error: Unavailable) -> OutcomeUnknown:
 class Caretaker(Protocol):
     """Who looks after a database while its handles write: leases, packing, a witness."""
 
-    def landed(self, point: Point) -> None:
-        """A checkpoint is durable."""
+    def landed(self, point: Point, calls: Mapping[str, tuple[str, str, str]]) -> None:
+        """A checkpoint is durable; ``calls`` has tool, slot and digest of the calls it may speak of."""
         ...
 
     def committed(self, journal: Journal) -> None:
@@ -130,9 +132,13 @@ class Journal:
         self.caretaker: Caretaker | None = None
         self.loads = 0
         """How often a state was loaded: what was learnt of it before the last time is out of date."""
+        self.calls: dict[str, tuple[str, str, str]] = {}
+        """Tool, slot and digest of the effects that go on through this handle, by id; of reads nobody need know."""
         self._epoch = kernel.store.epoch
         self._agent = ""
         """Who works on the session, as far as the store was told."""
+        self._life = 0
+        """Which life of the session the first checkpoint begins."""
         self.inherited: Marks = {}
         """What was taken before the first checkpoint: all inputs of an earlier session of this name."""
 
@@ -219,6 +225,7 @@ class Journal:
             before = yield Do(self.kernel.store.look, (self.id,))
             # What waits now came after the last one ended: nobody could take any of it yet.
             self.inherited = beginning(self.kernel.store_id, before.posts - before.pending if before else 0)
+            self._life = next_life(self.kernel, before)
             self.adopt(Loaded(genesis(), None, 0))
             return
         self._agent = row.agent
@@ -424,7 +431,7 @@ class Journal:
             telemetry.committed(self.id, item, perf_counter() - began, self.kernel.store.url)
         self.unpacked += 1
         if self.caretaker is not None:
-            self.caretaker.landed(point)
+            self.caretaker.landed(point, self.calls)
             self.caretaker.committed(self)
 
     def _learnt(self, item: Append, error: BaseException) -> None:
@@ -476,6 +483,8 @@ class Journal:
                 "commit more often, or keep large values as single values so that they become blobs"
             )
         before = self.point
+        if before is None and self._life:
+            x[LIFE] = self._life
         item, point = seal_commit(
             self.kernel.keys, self.kernel.store_id, self.kernel.clock.wall(), self.id, self.branch, before, kind, body,
             x, self.settings, status or (before.envelope.status if before else Status.IDLE), self.fence,

@@ -17,6 +17,7 @@ from perdure.system.flow import Do, Flow
 from perdure.system.names import check_name, check_owner, check_session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from perdure.kernel import Kernel
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
 class Posting:
     """What a database puts into inboxes."""
 
-    def __init__(self, kernel: Kernel, guard: HandleGuard) -> None:
+    def __init__(self, kernel: Kernel, guard: HandleGuard, before: Callable[[str], None]) -> None:
         self._kernel = kernel
         self._guard = guard
+        self._before = before
+        """Told what is about to be written to; raises when it must not be."""
 
     def post(self, session: str, body: Any, *, key: str | None = None, owner: str = "") -> Flow[bool]:
         """Put a message into a session's inbox, durably and without its lease; False when the key was there already.
@@ -47,6 +50,7 @@ class Posting:
 
     def _post(self, session: str, key: str, kind: str, body: Any) -> Flow[bool]:
         self._guard.check()
+        yield Do(self._before, (check_session(session),))
         return (yield from posted(self._kernel, seal_entry(self._kernel, check_session(session), key, kind, body)))
 
     def post_outcome(self, session: str, effect: str, result: Any = None, *, failed: str | None = None) -> Flow[bool]:
@@ -148,6 +152,7 @@ class Posting:
         entry = wake_entry(
             self._kernel, check_session(session), name, at=at, delay=delay, cron=cron, zone=zone, message=message
         )
+        yield Do(self._before, (session,))
         try:
             return (yield from posted(self._kernel, entry))
         except InvalidInput:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from perdure.database import DatabaseHandle
     from perdure.upkeep import blob_gc, expired_sessions, flows, retention, transfer, verify
+    from perdure.upkeep.lost_effects import AcceptedLoss
 
 
 class Promise(Shape):
@@ -67,10 +68,23 @@ def store(db: DatabaseHandle, counts: Iterable[tuple[str, str, str, int]]) -> St
 class Damage(Shape):
     """Something that is not as it was written."""
 
-    kind: Literal["corrupted", "blob", "inbox", "lost"]
+    kind: Literal["corrupted", "blob", "inbox", "board", "lost", "witness"]
     session: str
     place: str
     detail: str
+
+
+class Doubt(Shape):
+    """An effect that a witness saw and the store has forgotten: in doubt now."""
+
+    session: str
+    effect: str
+    tool: str
+
+
+def doubts(in_doubt: Iterable[tuple[str, str, str]]) -> list[Doubt]:
+    """Session, effect and tool of each."""
+    return [Doubt(session=session, effect=effect, tool=tool) for session, effect, tool in in_doubt]
 
 
 class Witness(Shape):
@@ -79,6 +93,10 @@ class Witness(Shape):
     file: str
     updated: int
     """Branches it now knows; 0 when it was not written anew."""
+    accepted: bool
+    """Whether what is lost was accepted with --accept-loss."""
+    in_doubt: list[Doubt]
+    """Effects among it."""
 
 
 class Verified(Shape):
@@ -92,10 +110,17 @@ class Verified(Shape):
     witness: Witness | None
 
 
-def verified(report: verify.Report, witness: str | None, updated: int) -> Verified:
+def verified(
+    report: verify.Report, witness: str | None, updated: int, accepted: AcceptedLoss | None = None
+) -> Verified:
     """The report of a verification."""
     findings = [shaped(Damage, f, place=f.where, detail=f.what) for f in report.findings]
-    compared = None if witness is None else Witness(file=witness, updated=updated)
+    found = doubts(accepted.in_doubt) if accepted is not None else []
+    compared = (
+        None
+        if witness is None
+        else Witness(file=witness, updated=updated, accepted=accepted is not None, in_doubt=found)
+    )
     return shaped(Verified, report, findings=findings, witness=compared)
 
 
@@ -181,6 +206,8 @@ class Transferred(Shape):
     failed: list[Failure]
     missing: list[str]
     """Blobs that are referred to and were not there."""
+    in_doubt: list[Doubt]
+    """Effects that the witness of a restore saw since the backup was made."""
     checkpoints: int
     blobs: int
     bytes: int
@@ -191,7 +218,14 @@ class Transferred(Shape):
 
 def transferred(done: transfer.Transferred, **more: Any) -> Transferred:
     """What the library transferred; beside what it says, where, how long it took and how."""
-    return shaped(Transferred, done, skipped=failures(done.left), failed=failures(done.failed), **more)
+    return shaped(
+        Transferred,
+        done,
+        skipped=failures(done.left),
+        failed=failures(done.failed),
+        in_doubt=doubts(done.in_doubt),
+        **more,
+    )
 
 
 class Table(Shape):

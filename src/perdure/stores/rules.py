@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from perdure import errors
-from perdure.model import MAIN, LeaseInfo, Span, Status
+from perdure.model import MAIN, LeaseInfo, Span, Status, plain_reason
 from perdure.system.clock import boot_id
 from perdure.system.lease_holders import describe, is_dead
 
@@ -258,7 +258,8 @@ def no_session(session: str) -> errors.NotFound:
 
 def gone(session: str, reason: str) -> errors.Gone:
     """The session is a tombstone."""
-    return errors.Gone(f"session {session!r} is gone: {reason}", reason)
+    why = plain_reason(reason)
+    return errors.Gone(f"session {session!r} is gone: {why}", why)
 
 
 def no_line(session: str, line: int) -> errors.NotFound:
@@ -307,7 +308,7 @@ def has_checkpoints(session: str, head: Head | None) -> errors.Conflict:
 
 def status_of_gone(reason: str) -> str:
     """The status that a tombstone shows."""
-    return (Status.EXPIRED if reason == Status.EXPIRED else Status.CLOSED).value
+    return (Status.EXPIRED if plain_reason(reason) == Status.EXPIRED else Status.CLOSED).value
 
 
 def sets_session_status(branch: str, has_main: bool) -> bool:

@@ -19,7 +19,7 @@ from perdure.upkeep.compaction import PACK_MIN, PACK_ROWS, compact
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from perdure.kernel import Kernel
     from perdure.model import Lease
@@ -185,8 +185,11 @@ class Housekeeper:
 class Claim:
     """A session's lease: asked for, kept alive, given back. Who is interrupted in between leaves nobody holding it."""
 
-    def __init__(self, kernel: Kernel, heartbeat: Heartbeat, session: str, lease_ttl: int) -> None:
+    def __init__(
+        self, kernel: Kernel, heartbeat: Heartbeat, session: str, lease_ttl: int, before: Callable[[str], None]
+    ) -> None:
         self._store = kernel.store
+        self._before = before
         self._heartbeat = heartbeat
         self._asked = (session, new_holder(), lease_ttl)
         self._lock = threading.Lock()
@@ -202,6 +205,7 @@ class Claim:
         return lease
 
     def _take(self) -> Lease:
+        self._before(self._asked[0])
         lease = self._store.acquire(*self._asked)
         with self._lock:
             self.lease = lease
@@ -241,22 +245,32 @@ class Caretaker:
         self._closed = False
         self._witness = None
         if witness is not None:
-            from perdure.upkeep.witness import LiveWitness
+            from perdure.upkeep.live_witness import LiveWitness
 
             self._witness = LiveWitness(kernel, witness)
 
     def claim(self, session: str) -> Claim:
         """Somebody wants a session's lease."""
-        return Claim(self._kernel, self.heartbeat, session, self.lease_ttl)
+        return Claim(self._kernel, self.heartbeat, session, self.lease_ttl, self.before_write)
+
+    @property
+    def witnessed(self) -> bool:
+        """Whether there is a live witness."""
+        return self._witness is not None
+
+    def before_write(self, session: str | None = None) -> None:
+        """Somebody is about to write, to this session or somewhere: refused when the store is behind its witness."""
+        if self._witness is not None:
+            self._witness.check(session)
 
     def drop(self, lease: Lease) -> None:
         """No longer keep a lease alive."""
         self.heartbeat.remove(lease)
 
-    def landed(self, point: Point) -> None:
-        """A checkpoint is durable."""
+    def landed(self, point: Point, calls: Mapping[str, tuple[str, str, str]]) -> None:
+        """A checkpoint is durable; ``calls`` has tool, slot and digest of the calls it may speak of."""
         if self._witness is not None:
-            self._witness.note(point)
+            self._witness.note(point, calls)
 
     def committed(self, journal: Journal) -> None:
         """A commit is durable: its line may have grown enough to be packed."""

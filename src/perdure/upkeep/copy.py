@@ -84,7 +84,7 @@ class CopySink(StoreSink):
         """Copy one session, or bring it up to date."""
         row = self.kernel.store.look(dump.row.id)
         if row is not None and row.reason and not self._options.revive:
-            self.done.left.append((row.id, f"it has ended there: {row.reason}"))
+            self.done.left.append((row.id, f"it has ended there: {row.why_gone}"))
             return
         envelopes = {}
         if self._options.verify:

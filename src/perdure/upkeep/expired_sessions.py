@@ -7,13 +7,13 @@ restored there first, and then the session is dropped. Interrupted at any point,
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Conflict, NotFound
 from perdure.history.expiry import expired
 from perdure.history.hydrate import look
-from perdure.model import ASIDE, Artifact, LeaseInfo, Status
+from perdure.history.lives import aside_id, end_session, life_of, of_aside
+from perdure.model import Artifact, LeaseInfo, Status
 from perdure.session.read_cache import PREFIX
 from perdure.stores.listing import each_session
 from perdure.system import faults
@@ -39,6 +39,8 @@ class Aside(NamedTuple):
     until: int
     """When it is deleted for good (ms), by the next sweep after that."""
     owner: str = ""
+    life: int = 0
+    """Which of the session's lives it is: 0 for the first, later ones by when they began (ms)."""
 
 
 def expire(kernel: Kernel, session: str, token: int | None) -> bool:
@@ -49,20 +51,20 @@ def expire(kernel: Kernel, session: str, token: int | None) -> bool:
     row = look(kernel, session)
     if not expired(kernel, row):
         return False
-    _end(kernel, row, token)
+    _end(kernel, row, token, keep=bool(kernel.keep_expired) and not row.id.startswith(PREFIX))
     return True
 
 
-def _end(kernel: Kernel, row: SessionRow, token: int | None) -> None:
-    if kernel.keep_expired and not row.id.startswith(PREFIX):
+def _end(kernel: Kernel, row: SessionRow, token: int | None, *, keep: bool) -> None:
+    if keep:
         _set_aside(kernel, row)
     faults.point("sweep.before_drop")
-    kernel.store.drop(row.id, token, Status.EXPIRED.value, keep_waiting=True)
+    end_session(kernel, row, token, Status.EXPIRED.value, keep_waiting=True)
     faults.point("sweep.after_drop")
 
 
 def _set_aside(kernel: Kernel, row: SessionRow) -> None:
-    dump, id = kernel.store.dump(row.id), f"{ASIDE}{row.created}:{row.id}"
+    dump, id = kernel.store.dump(row.id), aside_id(row.id, life_of(kernel, row.id))
     said = {"agent": row.agent, "ttl": (row.expires or row.now) - row.updated}
     note = Artifact(_NOTE, 0, 0, 0, json.dumps(said).encode())
     # Nobody works on it there: neither an agent nor whoever held it.
@@ -71,17 +73,21 @@ def _set_aside(kernel: Kernel, row: SessionRow) -> None:
     )
     taken = tuple(entry for entry in dump.inbox if entry.taken)
     faults.point("sweep.before_aside")
-    with suppress(Conflict):  # an earlier attempt has put it there
+    try:
         kernel.store.restore(dump._replace(row=there, inbox=taken, artifacts=(*dump.artifacts, note)))
+    except Conflict:
+        # An earlier attempt has put it there; what is kept there of another one is not given up for it.
+        if (found := kernel.store.look(id)) is None or found.heads != row.heads:
+            raise
     faults.point("sweep.after_aside")
 
 
 def set_aside(kernel: Kernel, session: str | None = None) -> Iterator[Aside]:
     """What has expired and can be brought back, of one session or of all."""
     for row in each_session(kernel.store, aside=True, search=session):
-        created, _, name = row.id.removeprefix(ASIDE).partition(":")
-        if session in (None, name) and created.isdigit():
-            yield Aside(name, int(created), row.updated, row.expires or 0, row.owner)
+        kept = of_aside(row.id)
+        if kept is not None and session in (None, kept[1]):
+            yield Aside(kept[1], row.created, row.updated, row.expires or 0, row.owner, kept[0])
 
 
 def newest_life(kernel: Kernel, session: str) -> Aside:
@@ -98,19 +104,20 @@ def newest_life(kernel: Kernel, session: str) -> Aside:
 def bring_back(kernel: Kernel, session: str, token: int) -> Aside:
     """Put the newest of a session's earlier lives in its place again; the one that has begun since is set aside."""
     found = newest_life(kernel, session)
-    id = f"{ASIDE}{found.created}:{session}"
+    id = aside_id(session, found.life)
     dump = kernel.store.dump(id)
     said: Any = json.loads(next(artifact.body for artifact in dump.artifacts if artifact.kind == _NOTE))
     now = kernel.store.look(session)
     assert now is not None, "its lease is ours"
     if now.heads:
-        _end(kernel, now, token)
+        # Whatever is kept otherwise: that life has not expired, and it must be known where it went.
+        _end(kernel, now, token, keep=True)
     back = dump.row._replace(id=session, agent=said["agent"], expires=now.now + said["ttl"])
     faults.point("revive.before_restore")
     artifacts = tuple(artifact for artifact in dump.artifacts if artifact.kind != _NOTE)
     kernel.store.restore(dump._replace(row=back, artifacts=artifacts))
     faults.point("revive.after_restore")
-    kernel.store.drop(id, None, "brought back")
+    end_session(kernel, dump.row, None, "brought back")
     return found
 
 
@@ -119,6 +126,6 @@ def delete_for_good(kernel: Kernel, batch: int) -> int:
     deleted = 0
     for row in each_session(kernel.store, batch, aside=True, expired_at=kernel.clock.wall()):
         if row.over:
-            kernel.store.drop(row.id, None, Status.EXPIRED.value)
+            end_session(kernel, row, None, Status.EXPIRED.value)
             deleted += 1
     return deleted

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import InvalidInput, PerdureError
+from perdure.errors import InvalidInput, Misuse, PerdureError
 from perdure.history.hydrate import look
 from perdure.history.reader import history
 from perdure.model import TAG_PREFIX, SessionRow, Status, Usage
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from perdure.upkeep.background import Caretaker
     from perdure.upkeep.blob_gc import Collected
     from perdure.upkeep.expired_sessions import Aside
+    from perdure.upkeep.lost_effects import AcceptedLoss
     from perdure.upkeep.retention import Pruned, Swept
     from perdure.upkeep.transfer import Transferred
     from perdure.upkeep.verify import Report
+    from perdure.upkeep.witness import Effect, Witness
 
     Path = str | os.PathLike[str]
 
@@ -97,6 +99,7 @@ class Upkeep:
         from perdure.upkeep.retention import sweep
 
         self.guard.check()
+        yield Do(self._caretaker.before_write)
         return (yield Do(sweep, (self.kernel, new_holder(), self._caretaker.lease_ttl, progress)))
 
     def set_aside(self, session: str | None = None) -> Flow[list[Aside]]:
@@ -175,6 +178,8 @@ class Upkeep:
         from perdure.upkeep.blob_gc import collect
 
         self.guard.check()
+        # What only lost checkpoints refer to is needed again when they are put back.
+        yield Do(self._caretaker.before_write)
         return (yield Do(collect, (self.kernel, grace)))
 
     def verify(
@@ -197,7 +202,7 @@ class Upkeep:
         id = None if session is None else check_session(session)
         return (yield Do(verify, (self.kernel, id, seen, progress, copied)))
 
-    def accept_loss(self, session: str) -> Flow[str | None]:
+    def accept_damage(self, session: str) -> Flow[str | None]:
         """Set the damaged last record of a session's log aside (file stores), and go on from the one before.
 
         The file that holds it now; None when nothing was damaged. What it held is lost: restore a backup instead if
@@ -210,11 +215,41 @@ class Upkeep:
         return (yield Do(store.accept_loss, (check_session(session),)))
 
     def witness(self, path: Path) -> Flow[int]:
-        """Write down the newest checkpoint of every branch in a file outside the store; returns how many."""
+        """Write down the newest checkpoint of every branch in a file outside the store; returns how many.
+
+        ``BehindWitness`` when the file knows of something that the store has lost: see :meth:`accept_loss`.
+        """
         from perdure.upkeep.witness import write_witness
 
         self.guard.check()
         return (yield Do(write_witness, (self.kernel, path)))
+
+    def accept_loss(self, witness: Path) -> Flow[AcceptedLoss]:
+        """Accept that the store lacks what this witness saw: after a restored backup, or a promoted replica.
+
+        Effects that the witness saw since, and the store knows nothing of, are put in doubt in their sessions; the
+        store gets a new epoch, and the witness begins anew with what is there. May be interrupted and run again.
+        """
+        from perdure.upkeep.lost_effects import AcceptedLoss, lost_effects, put_in_doubt
+        from perdure.upkeep.witness import read_witness, write_witness
+
+        self.guard.check()
+        if self._caretaker.witnessed:
+            raise Misuse("a loss is accepted by somebody who is not witnessed: open the database without witness=")
+        known: Witness = yield Do(read_witness, (self.kernel, witness))
+        found = yield Do(lambda: [*known.compare_file(self.kernel.store.id), *known.find_lost()])
+        lost: dict[tuple[str, str], list[Effect]] = yield Do(lost_effects, (self.kernel, known))
+        for (session, branch), effects in lost.items():
+            s: Any = yield from self._open(session, branch=branch, reopen=True)
+            try:
+                yield from put_in_doubt(s, effects)
+            finally:
+                yield from s.release_flow()
+        if found:
+            yield Do(self.kernel.store.renew_epoch)
+        branches = yield Do(lambda: write_witness(self.kernel, witness, accept_loss=True))
+        doubts = tuple((e.session, e.call.id, e.call.tool) for effects in lost.values() for e in effects)
+        return AcceptedLoss(tuple(found), doubts, branches)
 
     def backup(self, path: Path, progress: Progress | None = None) -> Flow[Transferred]:
         """Write everything, blobs included, into one file while the database is in use."""
@@ -223,12 +258,26 @@ class Upkeep:
         self.guard.check()
         return (yield Do(backup, (self.kernel, path, progress)))
 
-    def restore(self, path: Path, progress: Progress | None = None) -> Flow[Transferred]:
-        """Bring everything of a backup into this store; a damaged file is refused before anything is written."""
+    def restore(
+        self, path: Path, progress: Progress | None = None, *, witness: Path | None = None
+    ) -> Flow[Transferred]:
+        """Bring everything of a backup into this store; a damaged file is refused before anything is written.
+
+        With a ``witness`` of the store that the backup is of, effects that it saw since the backup was made are put in
+        doubt (the answer's ``in_doubt``), and the witness begins anew with what is there: see :meth:`accept_loss`.
+        """
         from perdure.upkeep.backup import restore
+        from perdure.upkeep.witness import read_witness
 
         self.guard.check()
-        return (yield Do(restore, (self.kernel, path, progress)))
+        if witness is not None:
+            # Before anything is written: without it nothing could be put in doubt.
+            yield Do(read_witness, (self.kernel, witness))
+        done: Transferred = yield Do(restore, (self.kernel, path, progress))
+        if witness is not None:
+            accepted = yield from self.accept_loss(witness)
+            done.in_doubt = list(accepted.in_doubt)
+        return done
 
     def export_session(self, session: str, path: Path, progress: Progress | None = None) -> Flow[Transferred]:
         """Write one session into a file: its branches and checkpoints, its inbox and its blobs, sealed as they are."""

@@ -52,6 +52,8 @@ class Transferred(msgspec.Struct):
     """Session and what went wrong with it; running the copy again tries these again."""
     missing: list[str] = []
     """Blobs that are referred to and were not in the source: it is damaged, run verify."""
+    in_doubt: list[tuple[str, str, str]] = []
+    """Session, effect and tool of what a witness saw since a backup was made: find out whether it happened."""
     checkpoints: int = 0
     blobs: int = 0
     bytes: int = 0

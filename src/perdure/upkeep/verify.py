@@ -30,6 +30,7 @@ from perdure.record import codec
 from perdure.record.binding import Stamp, where_entry
 from perdure.record.codec import Body, Point
 from perdure.record.packs import PackReader, flesh_out, open_base
+from perdure.record.tombstones import LIFE
 from perdure.session.inbox import open_entry
 from perdure.session.taken import Mark, Marks, is_taken, marks_of
 from perdure.state.delta import apply
@@ -64,6 +65,11 @@ class Report(NamedTuple):
         """What the witness saw and the store has no more."""
         return tuple(f for f in self.findings if f.kind == "lost")
 
+    @property
+    def only_lost(self) -> bool:
+        """Whether what is there is as it was written: at most something is missing, or the witness is damaged."""
+        return all(f.kind in ("lost", "witness") for f in self.findings)
+
 
 def verify(
     kernel: Kernel,
@@ -91,8 +97,8 @@ class _Verifier:
         store = kernel.store
         self._board = store.board() if isinstance(store, Boarded) and store.has_board() else None
         self._seen = witness.by_session() if witness is not None else {}
-        if witness is not None and not copied:
-            self._findings.extend(witness.compare_store(kernel.store.id))
+        if witness is not None:
+            self._findings.extend(witness.compare_file(kernel.store.id, copied=copied))
 
     def run(self, session: str | None, progress: Progress | None) -> Report:
         done = 0
@@ -129,7 +135,7 @@ class _Verifier:
                 what = "the store says that it has ended, and it has checkpoints"
                 self._findings.append(Finding("corrupted", id, f"session {id!r}", what))
             elif seen is not None:
-                self._findings.extend(seen.compare_ended(row))
+                self._findings.extend(seen.compare_ended(self._kernel, row))
             return False
         except Corrupted as e:
             self._findings.append(Finding("corrupted", id, e.where, e.what))
@@ -146,7 +152,7 @@ class _Verifier:
             if what := self._blob(ref):
                 self._findings.append(Finding("blob", id, f"session {id!r}, blob {ref}", what))
         if seen is not None:
-            self._findings.extend(seen.compare(inspection, listed))
+            self._findings.extend(seen.compare(self._kernel, inspection, listed))
         return True
 
     def _on_board(self, id: str, inspection: Inspection) -> None:
@@ -183,8 +189,8 @@ class Finding(NamedTuple):
     """One thing that is not as it was written."""
 
     kind: str
-    """"corrupted", "blob" (missing or altered), "inbox", "board" (of a fleet), or "lost" (the witness saw it, the store
-    has it no more)."""
+    """"corrupted", "blob" (missing or altered), "inbox", "board" (of a fleet), "lost" (the witness saw it, the store
+    has it no more), or "witness" (a line of its file cannot be read)."""
     session: str
     where: str
     what: str
@@ -212,8 +218,8 @@ class Inspection:
         self.findings: dict[tuple[str, str], Finding] = {}
         self.rows: dict[Place, Row] = {(row.line, row.step): row for row, _ in dump.rows}
         self.blobs: set[str] = set()
-        self.born = 0
-        """When the session's first checkpoint was made; 0 when that is not known for certain."""
+        self.life: int | None = None
+        """Which of the session's lives it is in, as its first checkpoint says; None when that is not there."""
         self.owner: str | None = None
         self.agent: str | None = None
         """Whose it is and who works on it, as its checkpoints say; None when that is not known for certain."""
@@ -328,7 +334,7 @@ class Inspection:
         if doc is not None:
             self._marks.append(marks_of(doc))
         if line == 0 and (first := self.envelopes.get((0, rows[0][0].step))) is not None:
-            self.born = first.at
+            self.life = first.x.get(LIFE, 0)
 
     def _fence(self, row: Row, where: str) -> None:
         """Tokens of leases only grow: whoever wrote under an older one than was used before had lost the session."""

@@ -68,9 +68,9 @@ def url_of(kind: str, folder: Path) -> str:
     return f"sqlite:///{folder}/agents.db" if kind == "sqlite" else f"file://{folder}/agents"
 
 
-def open_store(kind: str, codec: str, folder: Path, clock: FakeClock) -> Database:
+def open_store(kind: str, codec: str, folder: Path, clock: FakeClock, **options: Any) -> Database:
     """Open the store in a folder, with the key."""
-    options: dict[str, Any] = {"busy_timeout": 2.0} if kind == "sqlite" else {}
+    options |= {"busy_timeout": 2.0} if kind == "sqlite" else {}
     return perdure.open(url_of(kind, folder), keys=KEY, codec=codec, clock=clock, maintain=False, **options)
 
 

@@ -6,7 +6,7 @@ select
     s.id as session,
     s.owner,
     s.status,
-    s.reason as gone_because,
+    split_part(s.reason, '; signed ', 1) as gone_because,
     s.step,
     s.rows as checkpoints,
     s.bytes,
