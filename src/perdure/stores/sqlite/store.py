@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from perdure import model
-from perdure.errors import InvalidInput, PerdureError
+from perdure.errors import Corrupted, InvalidInput, PerdureError
 from perdure.stores import rules
 from perdure.stores.cursors import resume
 from perdure.stores.listing import Asked
@@ -641,7 +641,9 @@ class SqliteStore:
 
 def _lease(cursor: Cursor, no: int) -> StoredLease:
     found = cursor.execute("select holder, token, until, span, boot from sessions where no = ?", (no,)).fetchone()
-    return lease_of(*(found or ()))
+    if found is None:
+        raise Corrupted(f"session number {no}", "the store has its number and not its row")
+    return lease_of(*found)
 
 
 def _heads(cursor: Cursor, no: int) -> tuple[model.Head, ...]:
