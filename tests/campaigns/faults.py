@@ -27,7 +27,7 @@ AREAS: dict[str, tuple[str, ...]] = {
                 "tests/session/test_runs.py", "tests/session/test_calls.py", "tests/session/test_open_effects.py",
                 "tests/history", "tests/campaigns/model/test_model.py", *EMBEDDED),
     "upkeep": ("tests/upkeep/test_blob_gc.py", "tests/upkeep/test_retention.py", "tests/upkeep/test_pruning.py",
-               "tests/upkeep/test_verify.py", *EMBEDDED),
+               "tests/upkeep/test_verify.py", "tests/upkeep/test_witness.py", *EMBEDDED),
     "upkeep/copies": ("tests/upkeep/test_backup.py", "tests/upkeep/test_copy.py", *EMBEDDED),
     "database": ("tests/session/test_state.py", "tests/database", "tests/history", "tests/session/test_writers.py",
                  "tests/state/test_migrations.py", "tests/upkeep/test_sweeping.py", "tests/session/test_bad_input.py",
@@ -261,6 +261,18 @@ FAULTS: tuple[Fault, ...] = (
         "A checkpoint that was put in the place of one the witness saw is not noticed.",
         "    if row is not None and (row.id.hex(), row.digest.hex()) == (one.id, one.digest):",
         "    if row is not None:",
+    ),
+    Fault(
+        "witness-forgets", "upkeep",
+        "What a witness saw is replaced by what was noted after the store had been put back.",
+        "        elif one[:6] != known[:6]:",
+        "        elif one[:6] != known[:6] and one.step == known.step + 1:",
+    ),
+    Fault(
+        "tombstone-unsigned", "upkeep",
+        "A tombstone is believed whoever has written it.",
+        "    if not hmac.compare_digest(_tag(keys, said.key, store, session, why, stone), said.tag):",
+        "    if not hmac.compare_digest(said.tag, said.tag):",
     ),
     Fault(
         "restore-epoch", "upkeep/copies",

@@ -62,7 +62,8 @@ def test_json_has_everything(command: Command, trip: Path, tmp_path: Path):
     assert answer == {
         "ok": False, "source": "sqlite:///agents.db", "destination": "sqlite:///copy.db", "copied": 2, "updated": 0,
         "unchanged": 0, "skipped": [{"session": "ended", "detail": "it has ended there: deleted"}],
-        "failed": [{"session": "bad"}], "missing": [], "checkpoints": 7, "blobs": 1, "verified": True, "dry_run": False,
+        "failed": [{"session": "bad"}], "missing": [], "in_doubt": [], "checkpoints": 7,
+        "blobs": 1, "verified": True, "dry_run": False,
     }  # fmt: skip
     plain = command("copy", "agents.db", "copy.db")
     assert plain.code == 1

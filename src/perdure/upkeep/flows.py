@@ -49,7 +49,7 @@ class Migrated(NamedTuple):
 
 
 class Upkeep:
-    """What a database does for its order; nothing of it changes what a session says."""
+    """What a database does for its order; nothing of it changes what a session says, but for a loss accepted."""
 
     def __init__(
         self, kernel: Kernel, guard: HandleGuard, caretaker: Caretaker, open_session: Callable[..., Flow[Any]]
