@@ -165,7 +165,6 @@ class Effects:
 
     def settle(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
         """Put an outcome into the journal; the next commit makes it durable."""
-        record["status"] = status
         if "reused" in record:
             telemetry.replayed(record["tool"], "cache" if record["reused"] == "cache" else "branch")
         if status == "done":
@@ -175,6 +174,8 @@ class Effects:
             record["result"] = None if problem else result
         else:
             record["error"] = error
+        # Last: an interrupt before this leaves a call without an outcome, never one that is done without its result.
+        record["status"] = status
         if self.observer is not None:
             self.observer.outcome(record)
 

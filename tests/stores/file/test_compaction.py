@@ -67,7 +67,7 @@ def test_a_rewritten_log_is_the_same_session(root: Path):
     cursor = store.changes().cursor
     before = (store.look("s"), store.dump("s"), store.load("s", 1), store.artifacts("s"))
     inode = log_of(root).stat().st_ino
-    with store._handle.known("s", exclusive=True) as file:
+    with (held := store._handle.known("s", exclusive=True)).mutex, held as file:
         assert file is not None
         file.compact()
     assert log_of(root).stat().st_ino != inode

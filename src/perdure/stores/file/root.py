@@ -62,14 +62,15 @@ class FileRoot:
         self.path = path
         self.sessions = f"{path}/sessions"
         self._disk = disk
-        self._mutex = threading.Lock()
+        self.mutex = threading.Lock()
+        """Around ``locked``: among threads."""
         try:
             make_folders(disk, path)
         except NotADirectoryError as error:
             raise InvalidInput(f"{error.filename} is a file: a file store needs a folder of its own") from error
         self._lock_fd = open_to_write(disk, f"{path}/lock")
         try:
-            with self.locked():
+            with self.mutex, self.locked():
                 self._create()
             self.identity = self.read_identity()
         except BaseException:
@@ -82,13 +83,12 @@ class FileRoot:
 
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
-        """Alone with the root, among threads and processes."""
-        with self._mutex:
-            self._disk.lock(self._lock_fd, exclusive=True)
-            try:
-                yield
-            finally:
-                self._disk.unlock(self._lock_fd)
+        """Alone with the root, among processes; whoever is interrupted half-way leaves that to the next one."""
+        self._disk.lock(self._lock_fd, exclusive=True)
+        try:
+            yield
+        finally:
+            self._disk.unlock(self._lock_fd)
 
     def folder(self, name: str) -> str:
         """Where a session's files are."""
@@ -118,19 +118,19 @@ class FileRoot:
 
     def renew_epoch(self) -> None:
         """Write a new epoch, and let tokens go on behind any that a lost past may have given out."""
-        with self.locked():
+        with self.mutex, self.locked():
             self._count(lambda newest: newest + TOKENS_PER_EPOCH)
             self.identity = self.read_identity()._replace(epoch=os.urandom(8).hex())
             self._write_identity(self.identity, "epoch")
 
     def next_token(self, floor: int) -> int:
         """A token above all that were ever handed out, and above ``floor``; durable when it returns."""
-        with self.locked():
+        with self.mutex, self.locked():
             return self._count(lambda newest: max(newest, floor) + 1)
 
     def skip_tokens(self, floor: int) -> None:
         """Never hand out ``floor`` or anything below it: another store has."""
-        with self.locked():
+        with self.mutex, self.locked():
             self._count(lambda newest: max(newest, floor))
 
     def _count(self, change: Callable[[int], int]) -> int:
@@ -162,7 +162,7 @@ class FileRoot:
 
     def keep_clock(self, known: str) -> None:
         """Keep it for the other processes of this boot. Not synced, not insisted on: it can only delay what expires."""
-        with contextlib.suppress(OSError), self.locked():
+        with contextlib.suppress(OSError), self.mutex, self.locked():
             fd = self._disk.open(f"{self.path}/clock", create=True)
             try:
                 self._disk.truncate(fd, 0)

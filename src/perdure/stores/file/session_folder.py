@@ -75,7 +75,7 @@ class SessionFile:
         return self._lock_fd >= 0
 
     def enter(self, *, exclusive: bool, create: bool) -> bool:
-        """Take the lock and read what is new in the log; False when there is no such session."""
+        """Take the lock and read what is new in the log; False when there is no such session. Either way: leave."""
         if self._lock_fd < 0:
             if create:
                 self._disk.mkdir(os.path.dirname(self._folder))
@@ -84,15 +84,8 @@ class SessionFile:
                 return False
             self._lock_fd = open_to_write(self._disk, f"{self._folder}/lease")
         self._disk.lock(self._lock_fd, exclusive=exclusive)
-        try:
-            self.log.refresh(exclusive=exclusive)
-        except BaseException:
-            self._disk.unlock(self._lock_fd)
-            raise
-        if create or self.log.end:
-            return True
-        self._disk.unlock(self._lock_fd)
-        return False
+        self.log.refresh(exclusive=exclusive)
+        return create or bool(self.log.end)
 
     def _is_there(self) -> bool:
         try:
@@ -102,8 +95,9 @@ class SessionFile:
         return True
 
     def leave(self) -> None:
-        """Give the lock back."""
-        self._disk.unlock(self._lock_fd)
+        """Give the lock back, if it was taken."""
+        if self._lock_fd >= 0:
+            self._disk.unlock(self._lock_fd)
 
     def park(self) -> None:
         """Close the files and keep the index."""

@@ -77,7 +77,7 @@ class FileStore:
         return self._by_session(batch, self._append)
 
     def _append(self, session: str, items: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
-        with self._handle.session(session, items) as file:
+        with (held := self._handle.session(session, items)).mutex, held as file:
             assert file is not None
             return write.append(file, session, items, self._judge, self._handle.steady.latest())
 
@@ -86,7 +86,7 @@ class FileStore:
         return self._by_session(entries, self._post)
 
     def _post(self, session: str, entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
-        with self._handle.session(session) as file:
+        with (held := self._handle.session(session)).mutex, held as file:
             assert file is not None
             return write.post(file, session, entries)
 
@@ -121,7 +121,7 @@ class FileStore:
 
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
-        with self._handle.known(session) as file:
+        with (held := self._handle.known(session)).mutex, held as file:
             if file is None:
                 return []
             if key is None:
@@ -135,7 +135,7 @@ class FileStore:
 
     def look(self, session: str) -> model.SessionRow | None:
         """What is known of a session, a tombstone included."""
-        with self._handle.known(session) as file:
+        with (held := self._handle.known(session)).mutex, held as file:
             return self._look(file) if file else None
 
     def _look(self, file: SessionFile) -> model.SessionRow:
@@ -144,7 +144,7 @@ class FileStore:
 
     def starts(self, session: str, branch: str | None) -> list[model.Row]:
         """The first rows of all lines of a branch (None: of any), by line."""
-        with self._handle.known(session) as file:
+        with (held := self._handle.known(session)).mutex, held as file:
             if file is None:
                 return []
             found = [
@@ -154,7 +154,7 @@ class FileStore:
 
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
-        with self._handle.known(session) as file:
+        with (held := self._handle.known(session)).mutex, held as file:
             if file is None:
                 raise rules.no_session(session)
             index, last = file.index, file.last_step(line)
@@ -175,7 +175,7 @@ class FileStore:
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
-        with self._handle.known(session) as file:
+        with (held := self._handle.known(session)).mutex, held as file:
             if file is None:
                 raise rules.no_session(session)
             last = file.last_step(line)
@@ -186,7 +186,7 @@ class FileStore:
 
     def artifacts(self, session: str) -> list[model.Artifact]:
         """All artifacts of a session."""
-        with self._handle.known(session) as file:
+        with (held := self._handle.known(session)).mutex, held as file:
             return file.artifacts() if file else []
 
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
@@ -221,7 +221,7 @@ class FileStore:
                 break
             if cursor.at(name) >= reach.newest:
                 continue
-            with self._handle.named(name) as file:
+            with (held := self._handle.named(name)).mutex, held as file:
                 if file is None:
                     continue
                 found = file.changes(cursor.at(name), limit - len(items))
@@ -235,7 +235,7 @@ class FileStore:
         """Every blob that any row or artifact refers to."""
         self._handle.guard.check()
         for name in self._handle.root.names():
-            with self._handle.named(name) as file:
+            with (held := self._handle.named(name)).mutex, held as file:
                 refs = list(file.index.blobs()) if file else []
             yield from refs
 
@@ -260,7 +260,7 @@ class FileStore:
             log = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             glance = self._glances.get(name)
             if glance is None or glance.log != log:
-                with handle.named(name) as file:
+                with (held := handle.named(name)).mutex, held as file:
                     if file is None:
                         continue
                     glance = Glance.of(file.index, log)
@@ -273,7 +273,7 @@ class FileStore:
 
     def acquire(self, session: str, holder: str, ttl: int) -> model.Lease:
         """Take the lease for ``ttl`` ms, or raise ``Busy``."""
-        with self._handle.session(session) as file:
+        with (held := self._handle.session(session)).mutex, held as file:
             assert file is not None
             current = file.lease()
             if busy := self._judge.busy(session, current):
@@ -288,7 +288,7 @@ class FileStore:
         return [self._renew(lease, ttl) for lease in leases]
 
     def _renew(self, lease: model.Lease, ttl: int) -> bool:
-        with self._handle.known(lease.session, exclusive=True) as file:
+        with (held := self._handle.known(lease.session, exclusive=True)).mutex, held as file:
             current = file.lease() if file else StoredLease()
             if file is None or not current.holder or current.token != lease.token:
                 return False
@@ -297,7 +297,7 @@ class FileStore:
 
     def release(self, lease: model.Lease) -> None:
         """Give a lease back."""
-        with self._handle.known(lease.session, exclusive=True) as file:
+        with (held := self._handle.known(lease.session, exclusive=True)).mutex, held as file:
             if file is not None and file.lease().token == lease.token:
                 file.set_lease(StoredLease(token=lease.token))
 
@@ -305,12 +305,12 @@ class FileStore:
 
     def rewrite(self, change: model.Rewrite) -> bool:
         """Do maintenance in one record; False when it no longer applies."""
-        with self._handle.known(change.session, exclusive=True) as file:
+        with (held := self._handle.known(change.session, exclusive=True)).mutex, held as file:
             return write.rewrite(file, change, self._judge) if file else False
 
     def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Delete a session and leave a tombstone, which takes a few hundred bytes."""
-        with self._handle.known(session, exclusive=True) as file:
+        with (held := self._handle.known(session, exclusive=True)).mutex, held as file:
             if file is None:
                 raise rules.no_session(session)
             if refused := rules.fenced(session, token, file.lease(), self._judge):
@@ -319,7 +319,7 @@ class FileStore:
 
     def dump(self, session: str) -> model.Dump:
         """A whole session as stored, at one instant."""
-        with self._handle.known(session) as file:
+        with (held := self._handle.known(session)).mutex, held as file:
             if file is None:
                 raise rules.no_session(session)
             index = file.index
@@ -333,7 +333,7 @@ class FileStore:
 
     def restore(self, dump: model.Dump) -> None:
         """Put a dumped session into this store."""
-        with self._handle.session(dump.row.id) as file:
+        with (held := self._handle.session(dump.row.id)).mutex, held as file:
             assert file is not None
             # Tokens of the other store may still be about: ours go on behind them.
             self._handle.root.skip_tokens(dump.row.lease.token)
@@ -346,7 +346,7 @@ class FileStore:
             root.renew_epoch()
         self.epoch = root.identity.epoch
         for name in root.names():
-            with self._handle.named(name, exclusive=True) as file:
+            with (held := self._handle.named(name, exclusive=True)).mutex, held as file:
                 if file is not None and file.lease().holder:
                     file.set_lease(StoredLease(token=file.lease().token))
 
@@ -477,44 +477,43 @@ class FileHandle:
 
 
 class Held:
-    """A session, locked and up to date while the block runs; its errors are explained."""
+    """A session, locked and up to date while the block runs; its errors are explained.
 
-    __slots__ = ("_at_stake", "_create", "_exclusive", "_file", "_handle", "_name")
+    Its ``mutex`` is held around it, by the same ``with`` statement: only there no interrupt comes between taking a lock
+    and knowing that it is taken. The lock among processes is given back by the next block, if one ends this half-way.
+    """
+
+    __slots__ = ("_at_stake", "_create", "_exclusive", "_file", "_handle", "_name", "mutex")
 
     def __init__(
         self, handle: FileHandle, name: str, *, exclusive: bool, create: bool, at_stake: Sequence[model.Append] = ()
     ) -> None:
+        handle.guard.check()
         self._handle = handle
         self._name = name
         self._exclusive = exclusive
         self._create = create
         self._at_stake = at_stake
-        self._file: SessionFile | None = None
+        self._file = handle.pool.take(name)
+        self.mutex = self._file.mutex
 
     def __enter__(self) -> SessionFile | None:
-        handle = self._handle
-        handle.guard.check()
-        file = handle.pool.take(self._name)
-        file.mutex.acquire()
         try:
-            if file.enter(exclusive=self._exclusive, create=self._create):
-                self._file = file
-                return file
+            if self._file.enter(exclusive=self._exclusive, create=self._create):
+                return self._file
         except BaseException as error:
-            self._give(file)
-            handle.note(error)
+            self._leave()
+            self._handle.note(error)
             raise
-        self._give(file)
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        file = self._file
-        if file is not None:
-            file.leave()
-            self._give(file)
+        self._leave()
         if error is not None:
             self._handle.note(error, self._at_stake)
 
-    def _give(self, file: SessionFile) -> None:
-        file.mutex.release()
-        self._handle.pool.give(self._name, file)
+    def _leave(self) -> None:
+        try:
+            self._file.leave()
+        finally:
+            self._handle.pool.give(self._name, self._file)
