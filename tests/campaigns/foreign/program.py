@@ -387,15 +387,16 @@ class Program:
                 how = "-wal"
             with door(self.life.folder):
                 self.note("removed", how)
+                if how == "database":
+                    # First: with the log gone before, a thread of ours could still move all into what is replaced then.
+                    shutil.copy(older, f"{older}-put-back")
+                    os.replace(f"{older}-put-back", path)
                 for suffix in how.split() if how[0] == "-" else ["-wal", "-shm"]:
                     with suppress(FileNotFoundError):
                         os.unlink(path + suffix)
                 if how == "empty log":
                     open(f"{older}-none", "wb").close()
                     os.replace(f"{older}-none", f"{path}-wal")
-                if how == "database":
-                    shutil.copy(older, f"{older}-put-back")
-                    os.replace(f"{older}-put-back", path)
             if self._rng.random() < 0.3:
                 self.visit()
             self._until_poisoned()

@@ -482,8 +482,10 @@ class Room:
     token: int = 0
     clock: str = ""
     """What :class:`SteadyClock` has kept."""
-    unfinished: Callable[[], None] | None = None
-    """The commit that is being made."""
+
+    def __post_init__(self) -> None:
+        self.unfinished: Callable[[], None] | None = None
+        """The commit that is being made."""
 
 
 _rooms: dict[str, Room] = {}
