@@ -90,7 +90,7 @@ demo: $(STAMP) ## a night of 847 conversations while their workers are killed
 bench: $(STAMP) ## measure the kernel, as JSON
 	@$(BIN)/perdure bench kernel --json
 
-.PHONY: crash crash-servers powerloss tamper model ambiguous race
+.PHONY: crash crash-servers powerloss tamper model ambiguous race foreign interrupts
 crash: $(STAMP) ## long run: kill -9 at random moments
 	$(CAMPAIGN) kill
 
@@ -102,6 +102,12 @@ ambiguous: $(STAMP) ## long run: lose answers of servers
 
 race: $(STAMP) ## long run: ten writers on one session
 	$(BIN)/python -m tests.campaigns.race.campaign --report
+
+foreign: $(STAMP) ## long run: others open, copy, remove and replace a SQLite file while it is written
+	$(BIN)/python -m tests.campaigns.foreign.campaign --report
+
+interrupts: $(STAMP) ## long run: Ctrl-C at random moments
+	$(BIN)/python -m tests.campaigns.interrupts.campaign --report
 
 powerloss: $(STAMP) ## long run: lose what was not synced
 	$(CAMPAIGN) powerloss

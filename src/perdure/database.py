@@ -170,9 +170,10 @@ class DatabaseHandle:
                 telemetry.resumed(s.status)
             return s
         except BaseException as e:
+            # First of all: what comes after it may be interrupted once more.
+            yield from claim.give_up()
             if granted is not None and origin.kind == "resumed":
                 telemetry.not_resumed(e)
-            yield from claim.give_up()
             raise
 
     def _hydrate(

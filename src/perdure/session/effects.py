@@ -179,7 +179,6 @@ class Effects:
 
     def settle(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
         """Put an outcome into the journal; the next commit makes it durable."""
-        record["status"] = status
         if "reused" in record:
             telemetry.replayed(record["tool"], "cache" if record["reused"] == "cache" else "branch")
         if status == "done":
@@ -190,6 +189,8 @@ class Effects:
             self._cache.keep_outcome(record)
         else:
             record["error"] = error
+        # Last: an interrupt before this leaves a call without an outcome, never one that is done without its result.
+        record["status"] = status
         if self.observer is not None:
             self.observer.outcome(record)
 

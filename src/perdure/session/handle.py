@@ -168,14 +168,18 @@ class SessionHandle(StateView):
     def release_flow(self) -> Flow[None]:
         """Give the lease back; the handle cannot be used afterwards. Leaving the ``with`` block does this."""
         journal = self.journal
-        if journal.guard.closed:
+        lease = journal.lease
+        if journal.guard.closed and lease is None:
             return
         journal.guard.closed = True
-        if journal.caretaker is not None:
-            journal.caretaker.released(journal)
-        lease, journal.lease = journal.lease, None
-        if lease is not None:
-            yield Do(self.kernel.store.release, (lease,))
+        try:
+            if journal.caretaker is not None:
+                journal.caretaker.released(journal)
+        finally:
+            # Whatever interrupts this: a lease that is not given back ends with its time, and may be given back again.
+            if lease is not None:
+                yield Do(self.kernel.store.release, (lease,))
+                journal.lease = None
 
     def warn_uncommitted(self) -> None:
         """Say so when edits are about to be lost with the handle."""

@@ -166,6 +166,8 @@ class Housekeeper:
                 _warn("session %r could not be compacted: %s", key[0], e)
             except Exception as e:  # whatever it is: without this thread nothing would ever be packed again
                 _warn("session %r could not be compacted: %s: %s", key[0], type(e).__name__, e)
+        # For another one, if an interrupt came between the start of this thread and its being known.
+        self._queue.put(None)
 
     def _wait_for_quiet(self, key: tuple[str, int]) -> None:
         patience = monotonic() + PATIENCE
@@ -177,8 +179,8 @@ class Housekeeper:
     def close(self) -> None:
         """Finish what is queued, then stop."""
         self._closing.set()
+        self._queue.put(None)
         if self._thread is not None:
-            self._queue.put(None)
             self._thread.join()
 
 

@@ -97,6 +97,32 @@ def test_a_log_that_was_replaced_by_somebody_elses_is_not_mixed_with_ours(tmp_pa
     assert stored(aside) == [1, 2, 3]
 
 
+def test_what_others_committed_to_a_log_that_is_gone_as_well_is_not_written_over(tmp_path: Path):
+    path = tmp_path / "agents.db"
+    db = perdure.open(url_of(path), maintain=False)
+    s = db.session("s")
+    commit(s, 1)
+    os.unlink(f"{path}-wal")
+    os.unlink(f"{path}-shm")
+    other = subprocess.Popen(
+        [sys.executable, "-c", WRITE, url_of(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "written\n"
+        os.unlink(f"{path}-wal")
+        with pytest.raises(Poisoned, match="set aside in"):
+            commit(s, 2)
+    finally:
+        other.communicate("\n", timeout=60)
+    db.close()
+    with perdure.open(url_of(path)) as db:
+        assert db.read("other").messages == ["theirs"]
+        assert db.verify().findings == ()
+    (aside,) = tmp_path.glob("agents.db.rescued-*")
+    assert stored(aside) == [1, 2]
+
+
 WRITE = """
 import sys, perdure
 with perdure.open(sys.argv[1]) as db, db.session("other") as s:
@@ -119,6 +145,39 @@ def test_what_was_committed_is_set_aside_when_the_database_itself_is_replaced(tm
     db.close()
     (aside,) = tmp_path.glob("agents.db.rescued-*")
     assert stored(aside) == [1, 2]
+
+
+def test_what_was_committed_is_set_aside_as_often_as_need_be_in_one_process(tmp_path: Path):
+    path = tmp_path / "agents.db"
+    for n in (1, 2):
+        db = perdure.open(url_of(path), maintain=False)
+        s = db.session(f"s{n}")
+        commit(s, n)
+        os.unlink(f"{path}-wal")
+        (tmp_path / "agents.db-wal").touch()
+        with pytest.raises(Poisoned, match="set aside in"):
+            commit(s, n + 10)
+        db.close()
+    assert len([*tmp_path.glob("agents.db.rescued-*")]) == 2
+
+
+def test_a_database_that_was_replaced_is_found_out_although_the_new_one_was_opened_since(tmp_path: Path):
+    path, older = tmp_path / "agents.db", tmp_path / "older.db"
+    db = perdure.open(url_of(path), maintain=False)
+    s = db.session("s")
+    commit(s, 1)
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("vacuum into ?", (str(older),))
+    commit(s, 2)
+    os.unlink(f"{path}-wal")
+    os.unlink(f"{path}-shm")
+    os.replace(older, path)
+    db.verify()  # through a connection that is opened now
+    with pytest.raises(Poisoned, match=r"agents.db was removed or replaced .* set aside in"):
+        commit(s, 3)
+    db.close()
+    (aside,) = tmp_path.glob("agents.db.rescued-*")
+    assert (stored(path), stored(aside)) == ([1], [1, 2, 3])
 
 
 @pytest.mark.skipif(bool(own_locks.WEAKNESS), reason=own_locks.WEAKNESS)

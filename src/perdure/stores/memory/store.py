@@ -6,8 +6,8 @@ import secrets
 import threading
 from bisect import bisect_right
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from perdure import model
@@ -22,7 +22,7 @@ from perdure.system.clock import SteadyClock, SystemClock
 from perdure.system.flow import HandleGuard
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Unpack
 
     from perdure.protocols import Clock, Wanted
@@ -54,11 +54,17 @@ class MemoryStore:
         self._steady = SteadyClock(self._clock, self._room.clock)
         self._room.clock = self._steady.known
 
-    @contextmanager
-    def _inside(self) -> Generator[Room]:
+    def _inside(self) -> threading.Lock:
+        """The lock itself, for a ``with`` statement: an interrupt never comes between the two."""
         self._guard.check()
-        with self._room.lock:
-            yield self._room
+        return self._room.lock
+
+    def _whole(self) -> Room:
+        """The room, with a commit finished that an interrupt ended half-way."""
+        if self._room.unfinished is not None:
+            self._room.unfinished()
+            self._room.unfinished = None
+        return self._room
 
     def live(self) -> MemoryLive:
         """Carries pieces of answers on their way."""
@@ -68,7 +74,8 @@ class MemoryStore:
 
     def append(self, batch: Sequence[model.Append]) -> list[model.Landed | PerdureError]:
         """Append each item; see the protocol for the rules."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             return [self._append(room, item) for item in batch]
 
     def _append(self, room: Room, item: model.Append) -> model.Landed | PerdureError:
@@ -89,7 +96,6 @@ class MemoryStore:
             if entry is None or entry.taken or key in item.takes[:n]:
                 return rules.not_waiting(item, key, head)
         faults.point("memory.append.before_insert")
-        room.sessions[item.session] = session
         shown = {
             "branch": item.branch,
             "kind": item.kind,
@@ -101,6 +107,14 @@ class MemoryStore:
             "blobs": tuple(item.blobs),
             "starts": item.starts,
         }
+        room.unfinished = partial(self._insert, room, item, session, shown, room.newest)
+        self._whole()
+        return model.Landed(item.id)
+
+    def _insert(self, room: Room, item: model.Append, session: Session, shown: dict[str, Any], newest: int) -> None:
+        """Everything that a commit changes; done again, it comes to the same."""
+        room.sessions[item.session] = session
+        room.newest = newest
         row = model.Row(item.line, item.step, item.id, item.digest, item.envelope, item.payload)
         write_row(room, item.session, session, row, shown)
         session.heads[item.branch] = model.Head(item.branch, item.line, item.step, item.id)
@@ -117,12 +131,12 @@ class MemoryStore:
         session.lines = max(session.lines, item.line + 1)
         if item.token is not None:
             session.lease = self._judge.grant(session.lease.holder, item.token, session.lease.span)
-        return model.Landed(item.id)
 
     def post(self, entries: Sequence[model.InboxEntry]) -> list[bool | model.Outrun | PerdureError]:
         """Put entries into inboxes."""
         answers: list[bool | model.Outrun | PerdureError] = []
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             for entry in entries:
                 session = self._session(room, entry.session)
                 if known := session.inbox.get(entry.key):
@@ -140,7 +154,8 @@ class MemoryStore:
 
     def inbox(self, session: str, limit: int = 100, key: str | None = None) -> list[model.InboxEntry]:
         """Waiting entries in order of arrival; with ``key`` only the one of that key."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found = room.sessions.get(session)
             waiting = [entry for entry in found.entries() if not entry.taken] if found else []
             return [entry for entry in waiting if key is None or entry.key == key][:limit]
@@ -152,7 +167,8 @@ class MemoryStore:
 
     def look(self, session: str) -> model.SessionRow | None:
         """What is known of a session, a tombstone included."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found = room.sessions.get(session)
             return self._shown(session, found) if found else None
 
@@ -179,20 +195,23 @@ class MemoryStore:
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
         """Sessions in order of id, or the newest first, without tombstones."""
         asked = Asked(**wanted)
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             ids = [id for id, session in room.sessions.items() if asked.keeps(id, session)]
             ids.sort(key=lambda id: asked.key(id, room.sessions[id].updated))
             return [self._shown(id, room.sessions[id]) for id in ids[: asked.limit]]
 
     def counts(self) -> list[Count]:
         """How many sessions there are by status, agent and error."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             living = Counter((s.status, s.agent, s.error) for id, s in room.sessions.items() if EVERY.keeps(id, s))
             return [(*what, number) for what, number in sorted(living.items())]
 
     def starts(self, session: str, branch: str | None) -> list[model.Row]:
         """The first rows of all lines of a branch (None: of all branches)."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found = room.sessions.get(session)
             records = found.records() if found else []
             rows = [r.row for r in records if r.shown["starts"] and branch in (None, r.shown["branch"])]
@@ -200,7 +219,8 @@ class MemoryStore:
 
     def load(self, session: str, line: int, step: int | None = None, *, refs: bool = True) -> model.Bundle:
         """What is needed to rebuild a line at a step (None: its last)."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found, last = find_line(room, session, line)
             at = last if step is None else step
             anchors = [a for a in found.artifacts.values() if a.kind == model.ANCHOR and a.line == line]
@@ -218,20 +238,23 @@ class MemoryStore:
 
     def slice(self, session: str, line: int, lo: int, hi: int) -> model.Bundle:
         """Rows lo..hi of a line, with the packs that hold the thin ones."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found, last = find_line(room, session, line)
             rows = rows_between(found, line, lo, min(hi, last))
             return model.Bundle(None, tuple(rows), packs_for(found, rows, ()), last)
 
     def artifacts(self, session: str) -> list[model.Artifact]:
         """All artifacts of a session."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found = room.sessions.get(session)
             return [found.artifacts[key] for key in sorted(found.artifacts)] if found else []
 
     def changes(self, after: str | None = None, limit: int = 1000) -> model.ChangePage:
         """Commits after a cursor."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             place = resume(after, epoch=room.epoch, newest=room.newest, trimmed=room.trimmed)
             numbers = list(room.log)
             start = bisect_right(numbers, place.seq)
@@ -241,7 +264,8 @@ class MemoryStore:
 
     def blob_refs(self) -> Iterator[str]:
         """Every blob that any row or artifact refers to."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             refs = [ref for s in room.sessions.values() for r in s.records() for ref in r.shown["blobs"]]
             refs += [ref for s in room.sessions.values() for a in s.artifacts.values() for ref in a.blobs]
         yield from refs
@@ -250,7 +274,8 @@ class MemoryStore:
 
     def acquire(self, session: str, holder: str, ttl: int) -> model.Lease:
         """Take the lease for ``ttl`` ms, or raise ``Busy``."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found = self._session(room, session)
             if busy := self._judge.busy(session, found.lease):
                 raise busy
@@ -261,7 +286,8 @@ class MemoryStore:
     def renew(self, leases: Sequence[model.Lease], ttl: int) -> list[bool]:
         """Extend leases; False where the token is no longer the current one."""
         answers: list[bool] = []
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             for lease in leases:
                 found = room.sessions.get(lease.session)
                 current = found is not None and found.lease.holder != "" and found.lease.token == lease.token
@@ -272,7 +298,8 @@ class MemoryStore:
 
     def release(self, lease: model.Lease) -> None:
         """Give a lease back."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found = room.sessions.get(lease.session)
             if found and found.lease.token == lease.token:
                 found.lease = StoredLease(token=lease.token)
@@ -281,7 +308,8 @@ class MemoryStore:
 
     def rewrite(self, change: model.Rewrite) -> bool:
         """Do maintenance at once; False when it no longer applies."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found = room.sessions.get(change.session)
             if found is None or (found.reason and change.token is None):
                 return False
@@ -310,7 +338,8 @@ class MemoryStore:
 
     def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Delete a session and leave a tombstone."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found = room.sessions.get(session)
             if found is None:
                 raise rules.no_session(session)
@@ -330,7 +359,8 @@ class MemoryStore:
 
     def dump(self, session: str) -> model.Dump:
         """A whole session, at one instant."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found = room.sessions.get(session)
             if found is None:
                 raise rules.no_session(session)
@@ -349,7 +379,8 @@ class MemoryStore:
         for _, shown in dump.rows:
             if missing := set(rules.SHOWN) - set(shown):
                 raise InvalidInput(f"the dump is incomplete: a row has no {min(missing)!r}")
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             found = self._session(room, row.id)
             if found.lines:
                 raise rules.has_checkpoints(row.id, next(iter(found.heads.values()), None))
@@ -385,7 +416,8 @@ class MemoryStore:
 
     def renew_epoch(self) -> None:
         """Give the store a new epoch: cursors expire and every lease ends."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             room.epoch = self.epoch = secrets.token_hex(8)
             room.token += 1 << 32
             for session in room.sessions.values():
@@ -393,7 +425,8 @@ class MemoryStore:
 
     def usage(self) -> model.Usage:
         """Sizes; bytes are those of envelopes, payloads, artifacts and inbox bodies."""
-        with self._inside() as room:
+        with self._inside():
+            room = self._whole()
             size = 0
             for session in room.sessions.values():
                 size += sum(len(r.row.envelope) + len(r.row.payload) for r in session.records())
@@ -463,6 +496,10 @@ class Room:
     token: int = 0
     clock: str = ""
     """What :class:`SteadyClock` has kept."""
+
+    def __post_init__(self) -> None:
+        self.unfinished: Callable[[], None] | None = None
+        """The commit that is being made."""
 
 
 _rooms: dict[str, Room] = {}

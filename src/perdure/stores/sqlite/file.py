@@ -262,13 +262,14 @@ class SqliteFile:
         """
         try:
             # Whoever has opened the database since has a log of its own: to write beside it would mix two histories.
-            alone = gone != self._own.path and not os.path.exists(gone)
+            alone = self._own.alone()
             if alone:
                 self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 left = "all that was committed through it has been moved into the database"
             else:
                 self._orphaned = True
-                aside = f"{self.path}.rescued-{os.getpid()}"
+                # Named anew each time: a process may have to do this again, for a second handle or a second removal.
+                aside = f"{self.path}.rescued-{os.getpid()}-{os.urandom(4).hex()}"
                 self._cursor.execute("vacuum into ?", (aside,))
                 left = f"all that was committed through it was set aside in {aside}"
         except apsw.Error as error:

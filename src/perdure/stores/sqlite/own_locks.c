@@ -220,8 +220,9 @@ int perdure_own(const char *path)
     return result;
 }
 
-/* Whether its files are still those that were opened: 0, or the number of the first that is not, counted from 1. */
-int perdure_astray(const char *path)
+/* Whether its files are still those that were opened: 0, or the number of the first after a given one that is not,
+ * counted from 1. */
+int perdure_astray(const char *path, int after)
 {
     char name[4096];
     Database now = {0};
@@ -230,12 +231,12 @@ int perdure_astray(const char *path)
     Database *database = find(path, length);
     if (database) now = *database;
     pthread_mutex_unlock(&guard);
-    if (now.split) return 2;
     if (length + 5 > sizeof name) return 0;
     memcpy(name, path, length);
-    for (int i = 0; i < KEPT; i++) {
+    for (int i = after; i < KEPT; i++) {
         strcpy(name + length, suffixes[i]);
         if (now.files[i].known && !same(now.files[i], identity(AT_FDCWD, name, 0))) return i + 1;
     }
-    return 0;
+    /* Asked last: a database that was replaced is more than a log that was, for nobody else has what is in ours. */
+    return now.split && after < 2 ? 2 : 0;
 }

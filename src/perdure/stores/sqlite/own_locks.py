@@ -45,7 +45,8 @@ def _load() -> tuple[Any, str]:
     table.unregister()
     if not all(replaced):
         return None, "this SQLite does not let its system calls be replaced: install apsw from its wheel"
-    library.perdure_own.argtypes = library.perdure_astray.argtypes = [ctypes.c_char_p]
+    library.perdure_own.argtypes = [ctypes.c_char_p]
+    library.perdure_astray.argtypes = [ctypes.c_char_p, ctypes.c_int]
     return library, ""
 
 
@@ -79,7 +80,8 @@ class OwnFile:
                 f"{path} was open in the process that this one was forked from, so it cannot be opened here: {SPAWN}"
             )
         self._known: list[tuple[int, int] | None] = []
-        self.astray: Callable[[], int] = partial(_library.perdure_astray, self._name) if _library else self._look
+        self._after: Callable[[int], int] = partial(_library.perdure_astray, self._name) if _library else self._look
+        self.astray: Callable[[], int] = partial(self._after, 0)
         """The number of the first of its files, counted from 1, that was removed or replaced since it was opened; 0."""
         _open[self.path] = _open.get(self.path, 0) + 1
 
@@ -87,11 +89,20 @@ class OwnFile:
         """The name of one of its files, by the number that was told."""
         return self.path + FILES[number - 1]
 
-    def _look(self) -> int:
+    def alone(self) -> bool:
+        """Whether nobody else has gone on without us: the database is ours, and nothing is in the place of a file that
+        is gone. Of all of them, because somebody may have had another log that is gone by now as well."""
+        for number in range(1, len(FILES) + 1):
+            if self._after(number - 1) == number and (number == 1 or os.path.exists(self.name(number))):
+                return False
+        return True
+
+    def _look(self, after: int) -> int:
         now = [_identity(self.path + suffix) for suffix in FILES]
         known = self._known or now
         self._known = [a or b for a, b in zip(known, now, strict=True)]
-        return next((n for n, (a, b) in enumerate(zip(known, now, strict=True), 1) if a and a != b), 0)
+        files = enumerate(zip(known, now, strict=True), 1)
+        return next((number for number, (a, b) in files if number > after and a and a != b), 0)
 
     def close(self) -> None:
         """It is open no longer."""

@@ -1,0 +1,1 @@
+"""Whatever else happens to a SQLite file in the process that writes it: what was acknowledged is kept."""
