@@ -106,7 +106,8 @@ class Victim:
     def _start(self, writer: int) -> tuple[Life, Any, float]:
         self._lives += 1
         rng = self._rng
-        life = Life(self.folder, self._tally.locks, self._lives, writer, rng.randrange(1 << 30), STEPS)
+        writers = self._tally.writers
+        life = Life(self.folder, self._tally.locks, self._lives, writer, rng.randrange(1 << 30), STEPS, writers)
         process = _processes.Process(target=live, args=(life,), daemon=False)
         process.start()
         until = 1e9 if rng.randrange(LEFT_TO_END) == 0 else rng.random() * LONGEST
