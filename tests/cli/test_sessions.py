@@ -28,8 +28,8 @@ def test_ls_as_json_has_the_documented_shape(command: Command, trip: Path):
     assert list(answer) == ["items", "next"]
     first = answer["items"][0]
     assert list(first) == [
-        "id", "owner", "agent", "status", "error", "created_at", "updated_at", "expires_at", "step", "branches",
-        "tags", "inbox", "writer",
+        "id", "owner", "agent", "status", "error", "label", "created_at", "updated_at", "expires_at", "step",
+        "branches", "tags", "inbox", "writer",
     ]  # fmt: skip
     assert (first["id"], first["step"], first["inbox"], first["writer"]) == ("trip", 3, 1, None)
     assert first["branches"]["cheaper"]["step"] == 4

@@ -60,6 +60,9 @@ class MovableClock(SystemClock):
     def wall(self) -> int:
         return super().wall() + self.shift
 
+    def monotonic(self) -> int:
+        return super().monotonic() + self.shift
+
 
 class Wrong(Exception):
     """Something that must not be. Kinds: lost, duplicated, wrong."""
@@ -202,6 +205,11 @@ class Scene:
         if isinstance(found, list) and isinstance(wanted, list):
             kind = "lost" if len(found) < len(wanted) else "duplicated" if len(found) > len(wanted) else "wrong"
         raise Wrong(kind, f"{what}: {found!r}, not {wanted!r}")
+
+    def let_expire(self) -> None:
+        """Until the time of the scene's session is over, by the clock of its store."""
+        while (row := self.truth.look(self.name)) is not None and row.heads and not row.over:
+            time.sleep(0.05)
 
     def expect_messages(self, *texts: str, name: str = "") -> None:
         """These messages are there, in this order, each once."""

@@ -75,7 +75,7 @@ def _prune(x: Scene) -> Play:
 def _sweep(x: Scene) -> Play:
     x.begun(ttl=1).release()
     x.begun(f"{x.name}-stays", ttl=None).release()
-    x.clock.shift += 5000
+    x.let_expire()
 
     def sweep() -> None:
         swept = x.db.sweep()
@@ -87,14 +87,14 @@ def _sweep(x: Scene) -> Play:
 
     yield lambda: x.patiently(sweep)
     row = x.truth.look(x.name)
-    x.expect((row.reason, row.heads), ("expired", ()), "the tombstone")
+    x.expect((row.why_gone, row.heads), ("expired", ()), "the tombstone")
     x.expect_messages("before 0", name=f"{x.name}-stays")
 
 
 @case("open an expired session")
 def _expired(x: Scene) -> Play:
     x.begun(ttl=1).release()
-    x.clock.shift += 5000
+    x.let_expire()
 
     def begin_anew() -> str:
         with x.db.session(x.name) as s:

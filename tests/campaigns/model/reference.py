@@ -67,6 +67,10 @@ class Life:
     waiting: dict[str, Any] = field(default_factory=dict[str, Any])
     keys: dict[str, Any] = field(default_factory=dict[str, Any])
     """All that was ever posted, by key."""
+    posted: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """Number and time of each."""
+    posts: int = 0
+    """The newest number."""
     holder: Hand | None = None
     until: int = 0
     everything: list[Node] = field(default_factory=list[Node])
@@ -126,8 +130,10 @@ class Reference:
         return Gone if self.over(life) else None
 
     def over(self, life: Life) -> bool:
-        """Whether a session has expired; one that somebody waits for an answer from has not."""
-        return bool(life.heads) and self.now >= life.expires and not life.waiting
+        """Whether a session has expired; one that somebody posted to in time, or before what was taken, has not."""
+        taken = life.posts - len(life.waiting)
+        awaited = any(life.posted[k][1] < life.expires or life.posted[k][0] <= taken for k in life.waiting)
+        return bool(life.heads) and self.now >= life.expires and not awaited
 
     # -- leases -------------------------------------------------------------------------------------------------
 
@@ -139,12 +145,12 @@ class Reference:
         """A new handle and how it says it came about."""
         life = self.life(session)
         hand = Hand(session, branch, lease)
-        if lease:
-            if self.busy(life):
-                return Busy, None, ""
-            if self.over(life):
-                self.drop(session, "expired")
+        if lease and self.busy(life):
+            return Busy, None, ""
+        if self.over(life) and not self.busy(life):
+            self.drop(session, "expired")
             life = self.life(session)
+        if lease:
             life.holder, life.until = hand, self.now + LEASE
         if life.heads and branch not in life.heads:
             if lease:
@@ -160,8 +166,12 @@ class Reference:
             life.holder = None
 
     def drop(self, session: str, reason: str) -> None:
-        """Leave a tombstone."""
-        self.lives[session] = Life(reason=reason)
+        """Leave a tombstone, and what waits: it came too late, and is for whoever begins anew."""
+        old = self.lives[session]
+        known = {key: old.posted[key] for key in old.waiting}
+        self.lives[session] = Life(
+            reason=reason, waiting=old.waiting, keys=dict(old.waiting), posted=known, posts=old.posts
+        )
 
     def sweep(self) -> tuple[int, int, list[str]]:
         """Drop what has expired; how many that were, how many stay for a waiting input, what was being written."""
@@ -371,6 +381,8 @@ class Reference:
         if key in life.keys:
             return False
         life.keys[key] = life.waiting[key] = body
+        life.posts += 1
+        life.posted[key] = (life.posts, self.now)
         return True
 
     def take(self, hand: Hand) -> list[tuple[str, Any]]:
