@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 FIELDS = [
-    "ok", "source", "destination", "copied", "updated", "unchanged", "skipped", "failed", "missing", "checkpoints",
-    "blobs", "bytes", "duration_seconds", "verified", "dry_run",
+    "ok", "source", "destination", "copied", "updated", "unchanged", "skipped", "failed", "missing", "in_doubt",
+    "checkpoints", "blobs", "bytes", "duration_seconds", "verified", "dry_run",
 ]  # fmt: skip
 
 

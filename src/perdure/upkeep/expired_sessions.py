@@ -73,12 +73,14 @@ def _set_aside(kernel: Kernel, row: SessionRow) -> None:
     )
     taken = tuple(entry for entry in dump.inbox if entry.taken)
     faults.point("sweep.before_aside")
+    copied = dump._replace(row=there, inbox=taken, artifacts=(*dump.artifacts, note))
     try:
-        kernel.store.restore(dump._replace(row=there, inbox=taken, artifacts=(*dump.artifacts, note)))
+        kernel.store.restore(copied)
     except Conflict:
-        # An earlier attempt has put it there; what is kept there of another one is not given up for it.
+        # An earlier attempt has put it there. If somebody went on with the session since, that copy is old.
         if (found := kernel.store.look(id)) is None or found.heads != row.heads:
-            raise
+            kernel.store.drop(id, None, Status.EXPIRED.value)
+            kernel.store.restore(copied)
     faults.point("sweep.after_aside")
 
 
