@@ -226,7 +226,7 @@ async def sessions_mark(db: AsyncDatabase) -> tuple[str, list[tuple[str, str, st
     """Something that differs when the list of sessions may have changed, and their counts."""
     rows = await db.sessions(newest=True, limit=30)
     counts = await db.counts()
-    return short_mark([r._replace(lease=r.lease._replace(until=0)) for r in rows], counts), counts
+    return short_mark([r._replace(lease=r.lease._replace(until=0), now=0) for r in rows], counts), counts
 
 
 def by_status(counts: list[tuple[str, str, str, int]]) -> dict[str, int]:

@@ -96,7 +96,7 @@ class Live(Pages):
 async def session_mark(console: Console, session: str) -> str:
     """Something that differs when a session, or a run of it here, may have changed."""
     row = await console.ctx.blocking(console.ctx.db.kernel.store.look, session)
-    shown = row._replace(lease=row.lease._replace(until=0)) if row is not None else None
+    shown = row._replace(lease=row.lease._replace(until=0), now=0) if row is not None else None
     return short_mark(shown, console.ctx.runs.mark(session))
 
 

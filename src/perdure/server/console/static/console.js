@@ -123,10 +123,7 @@
       if (at?.dataset.view) query.set("view", at.dataset.view);
       const began = performance.now();
       try {
-        const shown = htmx.ajax("GET", `/session/at?${query}&page=${$("#steps")?.dataset.page || ""}`, { target: "#at", swap: "outerHTML" });
-        // One that the news of the session cut off is never answered: it is asked for once more.
-        const answered = await Promise.race([shown.then(() => true), new Promise((done) => setTimeout(done, 5000, false))]);
-        if (!answered) wantedStep ??= target;
+        await htmx.ajax("GET", `/session/at?${query}&page=${$("#steps")?.dataset.page || ""}`, { target: "#at", swap: "outerHTML" });
         stale(false, "step");
       } catch {
         // The server could not be asked. The next step is asked for all the same.
