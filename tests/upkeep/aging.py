@@ -1,12 +1,39 @@
-"""What the tests of retention share: a session that is filled, and its steps."""
+"""What the tests of upkeep share: a session that is filled, its steps, and an end at a named point."""
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 import perdure
+from perdure.system import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HOUR = 3_600_000
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@contextmanager
+def killed_at(point: str) -> Iterator[None]:
+    """What is done inside ends at a named point."""
+
+    def kill(name: str) -> None:
+        if name == point:
+            raise Killed
+
+    faults.hook = kill
+    try:
+        with pytest.raises(Killed):
+            yield
+    finally:
+        faults.hook = None
 
 
 def fill(db: perdure.Database, session: str = "s", count: int = 100, **options: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 import perdure
 from perdure.errors import Conflict, Corrupted, CursorExpired, NotFound, PerdureError, UnsupportedFormat
 from perdure.system import faults
+from tests.upkeep.aging import killed_at
 from tests.upkeep.pasts import all_states, write_past
 
 if TYPE_CHECKING:
@@ -190,15 +191,7 @@ def test_an_interrupted_backup_leaves_the_old_one(db: perdure.Database, tmp_path
         s.vars["n"] = 2
         s.commit()
 
-    class Killed(BaseException):
-        pass
-
-    def kill(name: str) -> None:
-        if name == point:
-            raise Killed
-
-    faults.hook = kill
-    with pytest.raises(Killed):
+    with killed_at(point):
         db.backup(path)
     assert path.read_bytes() == old
 

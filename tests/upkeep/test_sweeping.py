@@ -10,7 +10,7 @@ import pytest
 import perdure
 from perdure.errors import Gone
 from perdure.system import faults
-from tests.upkeep.aging import fill
+from tests.upkeep.aging import fill, killed_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,17 +92,8 @@ def test_an_interrupted_sweep_is_finished_by_the_next(db: perdure.Database, cloc
         fill(db, f"s{n}", 2, ttl=60)
     clock.advance(61_000)
 
-    class Killed(BaseException):
-        pass
-
-    def kill(name: str) -> None:
-        if name == point:
-            raise Killed
-
-    faults.hook = kill
-    with pytest.raises(Killed):
+    with killed_at(point):
         db.sweep()
-    faults.hook = None
     left = 4 if point == "sweep.after_drop" else 5
     assert db.sweep().removed == left
     assert db.sessions() == []
@@ -122,23 +113,33 @@ def test_an_interrupted_revival_loses_neither_life(db: perdure.Database, clock: 
     fill(db, "s", 5, ttl=60)
     lives = {3: db.set_aside("s")[0].created, 5: db.look("s").created}
 
-    class Killed(BaseException):
-        pass
-
-    def kill(name: str) -> None:
-        if name == point:
-            raise Killed
-
-    faults.hook = kill
-    with pytest.raises(Killed):
+    with killed_at(point):
         db.revive("s")
-    faults.hook = None
     found: set[int] = set()
     for _ in range(2):
         db.revive("s")
         assert db.verify().ok
         found.add(db.look("s").created)
     assert found == set(lives.values())
+
+
+def test_a_session_that_went_on_after_an_interrupted_sweep_is_set_aside_as_it_is_then(
+    db: perdure.Database, clock: FakeClock
+):
+    fill(db, "s", 2, ttl=60)
+    with db.session("s", lease=False) as s:
+        clock.advance(61_000)
+        with killed_at("sweep.after_aside"):
+            db.sweep()
+        s.vars["later"] = True
+        s.commit()
+    clock.advance(61_000)
+    swept = db.sweep()
+    assert (swept.removed, swept.failed) == (1, ())
+    assert len(db.set_aside("s")) == 1
+    db.revive("s")
+    assert db.read("s").vars["later"]
+    assert db.verify().ok
 
 
 def test_a_damaged_session_is_reported_and_the_others_are_swept(tmp_path: Path, clock: FakeClock):

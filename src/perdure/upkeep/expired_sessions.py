@@ -78,8 +78,8 @@ def _set_aside(kernel: Kernel, row: SessionRow) -> None:
         kernel.store.restore(copied)
     except Conflict:
         # An earlier attempt has put it there. If somebody went on with the session since, that copy is old.
-        if (found := kernel.store.look(id)) is None or found.heads != row.heads:
-            kernel.store.drop(id, None, Status.EXPIRED.value)
+        if (found := kernel.store.look(id)) is not None and found.heads != row.heads:
+            end_session(kernel, found, None, Status.EXPIRED.value)
             kernel.store.restore(copied)
     faults.point("sweep.after_aside")
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from perdure.aio import AsyncDatabase
+    from perdure.model import SessionRow
     from perdure.server.app import Ctx
 
     Endpoint = Callable[[Request], Awaitable[Response]]
@@ -226,7 +227,12 @@ async def sessions_mark(db: AsyncDatabase) -> tuple[str, list[tuple[str, str, st
     """Something that differs when the list of sessions may have changed, and their counts."""
     rows = await db.sessions(newest=True, limit=30)
     counts = await db.counts()
-    return short_mark([r._replace(lease=r.lease._replace(until=0), now=0) for r in rows], counts), counts
+    return short_mark([lasting(row) for row in rows], counts), counts
+
+
+def lasting(row: SessionRow) -> SessionRow:
+    """A row without what differs whenever it is looked at, for marks."""
+    return row._replace(lease=row.lease._replace(until=0), now=0)
 
 
 def by_status(counts: list[tuple[str, str, str, int]]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from perdure.errors import PerdureError
 from perdure.protocols import Boarded
-from perdure.server.console.rendering import Pages, sessions_mark, short_mark
+from perdure.server.console.rendering import Pages, lasting, sessions_mark, short_mark
 from perdure.server.sse import ServerEvent, Streams
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ class Live(Pages):
 async def session_mark(console: Console, session: str) -> str:
     """Something that differs when a session, or a run of it here, may have changed."""
     row = await console.ctx.blocking(console.ctx.db.kernel.store.look, session)
-    shown = row._replace(lease=row.lease._replace(until=0), now=0) if row is not None else None
-    return short_mark(shown, console.ctx.runs.mark(session))
+    return short_mark(row and lasting(row), console.ctx.runs.mark(session))
 
 
 class _Topic:
