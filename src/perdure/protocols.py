@@ -54,7 +54,7 @@ class Wanted(TypedDict, total=False):
     search: str | None
     since: int | None
     before: int | None
-    expired_at: int | None
+    expired: bool
     aside: bool
     newest: bool
     after: str | None
@@ -144,10 +144,10 @@ class Store(Protocol):
         """Sessions in order of id, after an id, tombstones left out.
 
         ``search`` is a part of the id or of the owner, as it is written; ``since`` and ``before`` bound the time of
-        the last commit (the first is included, the second is not); ``expired_at`` keeps those whose TTL had run out
-        by then; ``aside`` those that have expired and are kept for a while (:data:`perdure.model.ASIDE`), which are
-        left out otherwise. With ``newest`` those that were written last come first, those of the same millisecond in
-        order of id, and ``after`` is the ``cursor`` of the last row seen.
+        the last commit (the first is included, the second is not); ``expired`` keeps those whose TTL has run out by
+        the store's own time; ``aside`` those that have expired and are kept for a while
+        (:data:`perdure.model.ASIDE`), which are left out otherwise. With ``newest`` those that were written last come
+        first, those of the same millisecond in order of id, and ``after`` is the ``cursor`` of the last row seen.
         """
         ...
 

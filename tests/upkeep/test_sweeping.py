@@ -10,12 +10,11 @@ import pytest
 import perdure
 from perdure.errors import Gone
 from perdure.system import faults
+from perdure.testing.clock import FakeClock
 from tests.upkeep.aging import fill, killed_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from perdure.testing.clock import FakeClock
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +37,15 @@ def test_sessions_whose_time_has_run_out_are_removed_and_leave_a_tombstone(db: p
         db.read("short")
     assert gone.value.reason == "expired"
     assert db.sweep().removed == 0
+
+
+def test_whoever_sweeps_with_a_clock_that_is_behind_goes_by_the_time_of_the_store(
+    db: perdure.Database, clock: FakeClock
+):
+    fill(db, "short", 3, ttl=60)
+    clock.advance(61_000)
+    db.kernel.clock = FakeClock(clock.wall() - 86_400_000)
+    assert db.sweep().removed == 1
 
 
 def test_every_commit_slides_the_time_and_the_newest_branch_counts(db: perdure.Database, clock: FakeClock):
@@ -70,7 +78,7 @@ def test_a_wrong_column_removes_nothing(open_db: Callable[..., perdure.Database]
     store, real, looked = db.kernel.store, db.kernel.store.sessions, db.kernel.store.look
 
     def lies(**asked: Any) -> Any:
-        asked.pop("expired_at", None)
+        asked.pop("expired", None)
         return [row._replace(expires=1) for row in real(**asked)]
 
     def lies_of(session: str) -> Any:

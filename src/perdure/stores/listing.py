@@ -47,7 +47,7 @@ class Asked(NamedTuple):
     search: str | None = None
     since: int | None = None
     before: int | None = None
-    expired_at: int | None = None
+    expired: bool = False
     aside: bool = False
     newest: bool = False
     after: str | None = None
@@ -63,8 +63,8 @@ class Asked(NamedTuple):
             raise InvalidInput(f"{what}, not {self.after!r:.60}")
         return int(updated), id
 
-    def keeps(self, id: str, found: Listed) -> bool:
-        """Whether a session belongs to what is asked for, the place to go on from included."""
+    def keeps(self, id: str, found: Listed, now: int = 0) -> bool:
+        """Whether a session belongs, at the store's time, to what is asked for, the place to go on from included."""
         if found.reason or not (
             self.aside == id.startswith(ASIDE)
             and self.owner in (None, found.owner)
@@ -75,7 +75,7 @@ class Asked(NamedTuple):
             and (self.search is None or self.search in id or self.search in found.owner)
             and (self.since is None or found.updated >= self.since)
             and (self.before is None or found.updated < self.before)
-            and (self.expired_at is None or (found.expires is not None and found.expires <= self.expired_at))
+            and (not self.expired or (found.expires is not None and found.expires <= now))
         ):
             return False
         if place := self.place():
@@ -87,9 +87,12 @@ class Asked(NamedTuple):
         return (-updated if self.newest else 0, id)
 
     def sql(
-        self, table: str, mark: str, position: str, text: Callable[[str], str] = str
+        self, table: str, mark: str, position: str, now: str, text: Callable[[str], str] = str
     ) -> tuple[list[str], list[Any], str]:
-        """Conditions on the columns of a table, their values, and the order; ``position`` finds a text in another."""
+        """Conditions on the columns of a table, their values, and the order.
+
+        ``position`` finds a text in another, and ``now`` is the store's time.
+        """
 
         def given(value: str | None) -> str | None:
             return None if value is None else text(value)
@@ -104,7 +107,6 @@ class Asked(NamedTuple):
             ("({p}({t}id, {m}) > 0 or {p}({t}owner, {m}) > 0)", (given(self.search),) * 2),
             ("{t}updated >= {m}", (self.since,)),
             ("{t}updated < {m}", (self.before,)),
-            ("{t}expires <= {m}", (self.expired_at,)),
         ]
         if place := self.place():
             updated, id = place
@@ -114,7 +116,8 @@ class Asked(NamedTuple):
             tests.append(("{t}id > {m}", (given(self.after),)))
         kept = [(test.format(t=table, m=mark, p=position), values) for test, values in tests if values[0] is not None]
         order = f"{table}updated desc, {table}id" if self.newest else f"{table}id"
-        return [test for test, _ in kept], [value for _, values in kept for value in values], order
+        conditions = [test for test, _ in kept] + [f"{table}expires <= {now}"] * self.expired
+        return conditions, [value for _, values in kept for value in values], order
 
 
 EVERY = Asked()

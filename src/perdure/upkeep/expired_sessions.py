@@ -126,8 +126,7 @@ def bring_back(kernel: Kernel, session: str, token: int) -> Aside:
 def delete_for_good(kernel: Kernel, batch: int) -> int:
     """Delete what was set aside long enough ago; how many that were."""
     deleted = 0
-    for row in each_session(kernel.store, batch, aside=True, expired_at=kernel.clock.wall()):
-        if row.over:
-            end_session(kernel, row, None, Status.EXPIRED.value)
-            deleted += 1
+    for row in each_session(kernel.store, batch, aside=True, expired=True):
+        end_session(kernel, row, None, Status.EXPIRED.value)
+        deleted += 1
     return deleted

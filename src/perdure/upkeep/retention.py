@@ -57,8 +57,7 @@ def sweep(kernel: Kernel, holder: str, lease_ttl: int, progress: Progress | None
     removed = kept = 0
     busy: list[str] = []
     failed: list[tuple[str, str]] = []
-    # Those that expire while we sweep are left to the next one: the list ends.
-    for row in each_session(kernel.store, batch, expired_at=kernel.clock.wall()):
+    for row in each_session(kernel.store, batch, expired=True):
         try:
             # Whoever is about to answer what waits there keeps the lease.
             gone = expired(kernel, row) and _expire_alone(kernel, row.id, holder, lease_ttl)

@@ -197,6 +197,7 @@ class Histories(Comparing):
     )
     def fork(self, writer: int, tag: bool, name: int, at: float | None, way: str) -> None:
         s, hand = self.held(writer)
+        name = name % len(TAGS) if tag else name  # whoever asks for the same tag once more asks for the same
         self.touched = hand.session
         self.travelling(writer, way)
         if hand.pending is not None and hand.asked == ("tag" if tag else "fork", name, None) and at is None:
@@ -208,7 +209,7 @@ class Histories(Comparing):
             self.throw_away(writer)
             return
         step = None if at is None else node.step if node else 1
-        branch = TAG_PREFIX + TAGS[name % 2] if tag else BRANCHES[name]
+        branch = TAG_PREFIX + TAGS[name] if tag else BRANCHES[name]
         asked = ("tag" if tag else "fork", name, step)
         if expected is None:
             assert node is not None
@@ -219,7 +220,7 @@ class Histories(Comparing):
         """Ask a handle for what the model was asked for."""
         match asked:
             case ("tag", name, step):
-                return s.tag(TAGS[name % 2], step)
+                return s.tag(TAGS[name], step)
             case ("fork", name, step):
                 return s.fork(BRANCHES[name], step)
             case ("rewind", step):

@@ -276,7 +276,8 @@ class JsonStore:
     def sessions(self, **wanted: Any) -> list[SessionRow]:
         asked = Asked(**wanted)
         with self._inside() as t:
-            kept = {id: d for id, d in t.every().items() if asked.keeps(id, d)}
+            now = self._clock.wall()
+            kept = {id: d for id, d in t.every().items() if asked.keeps(id, d, now)}
             ids = sorted(kept, key=lambda id: asked.key(id, kept[id].updated))
             return [self._row(id, kept[id]) for id in ids[: asked.limit]]
 

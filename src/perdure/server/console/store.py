@@ -57,7 +57,7 @@ class StorePage(Pages):
         usage = await ctx.blocking(store.usage)
         if not self._sizes or now - self._sizes[-1][0] > 1000:
             self._sizes.append((now, usage))
-        expired = await ctx.blocking(lambda: store.sessions(expired_at=now, limit=EXPIRED_SHOWN))
+        expired = await ctx.blocking(lambda: store.sessions(expired=True, limit=EXPIRED_SHOWN))
         statuses = by_status(await ctx.db.counts())
         parts = {"check": "check.html", "sizes": "store_sizes.html"}
         template = parts.get(request.headers.get("hx-target", ""), "store.html")

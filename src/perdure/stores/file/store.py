@@ -209,13 +209,14 @@ class FileStore:
         One whose last record is damaged is shown as of the record before: it must not hide all others.
         """
         asked = Asked(**wanted)
-        found = [glance.row for _, glance in self._all() if asked.keeps(glance.row.id, glance.row)]
+        now = self._handle.steady.now()
+        found = [glance.row for _, glance in self._all() if asked.keeps(glance.row.id, glance.row, now)]
         rows: list[model.SessionRow] = []
         for glance in sorted(found, key=lambda row: asked.key(row.id, row.updated)):
             if len(rows) >= asked.limit:
                 break
             row = self._glimpse(glance.id, damaged=True)
-            if row is not None and asked.keeps(row.id, row):
+            if row is not None and asked.keeps(row.id, row, now):
                 rows.append(row)
         return sorted(rows, key=lambda row: asked.key(row.id, row.updated))
 

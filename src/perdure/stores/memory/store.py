@@ -196,8 +196,8 @@ class MemoryStore:
         """Sessions in order of id, or the newest first, without tombstones."""
         asked = Asked(**wanted)
         with self._inside():
-            room = self._whole()
-            ids = [id for id, session in room.sessions.items() if asked.keeps(id, session)]
+            room, now = self._whole(), self._steady.now()
+            ids = [id for id, session in room.sessions.items() if asked.keeps(id, session, now)]
             ids.sort(key=lambda id: asked.key(id, room.sessions[id].updated))
             return [self._shown(id, room.sessions[id]) for id in ids[: asked.limit]]
 

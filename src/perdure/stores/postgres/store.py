@@ -269,7 +269,7 @@ class PostgresStore:
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
         """Sessions in order of id, or the newest first, without tombstones."""
         asked = Asked(**wanted)
-        tests, values, order = asked.sql("s.", "%s", "strpos", packed)
+        tests, values, order = asked.sql("s.", "%s", "strpos", "now.wall", packed)
         sql = " and ".join([f"{self._session} where s.reason = ''", *tests])
         found = self._ask("sessions", f"{sql} order by {order} limit %s", (*self._time.now(), *values, asked.limit))
         return [rows.session_row(values) for values in found]

@@ -384,9 +384,9 @@ class RedisStore:
         """Sessions in order of id, or the newest first, without tombstones; each is looked at anew."""
         asked = Asked(**wanted)
         rows: list[SessionRow] = []
-        chosen = self._expired(asked) if asked.expired_at is not None else self._chosen(asked)
+        chosen = self._expired(asked) if asked.expired else self._chosen(asked)
         while len(rows) < asked.limit and (ids := list(islice(chosen, min(PAGE, asked.limit - len(rows))))):
-            rows += [row for row in self._looked(ids) if asked.keeps(row.id, row)]
+            rows += [row for row in self._looked(ids) if asked.keeps(row.id, row, row.now)]
         if not rows:
             self._link.check()
         return sorted(rows, key=lambda row: asked.key(row.id, row.updated))
@@ -427,9 +427,9 @@ class RedisStore:
 
     def _expired(self, asked: Asked) -> Iterator[bytes]:
         """Ids of sessions that may have expired by then; the index holds times that are never too late."""
-        assert asked.expired_at is not None
+        ((wall, *_),) = self._runner.ask(scripts.LOOK, None, self._runner.now())
         index, first = b"%b:expiry" % self._runner.prefix, utf8(asked.after or "") if not asked.newest else b""
-        due = self._link.one((b"ZRANGEBYSCORE", index, b"-inf", b"%d" % min(asked.expired_at, WHOLE)))
+        due = self._link.one((b"ZRANGEBYSCORE", index, b"-inf", b"%d" % wall))
         ids = sorted(id for id in due if id > first)
         if not asked.newest:
             return iter(ids)

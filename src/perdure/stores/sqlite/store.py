@@ -334,7 +334,7 @@ class SqliteStore:
         """Sessions in order of id, or the newest first, without tombstones."""
         asked = Asked(**wanted)
         with self._file.read() as cursor:
-            tests, values, order = asked.sql("", "?", "instr")
+            tests, values, order = asked.sql("", "?", "instr", f"{self._steady.now()}")
             sql = " and ".join([f"{_SESSION} where reason = ''", *tests])
             found = cursor.execute(f"{sql} order by {order} limit ?", (*values, asked.limit)).fetchall()
             return [self._session(cursor, values) for values in found]

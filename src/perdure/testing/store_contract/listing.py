@@ -126,9 +126,9 @@ class ListingContract(Contract):
         write(store, "b", ttl=50)
         write(store, "c")
         clock.advance(50_000)
-        assert ids(store, newest=True, expired_at=clock.wall()) == ["b", "a"]
-        (newest,) = store.sessions(newest=True, expired_at=clock.wall(), limit=1)
-        assert ids(store, newest=True, expired_at=clock.wall(), after=newest.cursor) == ["a"]
+        assert ids(store, newest=True, expired=True) == ["b", "a"]
+        (newest,) = store.sessions(newest=True, expired=True, limit=1)
+        assert ids(store, newest=True, expired=True, after=newest.cursor) == ["a"]
 
     def test_sessions_are_counted_by_status_agent_and_error(self, store: Store):
         assert store.counts() == []
