@@ -165,3 +165,22 @@ def test_a_policy_is_one_of_two_words():
     with pytest.raises(InvalidInput, match="step, answer"):
         agent_of("x", checkpoints="never")
     assert faults.hook is None
+
+
+@pytest.mark.parametrize("policy", ["step", "answer"])
+def test_of_reads_that_are_over_nothing_stays_in_the_session(tmp_path: Path, policy: str):
+    def again(request: Any) -> Any:
+        return LOOKS if request.messages[-1]["role"] == "user" else "all fine"
+
+    agent = Agent("a", model=ScriptedModel(again), tools=[look, act], checkpoints=policy)
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            sizes: list[int] = []
+            for turn in range(4):
+                assert (await agent.run(db, session="s", message=f"turn {turn}")).ok
+                book = (await db.read("s")).book
+                sizes.append(len(book.get("effects", {})) + sum(map(len, book.get("done", {}).values())))
+            assert len(set(sizes)) == 1
+
+    play(work())

@@ -112,3 +112,41 @@ def test_a_decision_needs_a_name_and_a_request(db: perdure.Database) -> None:
         s.commit()
     with pytest.raises(perdure.ApprovalError, match="no approval"):
         db.approve("other", request.id, by="ana")
+
+
+def test_the_request_itself_may_be_given_instead_of_its_id(db: perdure.Database) -> None:
+    book = make()
+    db.approve("s", ask(db, book), by="ana")
+    with db.session("s") as s:
+        assert s.call(book, flight="BA1", amount=1200) == "booked BA1"
+
+
+def test_requests_that_were_settled_long_ago_no_longer_burden_the_session(db: perdure.Database) -> None:
+    book = make()
+    with db.session("s") as s:
+
+        def call(number: int) -> Any:
+            return s.call(book.options(key=f"trip {number}"), flight="BA1", amount=1200)
+
+        with pytest.raises(perdure.ApprovalNeeded) as first:
+            call(0)
+        for number in range(1, 131):
+            with pytest.raises(perdure.ApprovalNeeded) as needed:
+                call(number)
+            if number % 2:
+                db.approve("s", needed.value.approval, by="ana")
+                call(number)
+            else:
+                db.reject("s", needed.value.approval, by="ana", reason="too dear")
+                with pytest.raises(perdure.EffectFailed):
+                    call(number)
+        assert len(s.approvals(None)) <= 102
+        assert [a.id for a in s.approvals()] == [first.value.approval.id]
+    assert len(booked) == 65
+    # What was decided stays decided, and what waits since the beginning can still be decided.
+    db.approve("s", first.value.approval, by="ana")
+    with db.session("s") as s:
+        for number in range(131):
+            if number % 2 or number == 0:
+                call(number)
+    assert len(booked) == 66

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure import telemetry
 from perdure.errors import ApprovalNeeded, InvalidInput
 from perdure.model import Kind, Status
+from perdure.session.effects import OPEN
 from perdure.session.inbox import open_entry
 from perdure.session.tools import call_digest
 from perdure.state.document import plain
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 APPROVAL_TTL = 7 * 24 * 3600
 """Seconds a request stays open."""
+SETTLED_KEPT = 100
+"""Requests kept that nothing waits for any more, the newest; earlier checkpoints have those before."""
 
 
 class Approval(NamedTuple):
@@ -215,12 +218,23 @@ class Approvals:
             id, record["id"], tool.name, bound, facts, now, now + int(ttl * 1000), "pending",
             because=because, question=question, schema=schema,
         )  # fmt: skip
-        self._journal.book.setdefault("approvals", {})[id] = approval._asdict()
+        requests = self._journal.book.setdefault("approvals", {})
+        self._forget_oldest(requests)
+        requests[id] = approval._asdict()
         record["approval"] = id
         if question:
             record["question"] = id
         telemetry.asked(tool.name)
         return approval
+
+    def _forget_oldest(self, requests: TrackedDict) -> None:
+        effects = self._journal.book.get("effects", {}).values()
+        needed = {
+            record.get(role) for record in effects if record["status"] in OPEN for role in ("approval", "question")
+        }
+        settled = [id for id, r in requests.items() if r["status"] not in ("pending", "approved") and id not in needed]
+        for id in settled[:-SETTLED_KEPT]:
+            del requests[id]
 
 
 def _words(request: Any) -> str:

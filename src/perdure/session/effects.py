@@ -145,7 +145,9 @@ class Effects:
         }
         if tool.cache is not None:
             effects[slot]["cache"] = declared(tool, digest)
-        if not tool.read:
+        if tool.read:
+            effects[slot]["read"] = True
+        else:
             self._journal.calls[effects[slot]["id"]] = (tool.name, slot, digest)
         return effects[slot]
 
@@ -195,14 +197,19 @@ class Effects:
             self.observer.outcome(record)
 
     def retire(self, prefix: str) -> None:
-        """Forget settled calls but for their digests: nobody will ask for them by their place again."""
+        """Forget settled calls but for their digests: nobody will ask for them by their place again.
+
+        Of reads nothing is kept: whoever asks again reads again.
+        """
         effects = self._journal.book.get("effects", {})
         done = self._journal.book.setdefault("done", {})
         for slot in [s for s in effects if s.startswith(prefix)]:
             record = effects[slot]
             if record["status"] in OPEN:
                 continue
-            if "reused" in record:
+            if "read" in record:
+                pass
+            elif "reused" in record:
                 if record["reused"] != "cache":
                     self._journal.book.setdefault("reused", []).append(record["reused"])
             elif record["status"] == "done":

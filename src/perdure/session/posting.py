@@ -9,7 +9,7 @@ from perdure.errors import ApprovalError, Gone, InvalidInput
 from perdure.history.expiry import expired
 from perdure.history.hydrate import load_head, look
 from perdure.session.answer_schema import misfit
-from perdure.session.approvals import decision
+from perdure.session.approvals import Approval, decision
 from perdure.session.handover import CALLER, hand_over
 from perdure.session.inbox import posted, seal_entry, wake_entry
 from perdure.state.document import BOOK, plain
@@ -65,7 +65,7 @@ class Posting:
     def approve(
         self,
         session: str,
-        approval: str,
+        approval: str | Approval,
         *,
         by: str,
         reason: str = "",
@@ -81,20 +81,23 @@ class Posting:
         return (yield from self._decide(session, approval, True, by, reason, wake, **more))
 
     def answer(
-        self, session: str, approval: str, value: Any, *, by: str, reason: str = "", wake: bool = True
+        self, session: str, approval: str | Approval, value: Any, *, by: str, reason: str = "", wake: bool = True
     ) -> Flow[Handover]:
         """Answer a question that a tool has put with ``ctx.ask``; who goes on then, as :meth:`approve`."""
         return (yield from self._decide(session, approval, True, by, reason, wake, answer=value))
 
-    def reject(self, session: str, approval: str, *, by: str, reason: str = "", wake: bool = True) -> Flow[Handover]:
+    def reject(
+        self, session: str, approval: str | Approval, *, by: str, reason: str = "", wake: bool = True
+    ) -> Flow[Handover]:
         """Refuse a call; who goes on then, as :meth:`approve`."""
         return (yield from self._decide(session, approval, False, by, reason, wake))
 
     def _decide(
-        self, session: str, approval: str, approved: bool, by: str, reason: str, wake: bool, **more: Any
+        self, session: str, asked: str | Approval, approved: bool, by: str, reason: str, wake: bool, **more: Any
     ) -> Flow[Handover]:
         """Post a decision, once, and wake the session: the one way, from library, command line, HTTP and console."""
         self._guard.check()
+        approval = asked.id if isinstance(asked, Approval) else asked
         row: SessionRow = yield Do(look, (self._kernel, check_session(session)))
         if row.over and (yield Do(expired, (self._kernel, row))):
             raise Gone(f"session {session!r} has expired: there is nothing to decide any more", "expired")

@@ -384,9 +384,6 @@ class Program:
         path, older = self.life.path, f"{self.life.folder}/older"
         with unharmed(self.life.folder, killing=False):
             how = self._rng.choice(["-wal", "-shm", "-wal -shm", "empty log", "database"])
-            if how == "-shm" and self.life.writers > 1:
-                # Whoever opens the log then writes to the very same one by another index: nothing can be promised.
-                how = "-wal -shm"
             if how == "database" and not os.path.exists(older):
                 how = "-wal"
             with door(self.life.folder):

@@ -17,7 +17,7 @@ import apsw
 from perdure import errors
 from perdure.model import Span
 from perdure.stores.rules import StoredLease
-from perdure.stores.sqlite.own_locks import OwnFile
+from perdure.stores.sqlite.own_locks import INDEX, OwnFile
 from perdure.system import faults
 from perdure.system.flow import HandleGuard
 
@@ -205,7 +205,7 @@ class SqliteFile:
             finally:
                 self._owner = 0
             if gone := self._own.astray():
-                self._rescue(self._own.name(gone), commits)
+                self._rescue(gone, _in_doubt(commits))
             elif self._logged >= CHECKPOINT_PAGES:
                 self._checkpoint()
             return result
@@ -231,6 +231,10 @@ class SqliteFile:
             if known is error:
                 raise
             raise known from error
+        if (gone := self._own.astray()) and not self._own.alone():
+            # Others go on without us, maybe in the very same log by another index: not a page is written over theirs.
+            self._rollback()
+            self._rescue(gone, "; nothing of this was written")
         try:
             cursor.execute("commit")
         except apsw.Error as error:
@@ -255,10 +259,11 @@ class SqliteFile:
             # What was committed is in the log, on a full disk, too; only a failed sync says something about the disk.
             self._known(error, ())
 
-    def _rescue(self, gone: str, commits: Sequence[Append]) -> None:
+    def _rescue(self, gone: int, fate: str) -> None:
         """Somebody removed or replaced one of our files: bring what only this handle still has to where it is found.
 
-        Returns when what was committed is safe; either way this handle is not used again.
+        Returns when what was committed is safe; either way this handle is not used again. ``fate`` is said of what it
+        was just asked for, otherwise.
         """
         try:
             # Whoever has opened the database since has a log of its own: to write beside it would mix two histories.
@@ -266,6 +271,10 @@ class SqliteFile:
             if alone:
                 self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 left = "all that was committed through it has been moved into the database"
+            elif gone == INDEX:
+                self._orphaned = True
+                # They have found it in the log, which is still where it was.
+                left = "all that was committed through it before is in the database"
             else:
                 self._orphaned = True
                 # Named anew each time: a process may have to do this again, for a second handle or a second removal.
@@ -275,10 +284,11 @@ class SqliteFile:
         except apsw.Error as error:
             alone, left = False, f"what was committed through it since could not be saved ({error})"
         self._guard.poisoned = (
-            f"{gone} was removed or replaced while it was open; {left}: close this handle, open a new one"
+            f"{self._own.name(gone)} was removed or replaced while it was open; {left}: "
+            "close this handle, open a new one"
         )
         if not alone:
-            raise errors.Poisoned(self._guard.poisoned + _in_doubt(commits))
+            raise errors.Poisoned(self._guard.poisoned + fate)
 
     def _wait_for_disk(self, on: bool) -> None:
         """Set whether the end of a transaction waits for the disk. An interrupt leaves the cautious belief."""

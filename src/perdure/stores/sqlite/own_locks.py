@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libown_locks.so")
 FILES = ("", "-wal", "-shm")
 """What the names of a database's files end with: the database, its log, the log's index."""
+INDEX = 3
+"""The number of the last one, counted from 1."""
 
 
 def _load() -> tuple[Any, str]:
