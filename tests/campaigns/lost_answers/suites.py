@@ -11,7 +11,7 @@ from tests.servers import postgres, valkey
 from tests.store_urls import SERVERS, url_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tests.proxy import Proxy
@@ -31,6 +31,8 @@ SHORT = (
     "call that must not happen twice", "fork", "rewind", "merge", "post", "answer", "approve",
     "store: append a batch", "store: acquire", "store: rewrite", "store: drop", "store: restore", "compact", "sweep",
 )  # fmt: skip
+STRIDES = {"sweep": 6}
+"""Each attempt at a sweep waits until a session has expired, for more than a second."""
 LATE = 0.03
 
 
@@ -64,11 +66,13 @@ def scene(name: str, folder: Path, what: str, *, impatient: bool = False) -> Sce
     return Scene(url_of(place.store, folder, f"{name} {what}"), server, **options)
 
 
-def cuts(name: str, how: str, folder: Path, names: Sequence[str] | None = None) -> Tally:
-    """Every case cut once, at each of its statements."""
+def cuts(
+    name: str, how: str, folder: Path, names: Sequence[str] | None = None, strides: Mapping[str, int] | None = None
+) -> Tally:
+    """Every case cut once, at each of its statements, or at some of them."""
     tally = Tally(name, how)
     with scene(name, folder, how) as x:
-        cut_everywhere(x, how, tally, names or list(CASES))
+        cut_everywhere(x, how, tally, names or list(CASES), strides=strides)
     return tally
 
 

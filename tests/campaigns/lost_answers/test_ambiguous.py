@@ -9,7 +9,7 @@ import pytest
 from perdure.errors import OutcomeUnknown, Unavailable
 from perdure.model import Landed
 from tests.campaigns.lost_answers import suites
-from tests.campaigns.lost_answers.suites import SHORT, SILENCES, cuts, lasting, places, scene, silent, slow
+from tests.campaigns.lost_answers.suites import SHORT, SILENCES, STRIDES, cuts, lasting, places, scene, silent, slow
 from tests.campaigns.lost_answers.trying import Tally, cut_everywhere
 from tests.proxy import AFTER, BEFORE, TORN
 
@@ -31,7 +31,7 @@ def _clean(tally: Tally) -> None:
 def test_an_answer_lost_at_any_statement_loses_nothing_and_doubles_nothing(name: str, tmp_path: Path) -> None:
     # What is cold in a tiered store is PostgreSQL, which gets all of them.
     names = FEW if name == "tiered" else SHORT
-    tally = cuts(name, AFTER, tmp_path, names)
+    tally = cuts(name, AFTER, tmp_path, names, STRIDES)
     _clean(tally)
     # A store that is not asked anything has shown nothing; a hot store is asked by readers only.
     assert tally.cut > (0 if "hot" in name else len(names))

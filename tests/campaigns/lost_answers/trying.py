@@ -12,7 +12,7 @@ from tests.campaigns.lost_answers.scene import CASES, Wrong
 from tests.proxy import AFTER, BEFORE, TORN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from tests.campaigns.lost_answers.scene import Act, Declared, Scene
     from tests.proxy import Proxy
@@ -116,10 +116,19 @@ def _end(x: Scene) -> str:
     return "unknown" if isinstance(x.said, OutcomeUnknown) else "unavailable"
 
 
-def cut_everywhere(x: Scene, how: str, tally: Tally, names: Iterable[str], *, lasting: bool = False) -> None:
-    """Each case, cut at each of its statements in turn; ``lasting``: there and at every statement after it."""
+def cut_everywhere(
+    x: Scene,
+    how: str,
+    tally: Tally,
+    names: Iterable[str],
+    *,
+    lasting: bool = False,
+    strides: Mapping[str, int] | None = None,
+) -> None:
+    """Each case, cut at each of its statements in turn (of a case with a stride, at each so-manieth of them);
+    ``lasting``: there and at every statement after it."""
     for name in names:
-        for at in range(1, MOST):
+        for at in range(1, MOST, (strides or {}).get(name, 1)):
             attempts = tally.cut
 
             def fault(proxy: Proxy, at: int = at) -> None:
