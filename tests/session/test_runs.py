@@ -128,6 +128,81 @@ def test_a_difference_in_calls_raises_before_anything_happens(db: perdure.Databa
         assert s.run("r", script) == "3 turns"
 
 
+@pytest.mark.parametrize("died_at", range(1, 9))
+def test_commits_without_edits_leave_no_record_and_are_not_looked_for(
+    db: perdure.Database, clock: FakeClock, died_at: int
+) -> None:
+    script = Script(3)
+
+    def work(s: Any) -> list[Any]:
+        found = []
+        for n in range(3):
+            s.commit()
+            found.append(s.call(script.act, n))
+            s.commit()
+            s.vars["n"] = s.vars.get("n", 0) + 1
+            script.event()
+            s.commit()
+            s.commit()
+        return found
+
+    script.left = died_at
+    with pytest.raises(Killed):
+        db.session("s").run("r", work)
+    clock.advance(60_000)
+    script.left = 10**9
+    with db.session("s") as s:
+        assert s.run("r", work) == [{"n": 0}, {"n": 1}, {"n": 2}]
+        assert s.vars.plain() == {"n": 3}
+    assert [n for n, _ in script.done] == [0, 1, 2]
+
+
+def test_messages_are_given_where_they_were_taken_not_earlier(db: perdure.Database, clock: FakeClock) -> None:
+    script = Script(2)
+
+    def work(s: Any) -> None:
+        for n in range(2):
+            for message in s.take():
+                s.messages.append([n, message.body])
+            s.commit()
+            s.call(script.act, n)
+            if n == 0:
+                db.post("s", "hello", key="k")
+            script.event()
+        s.commit()
+
+    script.left = 5
+    with pytest.raises(Killed):
+        db.session("s").run("r", work)
+    clock.advance(60_000)
+    script.left = 10**9
+    with db.session("s") as s:
+        s.run("r", work)
+        assert s.messages.plain() == [[1, "hello"]]
+
+
+def test_a_handle_whose_run_has_diverged_goes_on(db: perdure.Database) -> None:
+    script = Script(1)
+
+    def first(s: Any) -> None:
+        s.call(script.act, 1)
+        s.vars["a"] = 1
+        s.commit()
+        raise ValueError("stop")
+
+    with db.session("s") as s:
+        with pytest.raises(ValueError, match="stop"):
+            s.run("r", first)
+        for _ in range(2):
+            with pytest.raises(perdure.Diverged, match="other arguments"):
+                s.run("r", lambda s: s.call(script.act, 2))
+        s.vars["b"] = 1
+        s.commit()
+        assert s.vars.plain() == {"a": 1, "b": 1}
+        with pytest.raises(ValueError, match="stop"):
+            s.run("r", first)
+
+
 def test_edits_may_differ_the_recorded_ones_win(db: perdure.Database, clock: FakeClock) -> None:
     script = Script(3)
     script.left = 10

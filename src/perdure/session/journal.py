@@ -258,10 +258,6 @@ class Journal:
         returned, except that a session's first commit is always written.
         """
         self.guard.check()
-        if self.catching_up is not None and self.point is not None:
-            done = yield from self.catching_up.commit()
-            if done:
-                return Checkpoint(self.point)
         if status is not None and status not in _STATUSES:
             raise InvalidInput(
                 f"there is no status {status!r:.80}: it is one of {', '.join(_STATUSES)}. A word of your own for where "
@@ -277,6 +273,10 @@ class Journal:
             what = "note, label, model, usage and tools of a checkpoint"
             msg = f"{what} may have {MAX_ABOUT} bytes: keep more in the state"
             raise LimitExceeded(msg)
+        if self.catching_up is not None and self.point is not None:
+            done = yield from self.catching_up.commit(empty=not (x or status or self.changed))
+            if done:
+                return Checkpoint(self.point)
         return (yield from self.write(Kind.COMMIT, x=x, status=status, empty=bool(x or status)))
 
     def write(

@@ -6,9 +6,10 @@ calls return their outcome, until the record ends.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import Diverged, Gone, Misuse
+from perdure.errors import Diverged, Gone, Misuse, PerdureError
 from perdure.history.hydrate import ancestry, load, payload_of
 from perdure.history.reader import read_rows
 from perdure.model import Kind, Status
@@ -72,10 +73,25 @@ class Runs:
             if self._journal.catching_up is not None:
                 self._journal.catching_up.end()
             yield from self._end_run(key, result)
+        except BaseException as error:
+            if self._journal.catching_up is not None:
+                yield from self._left(key, error)
+            raise
         finally:
             self._journal.run = None
             self._journal.catching_up = None
         return result
+
+    def _left(self, key: str, error: BaseException) -> Flow[None]:
+        """A run has ended before it had caught up: the handle stands somewhere in its past, and goes to the head."""
+        self._journal.stale = Misuse(
+            f"run {key!r} of session {self._journal.id!r} was left before it had caught up with what it had recorded: "
+            "reload() the handle, or open the session again, before you go on"
+        )
+        # Whoever is interrupted or cancelled wants no more work done.
+        if isinstance(error, Exception):
+            with suppress(PerdureError):
+                yield from self._journal.load()
 
     def _catch_up(self, key: str, base: tuple[int, int]) -> Flow[None]:
         assert self._journal.point is not None
@@ -149,23 +165,39 @@ class CatchUp:
         self._book = book
         self._upgrade = upgrade
         self._called: set[str] = set()
+        self._given = False
+        """Whether the next commit takes messages."""
         self._at = 0
+
+    def _next(self) -> tuple[int | None, bool]:
+        """The place of the next recorded commit, unless a call comes first; whether anything is left to follow."""
+        for i in range(self._at, len(self._record)):
+            env = self._record[i].point.envelope
+            if env.kind == Kind.COMMIT:
+                return i, True
+            if env.kind in _CALLS and env.x.get("effect") not in self._called:
+                return None, True
+        return None, False
 
     def _find(self, wanted: Callable[[Envelope], bool]) -> int | None:
         return next((i for i in range(self._at, len(self._record)) if wanted(self._record[i].point.envelope)), None)
 
     def took(self) -> list[Message] | None:
         """What the next recorded commit took from the inbox; None when there is none left to follow."""
-        i = self._find(lambda e: e.kind == Kind.COMMIT)
-        return None if i is None else [Message(*e) for e in self._record[i].extra.get("took", ())]
+        i, left = self._next()
+        took = [Message(*e) for e in self._record[i].extra.get("took", ())] if i is not None else []
+        self._given = self._given or bool(took)
+        return took if left else None
 
-    def commit(self) -> Flow[bool]:
-        """Skip a recorded commit; False when there is none left and this one is new."""
-        i = self._find(lambda e: e.kind == Kind.COMMIT)
-        if i is None:
+    def commit(self, *, empty: bool) -> Flow[bool]:
+        """Skip a recorded commit; False when none is left and this one is new. An ``empty`` one left no record."""
+        i, left = self._next()
+        if not left:
             self.end()
             return False
-        yield from self._advance(i)
+        if i is not None and (self._given or not empty):
+            yield from self._advance(i)
+            self._given = False
         return True
 
     def call(self, slot: str, tool: str, digest: str) -> Flow[None]:
