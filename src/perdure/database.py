@@ -19,7 +19,7 @@ from perdure.history.reader import Reader
 from perdure.model import DEFAULT_TTL, MAIN, Kind, Lease, SessionRow, Status
 from perdure.record.codec import Loaded, Settings
 from perdure.session.handle import Session, SessionHandle
-from perdure.session.journal import Journal
+from perdure.session.journal import OWN_TTL, Journal
 from perdure.session.posting import Posting
 from perdure.state.declared_types import validator
 from perdure.state.delta import diff
@@ -194,7 +194,7 @@ class DatabaseHandle:
             check_owner(session, env.owner, owner)
             settings.owner = env.owner or owner
             if ttl == "default":
-                settings.ttl = env.ttl
+                settings.ttl = env.x.get(OWN_TTL, env.ttl)
             if env.status != Status.CLOSED or reopen:
                 yield from self._migrate(s)
             if env.status == Status.CLOSED and reopen:

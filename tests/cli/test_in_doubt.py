@@ -62,7 +62,7 @@ def test_many_are_named_first_and_then_settled(command: Command, shop: str):
 
 
 def test_all_calls_of_one_session_are_settled_when_none_is_named(command: Command, shop: str):
-    assert command("resolve", "a", "--done", "paid", *YES).out == "resolve: 1 of 1 sessions\n"
+    assert command("resolve", "a", "--done", '"paid"', *YES).out == "resolve: 1 of 1 sessions\n"
     assert outcome(shop, "a") == ("done", "paid", "eve")
     assert command("resolve", "fine", "--retry", *YES).out == "resolve: 0 of 1 sessions\n"
 

@@ -150,3 +150,19 @@ def test_requests_that_were_settled_long_ago_no_longer_burden_the_session(db: pe
             if number % 2 or number == 0:
                 call(number)
     assert len(booked) == 66
+
+
+def test_a_session_lives_for_as_long_as_a_request_that_it_waits_for(db: perdure.Database, clock: FakeClock) -> None:
+    book = make(approval_valid_for="30d")
+    request = ask(db, book)
+    clock.advance(20 * 86_400_000)
+    with db.session("s") as s:
+        s.fork("other")
+    clock.advance(9 * 86_400_000)
+    assert db.sweep().removed == 0
+    db.approve("s", request, by="ana")
+    with db.session("s") as s:
+        assert s.call(book, flight="BA1", amount=1200) == "booked BA1"
+    clock.advance(8 * 86_400_000)
+    with pytest.raises(perdure.Gone):
+        db.read("s")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -367,3 +369,57 @@ def test_an_awaited_tool_that_calls_itself_without_end_is_stopped(kind: str) -> 
 
     asyncio.run(main())
     assert deep == list(range(32))
+
+
+@pytest.mark.parametrize("declared", [{}, {"if_unsure": "retry"}, {"cache": "7d"}], ids=["ask", "retry", "cached"])
+def test_threads_that_ask_for_the_same_call_of_a_handle_get_one_outcome(
+    db: perdure.Database, declared: dict[str, Any]
+) -> None:
+    made: list[str] = []
+    together = threading.Barrier(4)
+
+    @tool(**declared)
+    def pay(n: int, ctx: perdure.Context) -> str:
+        made.append(ctx.effect_id)
+        time.sleep(0.01)
+        return f"{n} {len(made)}"
+
+    with db.session("s") as s:
+
+        def work(_: int) -> list[str]:
+            found: list[str] = []
+            for n in range(5):
+                together.wait(60)
+                found.append(s.call(pay, n))
+            return found
+
+        with ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(work, range(4))) == [[f"{n} {n + 1}" for n in range(5)]] * 4
+    assert len(made) == len(set(made)) == 5
+
+
+def test_tasks_that_ask_for_the_same_call_of_a_handle_get_one_outcome(url: str) -> None:
+    made: list[str] = []
+
+    @tool(if_unsure="retry")
+    async def pay(n: int, ctx: perdure.Context) -> str:
+        made.append(ctx.effect_id)
+        await asyncio.sleep(0.01)
+        return f"{n} {len(made)}"
+
+    async def main() -> None:
+        async with perdure.open_async(url) as db, db.session("s") as s:
+            for n in range(5):
+                assert await asyncio.gather(*(s.call(pay, n) for _ in range(4))) == [f"{n} {n + 1}"] * 4
+
+    asyncio.run(main())
+    assert len(made) == len(set(made)) == 5
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [{"if_unsure": "ask"}, {"if_unsure": "retry"}, {"approve": True}, {"facts": dict}, {"approval_valid_for": "1d"}],
+)
+def test_a_read_takes_no_declaration_that_would_not_hold(declared: dict[str, Any]) -> None:
+    with pytest.raises(perdure.InvalidInput, match=f"so {next(iter(declared))} would not hold"):
+        tool(read=True, **declared)(lambda: 1)

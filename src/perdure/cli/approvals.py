@@ -260,7 +260,7 @@ def resolve(
         raise InvalidInput("say what became of it: exactly one of --done JSON, --retry and --abort")
     said: dict[str, Any] = {"by": by or user_name(), "verdict": verdicts[0] if verdicts else "retry"}
     if done is not None:
-        said["result"] = json_or_text(done)
+        said["result"] = _result(done)
 
     if session is not None and effect is not None:
         if dry_run or agent or owner or status:
@@ -284,6 +284,14 @@ def resolve(
 
     if dry_run or not picked or sure(yes, f"settle all calls in doubt of {len(picked)} sessions as {said['verdict']}"):
         act(picked, "resolve", settle_batch, dry_run=dry_run, as_json=as_json, failed=failed)
+
+
+def _result(text: str) -> Any:
+    """What a call returned, for good: nothing that may be a slip is taken for it."""
+    try:
+        return parse_json(text, "--done")
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}. A text is written '\"{cut(text, 40)}\"'") from None
 
 
 @contextlib.contextmanager

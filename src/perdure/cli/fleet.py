@@ -23,6 +23,7 @@ from perdure.fleet.status import change, drain_workers, fleet_of
 from perdure.protocols import NewWork
 from perdure.session.actions import Action, Do
 from perdure.shapes.work import Drained, Submitted, fleet
+from perdure.system.lease_holders import is_dead
 from perdure.system.times import ago
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False)
 def _line(w: WorkerRow, now: int) -> list[str]:
     agents = cut(", ".join(w.agents), 40)
     up = ago(w.started, now).removesuffix(" ago") if w.started else "-"
-    heard = f"{w.age / 1000:.1f} s ago"
+    heard = f"{w.age / 1000:.1f} s ago" + (", has died" if is_dead(w.id) else "")
     return [
         cut(w.host, 30), str(w.pid), agents, f"{w.busy}/{w.concurrency}", str(w.done), str(w.recovered), up, heard,
         cut(w.version, 20), w.wish or "-",

@@ -264,8 +264,8 @@ class Branches:
             # The branch stands where that checkpoint did; of the session only a rewind of main says so.
             item, point = seal_commit(
                 journal.kernel.keys, journal.kernel.store_id, journal.kernel.clock.wall(), journal.id, branch, before,
-                asked[0], body, x, journal.settings, before.envelope.status, journal.fence, line=row.lines,
-                expect=expect,
+                asked[0], body, x, journal.lasting(before.envelope.status, x), before.envelope.status, journal.fence,
+                line=row.lines, expect=expect,
             )  # fmt: skip
             self._beginning = Line(item, point, left)
             journal.pending = Pending(item, point, {}, asked, self._settle)

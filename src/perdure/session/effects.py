@@ -9,7 +9,11 @@ again.
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from perdure import telemetry
 from perdure.errors import (
@@ -42,7 +46,7 @@ from perdure.session.tools import (
 from perdure.state.document import plain
 from perdure.state.values import refusal
 from perdure.system import faults
-from perdure.system.flow import Do, Flow, Invoke
+from perdure.system.flow import Do, Flow, Invoke, entered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +68,8 @@ MAX_ERROR = 2000
 MAX_ATTEMPTS = 3
 """How often one call of ``s.call`` tries a tool that keeps raising before it asks a human."""
 _UNSET: Any = object()
+_under_way: ContextVar[frozenset[tuple[int, str]]] = ContextVar("perdure_under_way", default=frozenset())
+"""The calls that the code which runs now is inside of."""
 
 
 class Observer(Protocol):
@@ -258,6 +264,9 @@ class Calls:
         self.number = 0
         """How many calls the run under way has made."""
         self._others: tuple[int, OtherBranches] | None = None
+        self._gates: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        """Of the calls under way, by their places; kept by those who are in them or wait."""
+        self._gates_lock = threading.Lock()
         self._unmade: set[str] = set()
         """Effects written as started, to the best of our knowledge, and never made: the write's answer was lost."""
 
@@ -277,6 +286,27 @@ class Calls:
         if tool.read:
             return (yield from self._read(tool, bound, digest))
         slot = self._slot(tool, digest)
+        inside = _under_way.get()
+        if (id(self), slot) in inside:
+            # A tool that calls itself: it would wait for its own end.
+            return (yield from self._call(tool, bound, digest, slot))
+        # Whoever asks for the same meanwhile, in another thread or task, waits for its outcome.
+        with (yield from entered(self._gate_of(slot))):
+            before = _under_way.set(inside | {(id(self), slot)})
+            try:
+                return (yield from self._call(tool, bound, digest, slot))
+            finally:
+                with suppress(ValueError):  # thrown away somewhere else than it was driven
+                    _under_way.reset(before)
+
+    def _gate_of(self, slot: str) -> Any:
+        with self._gates_lock:
+            gate = self._gates.get(slot)
+            if gate is None:
+                gate = self._gates[slot] = type(self._journal.gate)()
+            return gate
+
+    def _call(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[Any]:
         if self._journal.catching_up is not None:
             yield from self._journal.catching_up.call(slot, tool.name, digest)
         record: TrackedDict | None = self._journal.book.get("effects", {}).get(slot)

@@ -6,6 +6,7 @@ business of the handle that drives them.
 
 from __future__ import annotations
 
+from copy import copy
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -52,6 +53,8 @@ MAX_COMMIT = codec.MAX_ROW
 MAX_ABOUT = 4096
 """The most bytes a checkpoint may say about itself in the clear."""
 _CLOSED = Status.CLOSED.value
+OWN_TTL = "ttl"
+"""Under this a checkpoint that lives longer, because somebody is asked, says for how long its session does usually."""
 _STATUSES = tuple(status.value for status in Status)
 _NOTHING_WRITTEN = (Unavailable, Conflict, LeaseError, InvalidInput, LimitExceeded, Misuse)
 """Errors of a store that certainly wrote nothing."""
@@ -485,8 +488,22 @@ class Journal:
         before = self.point
         if before is None and self._life:
             x[LIFE] = self._life
+        status = status or (before.envelope.status if before else Status.IDLE)
         item, point = seal_commit(
             self.kernel.keys, self.kernel.store_id, self.kernel.clock.wall(), self.id, self.branch, before, kind, body,
-            x, self.settings, status or (before.envelope.status if before else Status.IDLE), self.fence,
+            x, self.lasting(status, x), status, self.fence,
         )  # fmt: skip
         return item, point, blobs
+
+    def lasting(self, status: str, x: dict[str, Any]) -> Settings:
+        """How the session was opened; while it waits for somebody's agreement it lives for as long as the request."""
+        if self.settings.ttl is None or status != Status.WAITING_APPROVAL:
+            return self.settings
+        pending = [r["expires"] for r in self.book.get("approvals", {}).values() if r["status"] == "pending"]
+        needed = -(-(max(pending, default=0) - self.kernel.clock.wall()) // 1000)
+        if needed <= self.settings.ttl:
+            return self.settings
+        longer = copy(self.settings)
+        longer.ttl = needed
+        x[OWN_TTL] = self.settings.ttl
+        return longer

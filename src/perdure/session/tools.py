@@ -70,7 +70,7 @@ class Tool:
         read: bool = False,
         cache: str | float | None = None,
         cache_scope: str = "session",
-        if_unsure: str | Callable[..., Any] = "ask",
+        if_unsure: str | Callable[..., Any] | None = None,
         key_valid_for: str | float | None = None,
         approve: bool | Callable[[dict[str, Any]], bool] = False,
         facts: Callable[..., Any] | None = None,
@@ -85,6 +85,16 @@ class Tool:
         if isinstance(if_unsure, str) and if_unsure not in POLICIES:
             msg = f"if_unsure is one of {', '.join(POLICIES)} or a function that finds out, not {if_unsure!r:.40}"
             raise InvalidInput(msg)
+        if read:
+            only = {
+                "if_unsure": if_unsure, "key_valid_for": key_valid_for, "approve": approve or None, "facts": facts,
+                "recheck": recheck, "approval_valid_for": approval_valid_for, "poll": poll,
+            }  # fmt: skip
+            if said := [option for option, value in only.items() if value is not None]:
+                raise InvalidInput(
+                    f"a read is made whenever it is asked for, and again when the process died in it, so {said[0]} "
+                    "would not hold: leave read=True out (cache= keeps the result of any call)"
+                )
         self.fn = fn
         self.name = name or getattr(fn, "__name__", "tool")
         self.read = read
@@ -96,7 +106,7 @@ class Tool:
         if self.cache is not None and not self.cache > 0:
             raise InvalidInput(f"cache is for how long a result is kept, more than 0 seconds, not {cache!r:.40}")
         self.cache_scope = cache_scope
-        self.if_unsure = if_unsure
+        self.if_unsure: str | Callable[..., Any] = if_unsure if if_unsure is not None else "ask"
         if key_valid_for is not None and if_unsure != "retry":
             raise InvalidInput('key_valid_for is for how long a call may be retried: it goes with if_unsure="retry"')
         self.key_valid_for = None if key_valid_for is None else seconds(key_valid_for)
@@ -159,7 +169,7 @@ def tool(
     read: bool = False,
     cache: str | float | None = None,
     cache_scope: str = "session",
-    if_unsure: str | Callable[..., Any] = "ask",
+    if_unsure: str | Callable[..., Any] | None = None,
     key_valid_for: str | float | None = None,
     approve: bool | Callable[[dict[str, Any]], bool] = False,
     facts: Callable[..., Any] | None = None,

@@ -9,6 +9,8 @@ import json
 import unicodedata
 from typing import TYPE_CHECKING, Any, cast
 
+from perdure.errors import InvalidInput
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -139,14 +141,16 @@ def _without_huge(value: Any) -> Any:
 
 
 def json_or_text(text: str) -> Any:
-    """A value as a person types it: JSON, and anything else is text.
+    """A value as a person types it: JSON, and anything else is text, unless it begins like JSON and is none.
 
     >>> json_or_text('{"paid": 7}'), json_or_text("seven"), json_or_text("NaN")
     ({'paid': 7}, 'seven', 'NaN')
     """
     try:
         return json.loads(text, parse_constant=_no_json)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if text.lstrip()[:1] in ("{", "["):
+            raise InvalidInput(f"{text[:40]!r} begins like JSON and is none: {error!s:.100}") from None
         return text
 
 

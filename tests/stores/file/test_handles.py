@@ -24,12 +24,13 @@ from perdure.stores.file.store import FileStore
 from perdure.system import disk as disk_module
 from perdure.system.disk import Disk
 from perdure.testing.sealed_rows import commit, entry, write
+from tests.stores.file.filing import grow, steps
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-from tests.stores.file.filing import grow, log_of, steps
+from tests.stores.file.filing import log_of
 
 
 def test_another_handle_reads_only_what_is_new(root: Path):
@@ -230,3 +231,44 @@ def test_another_handle_sees_a_new_epoch_when_it_asks_for_changes(root: Path):
     assert two.epoch == one.epoch
     one.close()
     two.close()
+
+
+def test_a_close_that_is_interrupted_closes_nobody_elses_file_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Interrupted(Disk):
+        armed = False
+
+        def close(self, fd: int) -> None:
+            super().close(fd)
+            if self.armed:
+                self.armed = False
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "OPEN", 8)
+    disk = Interrupted()
+    store = FileStore(tmp_path / "store", disk=disk)
+    names = [f"s{n}" for n in range(24)]
+    for name in names:
+        grow(store, 2, name)
+    interrupts = 0
+    theirs: list[tuple[int, int]] = []
+    for turn in range(60):
+        disk.armed = True
+        try:
+            store.look(names[turn % len(names)])
+        except KeyboardInterrupt:
+            interrupts += 1
+            # The number that was closed is given to the next file that anybody opens.
+            fd = os.open(tmp_path / f"theirs {turn}", os.O_CREAT | os.O_RDWR)
+            theirs.append((fd, os.fstat(fd).st_ino))
+    disk.armed = False
+    assert interrupts > 5
+    for name in names:
+        assert steps(store, name) == [0, 1]
+        grow(store, 1, name)
+    store.close()
+    assert all(os.fstat(fd).st_ino == inode for fd, inode in theirs)
+    for fd, _ in theirs:
+        os.close(fd)
+    again = FileStore(tmp_path / "store")
+    assert [steps(again, name) for name in names] == [[0, 1, 2]] * len(names)
+    again.close()

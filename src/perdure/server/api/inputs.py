@@ -210,7 +210,7 @@ class NewSession(Input):
     owner: Text = ""
     message: Any = None
     key: Name | None = None
-    """Makes it safe to repeat: the message is put there once."""
+    """Makes it safe to repeat: the message is put there once, and without an `id` the session is the same one."""
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
     """Larger goes first; if not said, as it is, and 0 at first."""
     ttl_seconds: Annotated[int, Meta(ge=1, le=3_153_600_000)] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,7 +57,7 @@ async def create_session(call: Call[Nothing, NewSession]) -> Submitted:
     On a store that has no board for a fleet nobody takes it up by itself: run it with POST /sessions/{session}/runs.
     """
     b, db = call.body, call.ctx.db
-    session = b.id or os.urandom(12).hex()
+    session = b.id or (os.urandom(12).hex() if b.key is None else _session_of(b))
     ttl: Any = "default" if b.ttl_seconds is None else b.ttl_seconds
     if isinstance(db.kernel.store, Boarded):
         new = await submit_async(
@@ -66,6 +68,11 @@ async def create_session(call: Call[Nothing, NewSession]) -> Submitted:
     if b.message is not None:
         new = await db.post(session, packed(b.message), key=b.key)
     return Submitted(session=session, agent=b.agent, new=new, queued=False)
+
+
+def _session_of(b: NewSession) -> str:
+    """The same for whoever asks once more, having got no answer."""
+    return hashlib.sha256(json.dumps([b.owner, b.agent, b.key]).encode()).hexdigest()[:24]
 
 
 @endpoint("POST", "/sessions/{session}/messages", tag="sessions", status=202)

@@ -69,9 +69,10 @@ class SessionLog:
 
     def park(self) -> None:
         """Close the file and keep the index."""
-        if self._fd >= 0:
-            self._disk.close(self._fd)
-            self._fd = -1
+        # First forgotten, then closed: whoever is interrupted in between must not close somebody else's file later.
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -79,7 +79,9 @@ class FileRoot:
 
     def close(self) -> None:
         """Close what is open."""
-        self._disk.close(self._lock_fd)
+        fd, self._lock_fd = self._lock_fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
 
     def alone(self, do: Callable[[], R]) -> R:
         """Do something alone with the root, among threads and processes."""

@@ -108,9 +108,9 @@ class SessionFile:
     def park(self) -> None:
         """Close the files and keep the index."""
         self.log.park()
-        if self._lock_fd >= 0:
-            self._disk.close(self._lock_fd)
-            self._lock_fd = -1
+        fd, self._lock_fd = self._lock_fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
 
     # -- records -----------------------------------------------------------------------------------
 
