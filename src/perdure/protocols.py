@@ -56,6 +56,7 @@ class Wanted(TypedDict, total=False):
     before: int | None
     expired: bool
     aside: bool
+    ended: bool
     newest: bool
     after: str | None
     limit: int
@@ -146,8 +147,9 @@ class Store(Protocol):
         ``search`` is a part of the id or of the owner, as it is written; ``since`` and ``before`` bound the time of
         the last commit (the first is included, the second is not); ``expired`` keeps those whose TTL has run out by
         the store's own time; ``aside`` those that have expired and are kept for a while
-        (:data:`perdure.model.ASIDE`), which are left out otherwise. With ``newest`` those that were written last come
-        first, those of the same millisecond in order of id, and ``after`` is the ``cursor`` of the last row seen.
+        (:data:`perdure.model.ASIDE`), which are left out otherwise; ``ended`` shows tombstones instead of sessions.
+        With ``newest`` those that were written last come first, those of the same millisecond in order of id, and
+        ``after`` is the ``cursor`` of the last row seen.
         """
         ...
 

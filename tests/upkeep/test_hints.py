@@ -56,6 +56,7 @@ def change(folder: Path, sql: str, *values: Any) -> None:
         ("update sessions set token = 0", "an older lease"),
         ("update sessions set status = 'closed'", "another status"),
         ("update sessions set posts = posts + 1", "number 4 was never taken, and not there"),
+        ("update sessions set posts = 1", "says that 1 inputs were posted, and there is a number 3"),
         ("delete from inbox where key = 'm3'", "number 3 was never taken, and not there"),
         ("delete from inbox where key = 'wake::m1'", "number 1 was never taken, and not there"),
         ("update inbox set taken = x'00', body = x'' where key = 'm3'", "no checkpoint took it"),
@@ -105,8 +106,25 @@ def test_a_session_that_has_ended_by_one_column_alone_is_reported(
     db.witness(tmp_path / "witness")
     clock.advance(1000)
     change(tmp_path, "update sessions set reason = 'expired', updated = ?", clock.wall())
-    (finding,) = db.verify(witness=tmp_path / "witness").findings
-    assert finding.what == "the store says that it has ended, and it has checkpoints"
+    for witness in (tmp_path / "witness", None):
+        (finding,) = db.verify(witness=witness).findings
+        assert finding.what == "the store says that it has ended, and it has checkpoints"
+    for look in (db.read, db.look, db.session, db.history):
+        with pytest.raises(perdure.Corrupted, match="says that it has ended, and it has checkpoints"):
+            look("s")
+
+
+def test_a_tombstone_that_nobody_signed_is_found_without_a_witness(
+    at: Callable[[], perdure.Database], tmp_path: Path, clock: FakeClock
+):
+    db = at()
+    with db.session("s", ttl=60) as s:
+        s.commit()
+    clock.advance(61_000)
+    assert db.sweep().removed == 1
+    assert findings(db) == []
+    change(tmp_path, "update sessions set reason = 'deleted' where id = 's'")
+    assert findings(db) == ["it is not signed: the session was not deleted by Perdure"]
 
 
 def test_a_session_without_an_end_has_none(at: Callable[[], perdure.Database], tmp_path: Path):

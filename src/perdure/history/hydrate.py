@@ -273,6 +273,8 @@ def look(kernel: Kernel, session: str) -> SessionRow:
     row = kernel.store.look(session)
     if row is None:
         raise NotFound(f"there is no session {session!r} in {kernel.store.url}")
+    if row.heads and row.reason:
+        raise Corrupted(f"session {session!r}", "the store says that it has ended, and it has checkpoints")
     if not row.heads:
         if row.reason:
             if kernel.keys.current:

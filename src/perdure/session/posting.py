@@ -106,7 +106,7 @@ class Posting:
         if request["status"] != "pending":
             raise ApprovalError(f"approval {approval} was decided already: {request['status']}")
         if now >= request["expires"]:
-            raise ApprovalError(f"approval {approval} has expired: the next call asks again")
+            raise ApprovalError(f"approval {approval} has expired, so the call counts as turned down: ask for it anew")
         if approved and bool(request.get("question")) != ("answer" in more):
             how = "answer it with db.answer(...)" if request.get("question") else "decide with db.approve or db.reject"
             raise ApprovalError(f"approval {approval} is {'a question' if request.get('question') else 'none'}: {how}")

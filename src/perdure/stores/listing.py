@@ -49,6 +49,7 @@ class Asked(NamedTuple):
     before: int | None = None
     expired: bool = False
     aside: bool = False
+    ended: bool = False
     newest: bool = False
     after: str | None = None
     limit: int = 100
@@ -65,7 +66,7 @@ class Asked(NamedTuple):
 
     def keeps(self, id: str, found: Listed, now: int = 0) -> bool:
         """Whether a session belongs, at the store's time, to what is asked for, the place to go on from included."""
-        if found.reason or not (
+        if bool(found.reason) != self.ended or not (
             self.aside == id.startswith(ASIDE)
             and self.owner in (None, found.owner)
             and self.status in (None, found.status)
@@ -116,7 +117,8 @@ class Asked(NamedTuple):
             tests.append(("{t}id > {m}", (given(self.after),)))
         kept = [(test.format(t=table, m=mark, p=position), values) for test, values in tests if values[0] is not None]
         order = f"{table}updated desc, {table}id" if self.newest else f"{table}id"
-        conditions = [test for test, _ in kept] + [f"{table}expires <= {now}"] * self.expired
+        conditions = [f"{table}reason {'<>' if self.ended else '='} ''", *(test for test, _ in kept)]
+        conditions += [f"{table}expires <= {now}"] * self.expired
         return conditions, [value for _, values in kept for value in values], order
 
 

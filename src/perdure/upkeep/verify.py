@@ -26,7 +26,7 @@ from perdure.model import (
     Row,
 )
 from perdure.protocols import Boarded, Filter
-from perdure.record import codec
+from perdure.record import codec, tombstones
 from perdure.record.binding import Stamp, where_entry
 from perdure.record.codec import Body, Point
 from perdure.record.packs import PackReader, flesh_out, open_base
@@ -117,11 +117,13 @@ class _Verifier:
         return Report(done, self._checkpoints, len(self._blobs), tuple(self._findings))
 
     def _ids(self) -> Iterator[str]:
-        try:
-            for row in each_session(self._kernel.store):
-                yield row.id
-        except Corrupted as e:
-            self._findings.append(Finding("corrupted", "", e.where, e.what))
+        """All sessions: those that live, and those of which only a tombstone is left."""
+        for ended in (False, True):
+            try:
+                for row in each_session(self._kernel.store, ended=ended):
+                    yield row.id
+            except Corrupted as e:
+                self._findings.append(Finding("corrupted", "", e.where, e.what))
 
     def _session(self, id: str) -> bool:
         """Inspect one session; False when there is none."""
@@ -136,6 +138,11 @@ class _Verifier:
                 self._findings.append(Finding("corrupted", id, f"session {id!r}", what))
             elif seen is not None:
                 self._findings.extend(seen.compare_ended(self._kernel, row))
+            elif row is not None and row.reason and self._kernel.keys.current:
+                try:
+                    tombstones.read(self._kernel.keys, self._kernel.store_id, id, row.reason)
+                except Corrupted as e:
+                    self._findings.append(Finding("corrupted", id, e.where, e.what))
             return False
         except Corrupted as e:
             self._findings.append(Finding("corrupted", id, e.where, e.what))
@@ -526,6 +533,9 @@ class Inspection:
         gone = [(number, number) for number in sorted(wait - there)]
         later = sorted({taken, *(number for number in there if number > taken), max(taken, self._dump.row.posts) + 1})
         gone += [(one + 1, other - 1) for one, other in pairwise(later) if other - one > 1]
+        if (last := max([taken, *there])) > self._dump.row.posts:
+            what = f"the store says that {self._dump.row.posts} inputs were posted, and there is a number {last}"
+            self._note(f"session {self._id!r}, inbox", what, "inbox")
         for first, last in gone:
             what = f"input number {first} was" if first == last else f"inputs number {first} to {last} were"
             self._note(f"session {self._id!r}, inbox", f"{what} never taken, and not there", "inbox")

@@ -69,7 +69,7 @@ async def resume(call: Call[Nothing, Resume]) -> Page[Decided]:
         )
     now = call.ctx.clock.wall()
     if late := [i.id for i in waiting.values() if i.expires_at and parse_timestamp(i.expires_at) <= now]:
-        raise ApprovalError(f"approval {late[0]} has expired: the next call asks again")
+        raise ApprovalError(f"approval {late[0]} has expired, so the call counts as turned down: ask for it anew")
     return Page(items=[await _decide(call.ctx, call.session, name, one) for name, one in said.items()], next=None)
 
 

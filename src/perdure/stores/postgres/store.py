@@ -270,7 +270,7 @@ class PostgresStore:
         """Sessions in order of id, or the newest first, without tombstones."""
         asked = Asked(**wanted)
         tests, values, order = asked.sql("s.", "%s", "strpos", "now.wall", packed)
-        sql = " and ".join([f"{self._session} where s.reason = ''", *tests])
+        sql = f"{self._session} where {' and '.join(tests)}"
         found = self._ask("sessions", f"{sql} order by {order} limit %s", (*self._time.now(), *values, asked.limit))
         return [rows.session_row(values) for values in found]
 

@@ -7,6 +7,7 @@ all or nothing, and the same when it is sent twice. Putting a dump back, which t
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections import Counter
 from itertools import islice
@@ -384,7 +385,8 @@ class RedisStore:
         """Sessions in order of id, or the newest first, without tombstones; each is looked at anew."""
         asked = Asked(**wanted)
         rows: list[SessionRow] = []
-        chosen = self._expired(asked) if asked.expired else self._chosen(asked)
+        choose = self._ended if asked.ended else self._expired if asked.expired else self._chosen
+        chosen = choose(asked)
         while len(rows) < asked.limit and (ids := list(islice(chosen, min(PAGE, asked.limit - len(rows))))):
             rows += [row for row in self._looked(ids) if asked.keeps(row.id, row, row.now)]
         if not rows:
@@ -435,6 +437,21 @@ class RedisStore:
             return iter(ids)
         rows = [row for start in range(0, len(ids), PAGE) for row in self._looked(ids[start : start + PAGE])]
         return (utf8(row.id) for row in sorted(rows, key=lambda row: asked.key(row.id, row.updated)))
+
+    def _ended(self, asked: Asked) -> Iterator[bytes]:
+        """Ids of sessions that have ended, which no index has: all there are, for upkeep."""
+        prefix, first = self._runner.key(""), utf8(asked.after or "") if not asked.newest else b""
+        cursor, found = b"0", set[bytes]()
+        pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", prefix) + b"*"
+        while True:
+            cursor, names = self._link.one((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000"))
+            found.update(name.removeprefix(prefix) for name in names)
+            if cursor == b"0":
+                break
+        ids = sorted(id for id in found if id > first)
+        rows = [row for start in range(0, len(ids), PAGE) for row in self._looked(ids[start : start + PAGE])]
+        kept = [row for row in rows if asked.keeps(row.id, row, row.now)]
+        return (utf8(row.id) for row in sorted(kept, key=lambda row: asked.key(row.id, row.updated)))
 
     def counts(self) -> list[Count]:
         """How many sessions there are by status, agent and error."""

@@ -335,7 +335,7 @@ class SqliteStore:
         asked = Asked(**wanted)
         with self._file.read() as cursor:
             tests, values, order = asked.sql("", "?", "instr", f"{self._steady.now()}")
-            sql = " and ".join([f"{_SESSION} where reason = ''", *tests])
+            sql = f"{_SESSION} where {' and '.join(tests)}"
             found = cursor.execute(f"{sql} order by {order} limit ?", (*values, asked.limit)).fetchall()
             return [self._session(cursor, values) for values in found]
 

@@ -189,6 +189,19 @@ class SessionsContract(Contract):
         assert ids(store, owner="ana", after="s0", limit=2) == ["s1", "s3"]
         assert ids(store, owner="nobody") == []
 
+    def test_sessions_that_have_ended_are_listed_when_they_are_asked_for(self, store: Store):
+        for number in range(5):
+            write(store, f"s{number}", owner="ana")
+        for session in ("s1", "s3", "s4"):
+            store.drop(session, None, "deleted")
+        write(store, "s4")
+        assert ids(store) == ["s0", "s2", "s4"]
+        assert ids(store, ended=True) == ["s1", "s3"]
+        assert ids(store, ended=True, limit=1) == ["s1"]
+        assert ids(store, ended=True, after="s1") == ["s3"]
+        assert ids(store, ended=True, search="3") == ["s3"]
+        assert store.sessions(ended=True, limit=1) == [store.look("s1")]
+
     def test_a_listed_row_is_the_row_one_would_look_at(self, store: Store):
         write(store, count=2, ttl=5)
         land(store, commit(step=1, branch="b", line=1, starts=True))
