@@ -225,6 +225,10 @@ class Logged(Protocol):
         """What is to be said of each log whose last record is damaged: its loss may be accepted."""
         ...
 
+    def unreadable(self) -> list[Corrupted]:
+        """What is to be said of each log that cannot be read; not even whose it is may be known."""
+        ...
+
     def accept_loss(self, session: str) -> str | None:
         """Set a damaged last record aside and go on from the one before; the file it is in, None when there is none."""
         ...

@@ -82,6 +82,15 @@ def test_work_is_submitted_once_and_stands_in_the_queue(tmp_path: Path):
         assert len(made["session"]) == 24
         queue = api.get("/fleet/queue", state="queued")
         assert {w["session"] for w in queue["items"]} == {"s", made["session"]}
+        # Without an id it is safe to repeat as well.
+        body = {"agent": "desk", "owner": "ana", "message": "hello", "key": "k2"}
+        first, second, other = (api.post("/sessions", {**body, **more}, 201) for more in ({}, {}, {"owner": "bob"}))
+        assert (first["session"], first["new"], second["new"]) == (second["session"], True, False)
+        assert other["session"] != first["session"]
+        assert api.db.look(first["session"]).pending == 1
+        # A session has one agent: a fleet would never take it up under another.
+        assert "of agent 'desk'" in api.post("/sessions", {"id": "s", "agent": "else", "message": "x"}, 422)["detail"]
+        assert api.db.look("s").pending == 1
         assert api.get("/fleet")["unserved_agents"] == ["desk"]
         assert api.post("/sessions/s/pause")["changed"] == 1
         assert [w["session"] for w in api.get("/fleet/queue", state="paused")["items"]] == ["s"]

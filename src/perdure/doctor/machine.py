@@ -97,8 +97,12 @@ def check_store(url: str, blobs: str | None = None) -> Iterator[Finding]:
 
 def check_ends(store: Logged) -> Iterator[Finding]:
     """Logs that end in a damaged record, and what was cut off or set aside before."""
-    for error in store.damaged():
+    ends = store.damaged()
+    for error in ends:
         yield Finding("ends of logs", FAIL, str(error))
+    for error in store.unreadable():
+        if error.where not in [end.where for end in ends]:
+            yield Finding("logs", FAIL, str(error))
     if kept := store.kept():
         more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
         words = "interrupted writes, which nobody was told are saved, and damaged records whose loss was accepted"

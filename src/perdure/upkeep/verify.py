@@ -5,6 +5,7 @@ What a witness saw is compared in :mod:`perdure.upkeep.witness`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +26,7 @@ from perdure.model import (
     Kind,
     Row,
 )
-from perdure.protocols import Boarded, Filter
+from perdure.protocols import Boarded, Filter, Logged
 from perdure.record import codec, tombstones
 from perdure.record.binding import Stamp, where_entry
 from perdure.record.codec import Body, Point
@@ -105,7 +106,8 @@ class _Verifier:
         if session is not None:
             self._seen = {k: v for k, v in self._seen.items() if k == session}
             if session not in self._seen:
-                look(self._kernel, session)
+                with suppress(Corrupted):  # which is found, too
+                    look(self._kernel, session)
         for id in [session] if session is not None else self._ids():
             if self._session(id):
                 done += 1
@@ -123,6 +125,9 @@ class _Verifier:
                 for row in each_session(self._kernel.store, ended=ended):
                     yield row.id
             except Corrupted as e:
+                self._findings.append(Finding("corrupted", "", e.where, e.what))
+        if isinstance(self._kernel.store, Logged):
+            for e in self._kernel.store.unreadable():
                 self._findings.append(Finding("corrupted", "", e.where, e.what))
 
     def _session(self, id: str) -> bool:

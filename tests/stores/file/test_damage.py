@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import perdure
+from perdure.doctor.machine import check_ends
 from perdure.errors import (
     Corrupted,
     UnsupportedFormat,
@@ -16,14 +18,14 @@ from perdure.errors import (
 from perdure.model import Landed
 from perdure.stores.file import log as frames
 from perdure.stores.file.root import salt_of, session_name
-from perdure.stores.file.store import FileStore, TornTail
+from perdure.stores.file.store import FileStore, TornTail, Unreadable
 from perdure.testing.sealed_rows import commit, land, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-from tests.stores.file.filing import log_of, make, steps
+from tests.stores.file.filing import flip, log_of, make, steps
 
 
 def test_a_damaged_record_that_is_not_the_last_is_never_cut(root: Path):
@@ -141,3 +143,33 @@ def test_a_record_of_a_newer_version_is_refused_not_cut(root: Path):
             write(store)
     assert log_of(root).stat().st_size == end + len(raw)
     store.close()
+
+
+def test_damaged_logs_hide_none_of_the_others(tmp_path: Path):
+    url, root = f"file://{tmp_path}/store", tmp_path / "store"
+    with perdure.open(url) as db:
+        for n in range(6):
+            with db.session(f"s{n}") as s:
+                for step in range(4):
+                    s.vars["n"] = step
+                    s.commit()
+    for n in (1, 3, 4):
+        flip(log_of(root, f"s{n}"), 60 * 8)
+    with perdure.open(url, maintain=False) as db:
+        with pytest.warns(Unreadable, match="cannot be read and is left out"):
+            assert [row.id for row in db.sessions()] == ["s0", "s2", "s5"]
+        with pytest.warns(Unreadable):
+            assert db.usage().sessions == 3
+        with pytest.warns(Unreadable):
+            assert db.sweep().removed == 0
+        with pytest.warns(Unreadable):
+            report = db.verify()
+        assert report.sessions == 3
+        damaged = sorted(str(log_of(root, f"s{n}")) for n in (1, 3, 4))
+        assert sorted(finding.where.partition(", byte")[0] for finding in report.findings) == damaged
+        assert [finding.kind for finding in db.verify("s1").findings] == ["corrupted"]
+        assert db.verify("s0").ok
+        # What nobody can read may still refer to any of them.
+        with pytest.raises(Corrupted):
+            db.collect(grace=0)
+        assert [finding.verdict for finding in check_ends(db.kernel.store)] == ["fail"] * 3

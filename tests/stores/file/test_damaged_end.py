@@ -10,7 +10,7 @@ import pytest
 
 from perdure.errors import Corrupted, CursorExpired
 from perdure.model import Landed
-from perdure.stores.file.store import FileStore, TornTail
+from perdure.stores.file.store import FileStore, TornTail, Unreadable
 from perdure.system import faults
 from perdure.testing.sealed_rows import commit, entry, land, write
 from tests.stores.file.filing import PowerGone, flip, log_of, make, steps
@@ -139,9 +139,12 @@ def test_a_log_of_which_nothing_is_left_is_found_and_accepted_too(root: Path):
     make(root, 1)
     raw = flip(log_of(root), 300)
     store = FileStore(root)
-    for use in (lambda: store.look("s"), store.sessions, lambda: write(store)):
+    for use in (lambda: store.look("s"), store.changes, lambda: write(store)):
         with pytest.raises(Corrupted):
             use()
+    with pytest.warns(Unreadable, match="--accept-loss"):
+        assert store.sessions() == []
+    assert [error.where for error in store.unreadable()] == [error.where for error in store.damaged()]
     kept = store.accept_loss("s")
     assert kept is not None
     with open(kept, "rb") as saved:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from perdure.stores.file.index import RowAt, SessionIndex
     from perdure.stores.listing import Count
 
-__all__ = ["FileStore", "Torn", "TornTail"]
+__all__ = ["FileStore", "Torn", "TornTail", "Unreadable"]
 
 R = TypeVar("R")
 
@@ -206,11 +206,13 @@ class FileStore:
     def sessions(self, **wanted: Unpack[Wanted]) -> list[model.SessionRow]:
         """Sessions in the order that is asked for; each is looked at anew before it is shown.
 
-        One whose last record is damaged is shown as of the record before: it must not hide all others.
+        One whose last record is damaged is shown as of the record before, and one that cannot be read is left out with
+        a warning: it must not hide all others.
         """
         asked = Asked(**wanted)
         now = self._handle.steady.now()
-        found = [glance.row for _, glance in self._all() if asked.keeps(glance.row.id, glance.row, now)]
+        readable = self._all(self._leave_out)
+        found = [glance.row for _, glance in readable if asked.keeps(glance.row.id, glance.row, now)]
         rows: list[model.SessionRow] = []
         for glance in sorted(found, key=lambda row: asked.key(row.id, row.updated)):
             if len(rows) >= asked.limit:
@@ -222,7 +224,7 @@ class FileStore:
 
     def counts(self) -> list[Count]:
         """How many sessions there are by status, agent and error."""
-        rows = (glance.row for _, glance in self._all())
+        rows = (glance.row for _, glance in self._all(self._leave_out))
         living = Counter((row.status, row.agent, row.error) for row in rows if EVERY.keeps(row.id, row))
         return [(*what, number) for what, number in sorted(living.items())]
 
@@ -263,13 +265,23 @@ class FileStore:
     def usage(self) -> model.Usage:
         """Sizes; bytes are those of the logs."""
         sessions = checkpoints = size = 0
-        for _, glance in self._all():
+        for _, glance in self._all(self._leave_out):
             sessions += not glance.row.reason
             checkpoints += glance.checkpoints
             size += glance.log[1]
         return model.Usage(sessions, checkpoints, size)
 
-    def _all(self) -> Iterator[tuple[str, Glance]]:
+    def unreadable(self) -> list[Corrupted]:
+        """What is to be said of each log that cannot be read; not even whose it is may be known."""
+        found: list[Corrupted] = []
+        for _ in self._all(found.append):
+            pass
+        return found
+
+    def _leave_out(self, error: Corrupted) -> None:
+        warnings.warn(f"a session cannot be read and is left out: {error}", Unreadable, stacklevel=4)
+
+    def _all(self, unreadable: Callable[[Corrupted], None] | None = None) -> Iterator[tuple[str, Glance]]:
         """Goes through the folders; reads only the logs that have changed since it last did."""
         handle = self._handle
         handle.guard.check()
@@ -281,7 +293,13 @@ class FileStore:
             log = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             glance = self._glances.get(name)
             if glance is None or glance.log != log:
-                glance = handle.named(name, Glance.taker(log), damaged=True)
+                try:
+                    glance = handle.named(name, Glance.taker(log), damaged=True)
+                except Corrupted as error:
+                    if unreadable is None:
+                        raise
+                    unreadable(error)
+                    continue
                 if glance is None:
                     continue
                 if len(self._glances) >= GLANCES:
@@ -399,8 +417,12 @@ class FileStore:
         def look(file: SessionFile | None) -> Corrupted | None:
             return file.log.damaged() if file is not None and file.log.damage else None
 
-        found = (self._handle.named(name, look, damaged=True) for name in self._handle.root.names())
-        return [damage for damage in found if damage is not None]
+        found: list[Corrupted] = []
+        for name in self._handle.root.names():
+            with suppress(Corrupted):  # damaged further in
+                if (damage := self._handle.named(name, look, damaged=True)) is not None:
+                    found.append(damage)
+        return found
 
     def accept_loss(self, session: str) -> str | None:
         """Set a damaged last record aside and go on from the one before; the file it is in, None when there is none."""
@@ -477,6 +499,10 @@ _name_of = lru_cache(4096)(session_name)
 
 class TornTail(UserWarning):
     """The end of a log was the rest of an interrupted write: it was cut, and kept in a file beside it."""
+
+
+class Unreadable(UserWarning):
+    """The log of a session is damaged, and the session is missing from what is listed."""
 
 
 class Torn(NamedTuple):

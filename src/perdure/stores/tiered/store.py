@@ -45,6 +45,7 @@ class _ColdStore:
         self.renew_epoch = cold.renew_epoch
         if isinstance(cold, Logged):
             self.damaged, self.accept_loss, self.kept = cold.damaged, cold.accept_loss, cold.kept
+            self.unreadable = cold.unreadable
 
 
 class TieredStore(_ColdStore):
