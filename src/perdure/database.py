@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import weakref
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -185,6 +186,9 @@ class DatabaseHandle:
             settings.validate = validator(self._state)
         journal = Journal(self.kernel, session, branch, granted, settings, self._new_gate())
         journal.caretaker = self.caretaker
+        if granted is not None:
+            # An interrupt may come between here and whoever opens the session: then nobody releases it.
+            weakref.finalize(journal, self.caretaker.heartbeat.abandon, granted).atexit = False
         s = self._new_handle(journal)
         yield from s.journal.load()
         s.origin = origin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -125,3 +126,19 @@ def test_watch_gives_changes_as_they_happen(db: perdure.Database) -> None:
             s.commit()
     watcher.join(timeout=30)
     assert seen == [1, 2, 3]
+
+
+def test_a_handle_that_nobody_has_any_more_lets_its_session_go(url: str) -> None:
+    with perdure.open(url) as db, perdure.open(url) as other:
+        kept = db.session("kept")
+        db.session("s")
+        gc.collect()
+        with pytest.raises(perdure.Busy):
+            other.session("s")
+        db.caretaker.heartbeat.renew()
+        other.session("s").release()
+        with pytest.raises(perdure.Busy):
+            other.session("kept")
+        kept.vars["n"] = 1
+        kept.commit()
+        kept.release()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+from collections import deque
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -56,6 +58,7 @@ class Heartbeat:
         self._ttl = ttl
         self._lock = threading.Lock()
         self._leases: dict[int, Lease] = {}
+        self._abandoned: deque[Lease] = deque()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.lost: set[int] = set()
@@ -82,6 +85,10 @@ class Heartbeat:
             if self._tell is not None:
                 self._tell("-", lease)
 
+    def abandon(self, lease: Lease) -> None:
+        """Whoever had it is gone, and may not have let it go. Waits for nothing: it is called from anywhere."""
+        self._abandoned.append(lease)
+
     def _beat(self) -> None:
         while not self._stop.wait(self._ttl / 3000):
             try:
@@ -92,7 +99,13 @@ class Heartbeat:
                 _warn("leases could not be renewed: %s: %s", type(e).__name__, e)
 
     def renew(self) -> None:
-        """Renew all leases now."""
+        """Renew all leases now, and give back those that nobody has any more."""
+        while self._abandoned:
+            lease = self._abandoned.popleft()
+            if lease.token in self._leases:
+                self.remove(lease)
+                with suppress(PerdureError):  # then it lapses
+                    self._kernel.store.release(lease)
         with self._lock:
             leases = list(self._leases.values())
         if not leases:
