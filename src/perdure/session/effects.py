@@ -13,7 +13,6 @@ import threading
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-from weakref import WeakValueDictionary
 
 from perdure import telemetry
 from perdure.errors import (
@@ -264,8 +263,8 @@ class Calls:
         self.number = 0
         """How many calls the run under way has made."""
         self._others: tuple[int, OtherBranches] | None = None
-        self._gates: WeakValueDictionary[str, Any] = WeakValueDictionary()
-        """Of the calls under way, by their places; kept by those who are in them or wait."""
+        self._gates: dict[str, list[Any]] = {}
+        """Of the calls under way, by their places: the gate, and how many are in it or wait."""
         self._gates_lock = threading.Lock()
         self._unmade: set[str] = set()
         """Effects written as started, to the best of our knowledge, and never made: the write's answer was lost."""
@@ -291,20 +290,26 @@ class Calls:
             # A tool that calls itself: it would wait for its own end.
             return (yield from self._call(tool, bound, digest, slot))
         # Whoever asks for the same meanwhile, in another thread or task, waits for its outcome.
-        with (yield from entered(self._gate_of(slot))):
-            before = _under_way.set(inside | {(id(self), slot)})
-            try:
-                return (yield from self._call(tool, bound, digest, slot))
-            finally:
-                with suppress(ValueError):  # thrown away somewhere else than it was driven
-                    _under_way.reset(before)
+        place = self._place(slot)
+        try:
+            with (yield from entered(place[0])):
+                before = _under_way.set(inside | {(id(self), slot)})
+                try:
+                    return (yield from self._call(tool, bound, digest, slot))
+                finally:
+                    with suppress(ValueError):  # thrown away somewhere else than it was driven
+                        _under_way.reset(before)
+        finally:
+            with self._gates_lock:
+                place[1] -= 1
+                if not place[1]:
+                    self._gates.pop(slot, None)
 
-    def _gate_of(self, slot: str) -> Any:
+    def _place(self, slot: str) -> list[Any]:
         with self._gates_lock:
-            gate = self._gates.get(slot)
-            if gate is None:
-                gate = self._gates[slot] = type(self._journal.gate)()
-            return gate
+            place = self._gates.setdefault(slot, [type(self._journal.gate)(), 0])
+            place[1] += 1
+            return place
 
     def _call(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[Any]:
         if self._journal.catching_up is not None:
