@@ -149,7 +149,7 @@ def test_a_session_that_is_being_written_can_be_decided_about_but_not_resolved(c
 
 def test_cancel_is_left_in_the_inbox(command: Command, shop: str):
     assert command("cancel", "nobody").code == 1
-    assert command("cancel", "s", "--by", "ana", "--reason", "wrong").out == "cancel: 1 of 1 sessions\n"
+    assert command("cancel", "s", "--by", "ana", "--reason", "wrong").out == "cancel: 1 of 1 session\n"
     assert command("ls", "--json").json["items"][0]["inbox"] == 1
 
 

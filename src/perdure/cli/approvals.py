@@ -25,7 +25,7 @@ from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted
 from perdure.system.times import ago
-from perdure.system.wording import json_or_text
+from perdure.system.wording import count, json_or_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -282,7 +282,8 @@ def resolve(
         with _awaited(store, blobs) as (db, wait):
             return each(batch, lambda session: wait(settle_all(db, session, **said)), failed)
 
-    if dry_run or not picked or sure(yes, f"settle all calls in doubt of {len(picked)} sessions as {said['verdict']}"):
+    meant = f"settle all calls in doubt of {count(len(picked), 'session')} as {said['verdict']}"
+    if dry_run or not picked or sure(yes, meant):
         act(picked, "resolve", settle_batch, dry_run=dry_run, as_json=as_json, failed=failed)
 
 

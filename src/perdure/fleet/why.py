@@ -23,7 +23,7 @@ from perdure.session.inbox import open_entry
 from perdure.state.document import BOOK, plain
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
-from perdure.system.times import gap
+from perdure.system import times
 from perdure.system.wording import brief, call_words, count, one_line
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ def of_row(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     if what := _to_do(entries, now):
         return Why(f"{line} {what}.", "Run its agent on it.", ACT, _do(row, Do.START))
     begins = "It begins when its agent is run on it, or its program writes it."
-    ahead = min((e.at for e in entries if e.kind in _TIMERS), default=None)
-    return Why(line if ahead is None else f"{line} A timer in its inbox is due in {_gap(ahead - now)}.", begins)
+    due = min((e.at for e in entries if e.kind in _TIMERS), default=None)
+    return Why(line if due is None else f"{line} A timer in its inbox is due in {_ahead(due - now)}.", begins)
 
 
 def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int = 0) -> Facts:
@@ -285,7 +285,7 @@ def _failing(f: Facts) -> Why | None:
     if _is_held(f):
         again = f"{describe(f.row.lease.holder).capitalize()} tries it now"
     elif work.due is not None and work.due > f.now:
-        again = f"It is tried again in {_gap(work.due - f.now)}"
+        again = f"It is tried again in {_ahead(work.due - f.now)}"
     else:
         again = "It is tried again now"
     if times == 1:
@@ -451,7 +451,7 @@ def _resting(f: Facts) -> Why:
         return _waiting_for_somebody(f, what)
     timers = sorted(e.at for e in f.inbox if e.kind in _TIMERS)
     if timers:
-        soon = _gap(timers[0] - f.now)
+        soon = _ahead(timers[0] - f.now)
         if obstacle := _obstacle(f):
             return Why(f"It sleeps, and is due in {soon}. {obstacle.line}", obstacle.next, ACT, (obstacle.action,))
         if f.served or f.polled:
@@ -488,7 +488,7 @@ def _waiting_for_somebody(f: Facts, what: str) -> Why:
     if _goes_on(f):
         due = f.work.due if f.work is not None and not (f.work.queued or f.work.worker) else None
         if due is not None and due > f.now:
-            return Why(f"{what}, and a worker looks at it in {_gap(due - f.now)}.", "Nothing to do.", WAIT)
+            return Why(f"{what}, and a worker looks at it in {_ahead(due - f.now)}.", "Nothing to do.", WAIT)
         return Why(f"{what}, and it waits for a worker.", "Nothing to do.", WAIT)
     return Why(f"{what}, and nobody works on it.", _who_could(f), ACT, _who(f))
 
@@ -586,7 +586,11 @@ def _end(text: str) -> str:
 
 
 def _gap(ms: int) -> str:
-    return gap(ms) or "a moment"
+    return times.gap(ms) or "a moment"
+
+
+def _ahead(ms: int) -> str:
+    return times.ahead(ms) or "a moment"
 
 
 def _waits(number: int) -> str:
