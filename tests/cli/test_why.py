@@ -63,7 +63,7 @@ def test_the_json_has_the_documented_shape(command: Command, shop: str):
     assert (found["severity"], found["action"]) == ("act", "resolve")
     (action,) = found["actions"]
     effect = action["argument"]
-    assert found["command"] == f"perdure resolve doubt {effect} --done RESULT (or --retry, or --abort)"
+    assert found["command"] == f"perdure resolve doubt {effect} --done RESULT"
     assert action["http"] == f"POST /api/v1/sessions/doubt/effects/{effect}/resolve"
     resting = command("why", "rest", "--json").json
     assert (resting["severity"], resting["action"], resting["command"]) == ("ok", "", "")

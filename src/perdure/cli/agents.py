@@ -203,7 +203,8 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
     asks = [Action(Do.ANSWER if a.question else Do.APPROVE, result.session, a.id) for a in result.approvals]
     doubts = [Action(Do.RESOLVE, result.session, d.effect, branch) for d in result.in_doubt]
     for action in (doubts or asks)[:1]:
-        out.line(f"  {cut(action.command, 300)}", "dim")
+        for command in (action.command, *action.others):
+            out.line(f"  {cut(command, 1000)}", "dim")
 
 
 def replay(

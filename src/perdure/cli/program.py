@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from perdure.cli import agents, approvals, demo, doctor, fleet, history, server, sessions, transfer, upkeep
 from perdure.cli.terminal_text import safe
 from perdure.errors import Conflict, InvalidInput, LeaseError, MergeConflict, Misuse, PerdureError, StoreError
+from perdure.system import commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -130,6 +131,7 @@ def run(argv: list[str]) -> int:
     # Whoever closed them does not want to hear anything.
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
+    commands.forget()
     with warnings.catch_warnings():
         warnings.showwarning = _one_line
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 from itertools import chain
@@ -27,6 +28,7 @@ from perdure.shapes.basics import Page
 from perdure.shapes.events import changes, run_event
 from perdure.shapes.sessions import session_row, session_state, step_of
 from perdure.shapes.sessions import why as why_shape
+from perdure.system.commands import typed
 from perdure.system.lease_holders import describe
 from perdure.system.times import ago, when
 from perdure.system.wording import count, size
@@ -118,7 +120,7 @@ def ls(
             following = go_on = None
             if len(rows) > limit and sort in KEPT:
                 following = rows[limit - 1].cursor if sort == "updated" else rows[limit - 1].id
-                go_on = f"perdure ls {'--newest ' if sort == 'updated' else ''}--after {following}"
+                go_on = typed(f"ls {'--newest ' if sort == 'updated' else ''}--after {shlex.quote(following)}")
             elif len(rows) > limit:
                 go_on = "a larger --limit shows them"
             if as_json:
@@ -194,7 +196,7 @@ def _print_rows(rows: list[SessionRow], notes: list[str], now: int, go_on: str |
     styles = ["bold red" if note else _STYLES.get(row.status, "") for row, note in zip(rows, notes, strict=True)]
     out.table(header, table, styles)
     if go_on is not None:
-        out.line(f"there are more: {cut(go_on, 200)}", "dim")
+        out.line(f"there are more: {cut(go_on, 1000)}", "dim")
 
 
 def show(
@@ -320,8 +322,9 @@ def why(
     out = Out()
     out.line(cut(str(found), 1000), _SEVERITIES[found.severity])
     for action in found.actions:
-        if action.command:
-            out.line(f"  {cut(action.command, 400)}", "dim")
+        for command in (action.command, *action.others):
+            if command:
+                out.line(f"  {cut(command, 1000)}", "dim")
     _print_inputs(out, waiting, now)
 
 

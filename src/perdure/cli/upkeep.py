@@ -18,6 +18,7 @@ from perdure.errors import Busy, InvalidInput
 from perdure.shapes import store as shapes
 from perdure.shapes.basics import Page
 from perdure.stores.listing import each_session
+from perdure.system.commands import typed
 from perdure.system.times import timestamp
 from perdure.system.urls import TIERED, shown, tiers
 from perdure.system.wording import count
@@ -107,7 +108,7 @@ def print_doubts(in_doubt: Sequence[tuple[str, str, str]]) -> None:
     """What has to be found out because the store was put back to before it."""
     print_each("in doubt", [(session, f"{tool} ({effect})") for session, effect, tool in in_doubt], "yellow")
     if in_doubt:
-        Out().line("The witness saw these happen: find out whether they did, then perdure resolve SESSION EFFECT.")
+        Out().line(f"The witness saw these happen: find out whether they did, then {typed('resolve SESSION EFFECT')}.")
 
 
 def _print_report(report: Report) -> None:

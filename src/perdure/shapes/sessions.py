@@ -100,6 +100,8 @@ class Action(Shape):
     branch: str
     command: str
     """What to type; empty when that is nothing. Words in capitals are to be filled in."""
+    others: list[str]
+    """What to type instead, where there is a choice."""
     http: str
     """The call of this API; empty when it has none."""
     library: str
@@ -146,7 +148,10 @@ class Why(Shape):
 
 def why(found: library.Why, session: str, branch: str, inputs: list[library.Input]) -> Why:
     """What the library found out about a session."""
-    actions = [shaped(Action, one, command=one.command, http=one.http, library=one.library) for one in found.actions]
+    actions = [
+        shaped(Action, one, command=one.command, others=list(one.others), http=one.http, library=one.library)
+        for one in found.actions
+    ]
     return shaped(
         Why, found, session=session, branch=branch, summary=found.line, next_step=found.next, action=found.do,
         command=actions[0].command if actions else "", actions=actions,
