@@ -22,6 +22,7 @@ from perdure.fleet.why import SHOWN, inputs, trouble
 from perdure.fleet.why import why as look_into
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
+from perdure.session.decisions import decided
 from perdure.session.handover import works_of
 from perdure.shapes import store as store_shapes
 from perdure.shapes.basics import Page
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from perdure.agent.session_stream import Event
     from perdure.cli.chat import Screen
-    from perdure.cli.session_at import Opened
+    from perdure.cli.session_at import Matters, Opened
     from perdure.database import Database
     from perdure.fleet.why import Input
     from perdure.model import Change, SessionRow
@@ -211,13 +212,14 @@ def show(
     with open_existing(store, blobs) as db:
         opened = open_place(db, place, branch)
         if as_json:
-            print_json(session_state(opened.row, opened.reading, branch))
+            over = decided(db.kernel, opened.row, opened.reading.book)
+            print_json(session_state(opened.row, opened.reading, branch, over))
         else:
             waiting = inputs(db.kernel, db.kernel.store.inbox(opened.row.id, SHOWN))
-            _print_state(opened, waiting, db.kernel.clock.wall(), full=full)
+            _print_state(opened, open_matters(db, opened), waiting, db.kernel.clock.wall(), full=full)
 
 
-def _print_state(opened: Opened, waiting: list[Input], now: int, *, full: bool) -> None:
+def _print_state(opened: Opened, matters: Matters, waiting: list[Input], now: int, *, full: bool) -> None:
     out, c = Out(), opened.reading.checkpoint
     out.line(f"{cut(opened.row.id, 200)}@{c.step} on {cut(c.branch, 200)}", "bold")
     out.line(
@@ -228,11 +230,12 @@ def _print_state(opened: Opened, waiting: list[Input], now: int, *, full: bool) 
     out.line(f"id {c.id}, schema {cut(c.schema, 40)}, digest {c.digest[:16]}…")
     if opened.row.expires is not None and opened.row.expires <= now:
         out.line(f"expired {ago(opened.row.expires, now)}: the next sweep removes it", "yellow")
-    effects, approvals = open_matters(opened.reading)
-    for e in effects:
+    for e in matters.effects:
         out.line(f"effect {e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}", "bold red")
-    for a in approvals:
+    for a in matters.approvals:
         out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} waits for a decision", "yellow")
+    for a, said in matters.decided:
+        out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} was {cut(said, 300)}", "yellow")
     _print_inputs(out, waiting, now)
     shown = Shown(full=full)
     for line in shown.lines(opened.reading.plain()):
@@ -295,13 +298,12 @@ def _failed_at(db: Database, row: SessionRow, failed: str) -> bool:
     if failed.isascii() and failed.isdigit():
         return step_of(row) == int(failed[:18])
     try:
-        reading = open_place(db, f"{row.id}@").reading
+        opened = open_place(db, f"{row.id}@")
     except NotFound:
         # It has gone since it was listed.
         return False
-    effects, _ = open_matters(reading)
-    tools: set[Any] = {e["tool"] for e in effects if e["status"] == "in_doubt"}
-    return failed in tools | {reading.checkpoint.more.get("tool")}
+    tools: set[Any] = {e["tool"] for e in open_matters(db, opened).effects if e["status"] == "in_doubt"}
+    return failed in tools | {opened.reading.checkpoint.more.get("tool")}
 
 
 def why(

@@ -18,15 +18,18 @@ from perdure.history.reader import history
 from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Boarded, Work
 from perdure.session.actions import Action, Do
+from perdure.session.decisions import decided
 from perdure.session.handover import obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
 from perdure.state.document import BOOK, plain
+from perdure.system import times
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
-from perdure.system import times
 from perdure.system.wording import brief, call_words, count, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from perdure.aio import AsyncDatabase
     from perdure.database import DatabaseHandle
     from perdure.kernel import Kernel
@@ -102,6 +105,8 @@ class Facts(NamedTuple):
     """Whether a worker looks after it through the session it works for."""
     child: Why | None = None
     """Of the session that works for it and that it waits for."""
+    decided: Collection[str] = ()
+    """Requests whose decision waits to be taken up."""
 
 
 async def why_async(db: AsyncDatabase, session: str, *, branch: str = MAIN) -> Why:
@@ -143,6 +148,7 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     book: dict[str, Any] = plain(loaded.doc[BOOK])
     inbox = kernel.store.inbox(row.id, _READ) if row.pending else []
     facts = Facts(row, Checkpoint(loaded.point), book, inbox, None, None, False, kernel.clock.wall())
+    facts = facts._replace(decided=decided(kernel, row, book))
     notes: dict[str, Any] = book.get(AGENT) or {}
     if notes.get("parent"):
         facts = facts._replace(parent=str(notes["parent"]["session"]))
@@ -375,8 +381,7 @@ def _in_doubt(f: Facts) -> Why:
 
 def _approval(f: Facts) -> Why:
     waiting = [a for a in f.book.get("approvals", {}).values() if a["status"] == "pending"]
-    decided = {e.key.removeprefix("decision:") for e in f.inbox if e.kind == "decision"}
-    still = [a for a in waiting if a["id"] not in decided]
+    still = [a for a in waiting if a["id"] not in f.decided]
     if not still:
         return _waiting_for_somebody(f, "The decision is in")
     first = still[0]

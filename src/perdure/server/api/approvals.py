@@ -11,6 +11,7 @@ from perdure.model import Status
 from perdure.server.api.inputs import Decision, EffectsQuery, Outcome, Resolution, Resume, WaitingQuery
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.problems import Refusal
+from perdure.session import decisions
 from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, decided, effect, interrupts
 from perdure.shapes.basics import Page
 from perdure.shapes.work import Posted
@@ -98,12 +99,12 @@ async def _interrupts(ctx: Ctx, row: SessionRow) -> list[Interrupt]:
     for branch in row.branches:
         reading = await ctx.db.read(row.id, branch=branch, migrate=False)
         book = await ctx.blocking(plain, reading.book)
-        found |= {i.id: i for i in interrupts(book, row.id, branch, IN_LIST) if i.id not in seen}
+        # A decision that waits to be taken up is one: nobody need be asked again.
+        over = await ctx.blocking(decisions.decided, ctx.db.kernel, row, book)
+        found |= {i.id: i for i in interrupts(book, row.id, branch, over, IN_LIST) if i.id not in seen}
         # A branch has the requests of the line it parted from: main has the word on those that are its own.
         seen |= {a["id"] for a in book.get("approvals", {}).values()}
-    # A decision that waits to be taken up is one: nobody need be asked again.
-    posted = {e.key for e in await ctx.blocking(ctx.db.kernel.store.inbox, row.id, 1000)} if found else set[str]()
-    return [i for i in found.values() if f"decision:{i.id}" not in posted]
+    return list(found.values())
 
 
 # -- calls in doubt -------------------------------------------------------------------------------------------------

@@ -146,7 +146,8 @@ class SessionLog:
         if self.end < size and not interrupted(self._read, self.end, size, self._salt):
             self.damage = (
                 "the last record was written as a whole, and is damaged: it may have been acknowledged, so nothing "
-                f"was cut. `{typed('verify SESSION --accept-loss')}` sets it aside and goes on from the record before it"
+                f"was cut. `{typed('verify SESSION --accept-loss')}` sets it aside and goes on from the record before "
+                "it"
             )
         self._judged = size
 
