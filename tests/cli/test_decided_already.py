@@ -64,9 +64,12 @@ def test_a_decision_behind_many_messages_is_found(command: Command, asked: str, 
 
 
 def test_who_wants_to_approve_what_is_in_doubt_is_told_what_to_type(command: Command, tmp_path: Path):
-    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db, db.session("s") as s:
-        with pytest.raises(perdure.InDoubt):
-            s.call(wire, 7)
+    with (
+        perdure.open(f"sqlite:///{tmp_path}/agents.db") as db,
+        db.session("s") as s,
+        pytest.raises(perdure.InDoubt),
+    ):
+        s.call(wire, 7)
     found = command("approve", "s")
     first, _, *typed = found.out.splitlines()
     assert (found.code, first) == (1, "nothing in s waits for approval")

@@ -19,12 +19,14 @@ from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput
 from perdure.fleet.status import settle, settle_all
+from perdure.history.expiry import ended, living
 from perdure.model import MAIN
 from perdure.session import decisions
 from perdure.session.actions import Action, Do
 from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted
+from perdure.system.names import check_session
 from perdure.system.times import ago
 from perdure.system.wording import count, json_or_text
 
@@ -326,9 +328,12 @@ def post(
     if not message:
         raise InvalidInput("the message is empty: say something")
     with open_existing(store, blobs) as db:
-        db.look(session)
+        gone = ended(db.kernel, check_session(session))
         new = db.post(session, message, key=key)
-    _tell_posted(as_json, session, new, "posted" if new else "was there already")
+    words = "posted" if new else "was there already"
+    if gone:
+        words += f". It is gone ({cut(gone, 200)}): whoever takes this up begins it anew"
+    _tell_posted(as_json, session, new, words, begins_anew=bool(gone))
 
 
 def outcome(
@@ -344,7 +349,7 @@ def outcome(
     if (result is None) == (failed is None):
         raise InvalidInput("say what became of it: its RESULT, or --failed WHY")
     with open_existing(store, blobs) as db:
-        db.look(session)
+        living(db.kernel, check_session(session))
         new = db.post_outcome(session, effect, None if result is None else json_or_text(result), failed=failed)
     _tell_posted(as_json, session, new, "reported" if new else "was reported already")
 
@@ -390,5 +395,5 @@ def _moment(at: str | None) -> datetime | None:
     return found
 
 
-def _tell_posted(as_json: bool, session: str, new: bool, words: str) -> None:
-    tell(as_json, Posted(session=session, new=new), f"{cut(session, 200)}: {words}")
+def _tell_posted(as_json: bool, session: str, new: bool, words: str, *, begins_anew: bool = False) -> None:
+    tell(as_json, Posted(session=session, new=new, begins_anew=begins_anew), f"{cut(session, 200)}: {words}")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.fleet.why import inputs
 from perdure.history.checkpoint import Reading
-from perdure.history.hydrate import load_at, look
+from perdure.history.expiry import living
+from perdure.history.hydrate import load_at
 from perdure.model import MAIN
 from perdure.session.decisions import decided
 from perdure.state.document import plain
@@ -38,13 +39,9 @@ def split(db: Database, text: str) -> tuple[str, str]:
 
 
 def open_place(db: Database, text: str, branch: str = MAIN) -> Opened:
-    """Read a place without a lease.
-
-    The state is shown as it was stored: a command does not have the program's migrations, and an expired session
-    that nobody has swept yet can still be looked at.
-    """
+    """Read a place without a lease. The state is shown as it was stored: a command has no migrations of a program."""
     session, place = split(db, text)
-    row = look(db.kernel, session)
+    row = living(db.kernel, session)
     return Opened(row, Reading(db.kernel, load_at(db.kernel, row, place or None, branch)))
 
 

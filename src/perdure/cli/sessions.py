@@ -228,8 +228,10 @@ def _print_state(opened: Opened, matters: Matters, waiting: list[Input], now: in
     if label := c.more.get("label"):
         out.line(f"labelled {cut(str(label), 200)}")
     out.line(f"id {c.id}, schema {cut(c.schema, 40)}, digest {c.digest[:16]}…")
-    if opened.row.expires is not None and opened.row.expires <= now:
-        out.line(f"expired {ago(opened.row.expires, now)}: the next sweep removes it", "yellow")
+    if opened.row.expires is not None and opened.row.over:
+        ran_out = ago(opened.row.expires, opened.row.now)
+        kept = "something waits in its inbox that came in time" if opened.row.pending else "its checkpoints live longer"
+        out.line(f"its time ran out {ran_out}, and no sweep takes it: {kept}", "yellow")
     for e in matters.effects:
         out.line(f"effect {e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}", "bold red")
     for a in matters.approvals:

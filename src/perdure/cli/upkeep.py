@@ -173,7 +173,7 @@ def revive(
         print_json(Page(items=[shapes.aside(life) for life in lives], next=None))
         return
     if not lives:
-        Out().line("nothing is set aside: no session has expired, or it was deleted for good")
+        Out().line("nothing can be brought back: no session has expired, or it was deleted for good")
         return
     rows = [(life.session, life.owner or "-", timestamp(life.updated), timestamp(life.until)) for life in lives]
     Out().table(("SESSION", "OWNER", "UPDATED", "DELETED AFTER"), rows)

@@ -29,6 +29,7 @@ class Do(StrEnum):
     MESSAGE = "message"
     OUTCOME = "outcome"
     REOPEN = "reopen"
+    REVIVE = "revive"
     PROGRAM = "program"
 
 
@@ -68,6 +69,7 @@ _WAYS = {
         "outcome {s} {a} RESULT", "POST /sessions/{S}/effects/{A}/outcome",
         "db.post_outcome({session!r}, {argument!r}, ...)",
     ),
+    Do.REVIVE: _Ways("revive {s}", "", "db.revive({session!r})"),
     Do.REOPEN: _Ways("", "", "db.session({session!r}, reopen=True)"),
     Do.PROGRAM: _Ways("", "", "db.session({session!r})"),
 }  # fmt: skip

@@ -94,7 +94,8 @@ class Action(Shape):
     """One thing that can be done about a session."""
 
     name: str
-    """approve, answer, resolve, retry, unpause, unhold, worker, run, start, message, outcome, reopen or program."""
+    """approve, answer, resolve, retry, unpause, unhold, worker, run, start, message, outcome, reopen, revive or
+    program."""
     session: str
     """Which one it is done to: perhaps one that works for the session that was asked about."""
     argument: str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.errors import ApprovalError, NotFound, PerdureError
 from perdure.fleet.status import doubts_in, settle
+from perdure.history.expiry import living
 from perdure.model import Status
 from perdure.server.api.inputs import Decision, EffectsQuery, Outcome, Resolution, Resume, WaitingQuery
 from perdure.server.api.routing import Call, Nothing, endpoint
@@ -147,10 +148,10 @@ async def resolve(call: Call[Nothing, Resolution]) -> Effect:
 async def post_outcome(call: Call[Nothing, Outcome]) -> Posted:
     """Report the outcome of a call that was to come later, or whose worker lost its lease, without the lease."""
     b, db = call.body, call.ctx.db
-    await db.look(call.session)
+    await call.ctx.blocking(living, db.kernel, call.session)
     effect = check_name(call.path["effect"], "effect", 100)
     new = await db.post_outcome(call.session, effect, b.result, failed=b.failed)
-    return Posted(session=call.session, new=new)
+    return Posted(session=call.session, new=new, begins_anew=False)
 
 
 async def _doubts(ctx: Ctx, row: SessionRow) -> list[Effect]:
