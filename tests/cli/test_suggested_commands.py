@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 import perdure
 from perdure import tool
+from perdure.session.actions import Action, Do
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,3 +109,14 @@ def test_how_a_loss_is_accepted_names_the_database():
     finally:
         commands.forget()
     assert told.endswith("perdure verify --all --witness 'seen by' --accept-loss --store x.db")
+
+
+@pytest.mark.parametrize("deed", list(Do))
+def test_a_suggested_command_knows_the_options_that_it_is_given(deed: Do):
+    from perdure.cli.program import COMMANDS
+
+    action = Action(deed, "s", "a")
+    for typed in (action.command, *action.others):
+        if typed:
+            parameters = inspect.signature(COMMANDS[typed.split()[1]][1]).parameters
+            assert {"store", "blobs"} <= set(parameters), typed

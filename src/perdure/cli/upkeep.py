@@ -156,6 +156,7 @@ def sweep(
 def revive(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]")] = None,
     store: Store = None,
+    blobs: BlobsAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring a session back that has expired, as it was; without a SESSION, list those that can be.
@@ -163,7 +164,7 @@ def revive(
     It lives for its time to live from now on. If it has begun anew since, that life is set aside in its turn, and
     reviving once more brings that one back.
     """
-    with open_existing(store) as db:
+    with open_existing(store, blobs) as db:
         if session is not None:
             found = db.revive(session)
             tell(as_json, shapes.aside(found), f"{cut(session, 200)} is back: as it was at {timestamp(found.updated)}")
