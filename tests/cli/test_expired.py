@@ -55,7 +55,8 @@ def sweep(command: Command, swept: bool) -> None:
 def test_nobody_reads_it(command: Command, over: str, swept: bool):
     sweep(command, swept)
     for argv in (("show", "note"), ("diff", "note@1", "note@1"), ("log", "note"), ("approve", "asks", "--list"),
-                 ("approve", "asks"), ("outcome", "note", "ef_1", "1"), ("tag", "note", "t")):  # fmt: skip
+                 ("approve", "asks"), ("outcome", "note", "ef_1", "1"), ("tag", "note", "t"),
+                 ("tail", "note", "--once")):  # fmt: skip
         found = command(*argv)
         assert (found.code, found.out) == (1, ""), argv
         assert "expired" in found.err, argv

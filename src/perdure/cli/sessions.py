@@ -20,6 +20,7 @@ from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.why import SHOWN, inputs, trouble
 from perdure.fleet.why import why as look_into
+from perdure.history.expiry import living
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
 from perdure.session.decisions import decided
@@ -31,6 +32,7 @@ from perdure.shapes.sessions import session_row, session_state, step_of
 from perdure.shapes.sessions import why as why_shape
 from perdure.system.commands import typed
 from perdure.system.lease_holders import describe
+from perdure.system.names import check_session
 from perdure.system.times import ago, when
 from perdure.system.wording import count, size
 
@@ -447,7 +449,7 @@ async def _tail_session(
             sys.stdout.flush()
 
     async with open_existing_async(store, blobs) as db:
-        await db.look(session)
+        await db.driver.call(living, db.kernel, check_session(session))
         if once:
             reader = SessionReader(db.kernel, session)
             for event in chain(reader.begin(after), reader.read()):
