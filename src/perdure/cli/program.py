@@ -131,7 +131,6 @@ def run(argv: list[str]) -> int:
     # Whoever closed them does not want to hear anything.
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
-    commands.forget()
     with warnings.catch_warnings():
         warnings.showwarning = _one_line
         try:
@@ -152,6 +151,8 @@ def run(argv: list[str]) -> int:
                 said = error.strerror or str(error)
                 print(f"perdure: {safe(what + said)} ({DEBUG}=1 shows where)", file=sys.stderr)
             return NEGATIVE
+        finally:
+            commands.forget()
     return code
 
 

@@ -30,7 +30,7 @@ def found(path: str) -> None:
 
 
 def forget() -> None:
-    """Another command begins: nothing was named yet."""
+    """The command has ended: whatever comes in this process has named nothing."""
     _named.clear()
     _found.clear()
 
