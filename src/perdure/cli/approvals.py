@@ -131,7 +131,7 @@ def _decide(
             approval = _only_one(db, session, branch, as_json, decision)
         handed = how(db, approval)
     shape = decided(session, approval, decision, handed)
-    tell(as_json, shape, f"{cut(approval, 200)}: {decision}. {cut(handed.words, 400)}")
+    tell(as_json, shape, f"{cut(approval, 200)}: {decision}. {cut(handed.words, 1000)}")
 
 
 def _only_one(db: Database, session: str, branch: str, as_json: bool, decision: str) -> str:
@@ -279,7 +279,7 @@ def resolve(
             raise InvalidInput("one call is named: --dry-run and the options for many sessions do not go with it")
         with _awaited(store, blobs) as (db, wait):
             record, handed = wait(settle(db, session, effect, branch, **said))
-        words = f"{record['id']}: {DECISIONS.get(record['status'], 'to be made again')}. {cut(handed.words, 400)}"
+        words = f"{record['id']}: {DECISIONS.get(record['status'], 'to be made again')}. {cut(handed.words, 1000)}"
         tell(as_json, effect_shape(record, session, branch), words)
         return
     if session is None and not (agent or owner or status):
