@@ -81,7 +81,8 @@ def test_what_is_open_is_listed_when_nothing_is_named(command: Command, shop: st
         lines = command(*argv, "s").out.splitlines()
         assert lines[0] == f'{a}: refund {{order: "o1", amount: 100}} waits for agreement'
         assert any(line.startswith(f"{b}: seat") and "Window or aisle?" in line for line in lines)
-        assert lines[-1] == f"{e}: wire {{amount: 7}} is in_doubt, ended with TimeoutError"
+        assert lines[-4] == f"{e}: wire {{amount: 7}} is in_doubt, ended with TimeoutError"
+        assert lines[-1] == f"  perdure resolve s {e} --abort"
 
 
 def test_the_only_one_that_waits_need_not_be_named(command: Command, shop: str):
@@ -149,7 +150,7 @@ def test_a_session_that_is_being_written_can_be_decided_about_but_not_resolved(c
 
 def test_cancel_is_left_in_the_inbox(command: Command, shop: str):
     assert command("cancel", "nobody").code == 1
-    assert command("cancel", "s", "--by", "ana", "--reason", "wrong").out == "cancel: 1 of 1 sessions\n"
+    assert command("cancel", "s", "--by", "ana", "--reason", "wrong").out == "cancel: 1 of 1 session\n"
     assert command("ls", "--json").json["items"][0]["inbox"] == 1
 
 

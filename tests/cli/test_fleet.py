@@ -128,8 +128,8 @@ def test_retry_takes_parked_sessions_up_again(command: Command, url: str):
         board.claim("w", ["desk"], 3, now)
         board.rest("w", [Rest("a", 0, failed=True, park="failed 5 times"), Rest("b", 0), Rest("c", 0)], now)
     assert states(url)["a"] == "parked"
-    assert command("retry", "--dry-run", "--state", "parked").out.splitlines()[-1].startswith("would retry 1 sessions")
-    assert command("retry", "a").out == "retry: 1 of 1 sessions\n"
+    assert command("retry", "--dry-run", "--state", "parked").out.splitlines()[-1].startswith("would retry 1 session;")
+    assert command("retry", "a").out == "retry: 1 of 1 session\n"
     assert states(url)["a"] == "queued"
 
 

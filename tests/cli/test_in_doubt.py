@@ -57,14 +57,14 @@ def test_many_are_named_first_and_then_settled(command: Command, shop: str):
     assert (done["action"], done["sessions"], done["changed"]) == ("resolve", ["a", "b", "c"], 3)
     assert outcome(shop, "a") == ("failed", None, "eve")
     assert statuses(command)["d"] == "in_doubt"
-    assert command("resolve", "--status", "in_doubt", "--done", '{"paid": 1}', *YES).out == "resolve: 1 of 1 sessions\n"
+    assert command("resolve", "--status", "in_doubt", "--done", '{"paid": 1}', *YES).out == "resolve: 1 of 1 session\n"
     assert outcome(shop, "d") == ("done", {"paid": 1}, "eve")
 
 
 def test_all_calls_of_one_session_are_settled_when_none_is_named(command: Command, shop: str):
-    assert command("resolve", "a", "--done", '"paid"', *YES).out == "resolve: 1 of 1 sessions\n"
+    assert command("resolve", "a", "--done", '"paid"', *YES).out == "resolve: 1 of 1 session\n"
     assert outcome(shop, "a") == ("done", "paid", "eve")
-    assert command("resolve", "fine", "--retry", *YES).out == "resolve: 0 of 1 sessions\n"
+    assert command("resolve", "fine", "--retry", *YES).out == "resolve: 0 of 1 session\n"
 
 
 def test_nothing_is_done_by_mistake(command: Command, shop: str):

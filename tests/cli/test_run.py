@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 APP = "tests.cli.desk"
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = [
-    "session", "branch", "agent", "status", "step", "text", "reason", "turns", "spent", "total", "approval_ids",
-    "in_doubt_ids", "wakes_at", "notes",
+    "session", "branch", "agent", "status", "step", "began_anew", "text", "reason", "turns", "spent", "total",
+    "approval_ids", "in_doubt_ids", "wakes_at", "notes",
 ]  # fmt: skip
 
 

@@ -173,14 +173,21 @@ def test_sweep_removes_what_has_expired(command: Command, book: Path):
     assert table[:6] == ["SESSION", "OWNER", "UPDATED", "DELETED", "AFTER", "short"]
     assert command("revive", "short").out.startswith("short is back: as it was at 2")
     with perdure.open(f"sqlite:///{book}") as db:
-        assert (db.read("short").vars["x"], db.look("short").created) == (1, created)
-    assert command("revive").out == "nothing is set aside: no session has expired, or it was deleted for good\n"
+        assert db.look("short").created == created
+        with db.session("short", ttl=60) as s:
+            assert s.vars["x"] == 1
+            s.vars["x"] = 2
+            s.commit()
+    nothing = "nothing can be brought back: no session has expired, or it was deleted for good\n"
+    assert command("revive").out == nothing
     missing = command("revive", "short")
     assert (missing.code, missing.err.startswith("perdure: nothing of session 'short' is set aside")) == (1, True)
-    # It lives for another second; kept for no time at all, it is gone for good.
+    # Kept for no time at all, one that has expired is gone for good.
+    with perdure.open(f"sqlite:///{book}") as db, db.session("brief", ttl=1) as s:
+        s.commit()
     while not command("sweep", "--keep-expired", "0", "--json").json["removed"]:
         time.sleep(0.2)
-    assert command("revive").out.startswith("nothing is set aside")
+    assert command("revive").out == nothing
 
 
 def test_prune_drops_and_says_how_many(command: Command, book: Path):

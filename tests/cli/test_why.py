@@ -63,7 +63,7 @@ def test_the_json_has_the_documented_shape(command: Command, shop: str):
     assert (found["severity"], found["action"]) == ("act", "resolve")
     (action,) = found["actions"]
     effect = action["argument"]
-    assert found["command"] == f"perdure resolve doubt {effect} --done RESULT (or --retry, or --abort)"
+    assert found["command"] == f"perdure resolve doubt {effect} --done RESULT"
     assert action["http"] == f"POST /api/v1/sessions/doubt/effects/{effect}/resolve"
     resting = command("why", "rest", "--json").json
     assert (resting["severity"], resting["action"], resting["command"]) == ("ok", "", "")
@@ -71,7 +71,11 @@ def test_the_json_has_the_documented_shape(command: Command, shop: str):
 
 def test_a_queued_session_without_a_worker_and_a_held_agent(command: Command, shop: str):
     found = command("why", "queued", "--json").json
-    assert (found["severity"], found["action"], found["command"]) == ("act", "worker", "perdure worker APP")
+    assert (found["severity"], found["action"], found["command"]) == (
+        "act",
+        "worker",
+        "perdure worker APP --store agents.db",
+    )
     with perdure.open(shop) as db:
         board_of(db).hold("desk", True)
     assert command("why", "queued", "--json").json["command"] == "perdure unpause --agent desk"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.cli.session_at import open_matters
+from perdure.cli.session_at import open_matters, open_place
 from perdure.fleet.board import submit
 from perdure.fleet.why import why
 from perdure.protocols import Filter
@@ -216,7 +216,7 @@ def test_an_approval_given_to_nobody_wakes_a_worker(tmp_path: Path):
         assert workers.charges() == {"A": 1}
         workers.kill(one, signal.SIGTERM)
         workers.start()
-        (approval,) = open_matters(db.read("s"))[1]
+        (approval,) = open_matters(db, open_place(db, "s")).approvals
         db.approve("s", approval["id"], by="eve")
         until(lambda: is_idle(db, ["s"]), workers)
         assert workers.charges("refund") == {"A": 1}

@@ -223,9 +223,12 @@ def test_a_wake_for_an_expired_session_is_refused_and_nothing_is_left_of_it(
 ) -> None:
     commit(db, ttl=60)
     clock.advance(61_000)
-    with pytest.raises(perdure.Gone, match="begin anew"):
+    with pytest.raises(perdure.Gone, match="perdure revive s"):
         db.wake("s", delay="1h")
     assert db.kernel.store.inbox("s") == []
+    # What it says helps.
+    db.revive("s")
+    assert db.wake("s", delay="1h")
 
 
 # -- bringing back -----------------------------------------------------------------------------------------------------

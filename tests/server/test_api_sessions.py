@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 import perdure
 from perdure import Agent, ScriptedModel
 from perdure.testing.clock import FakeClock
@@ -214,6 +216,31 @@ def test_while_another_writes_it_a_session_is_busy(tmp_path: Path):
         assert answer.status_code == 409
         assert answer.json()["type"] == "urn:perdure:error:busy"
         assert answer.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_message_to_an_expired_session_begins_it_anew_and_says_so(tmp_path: Path, swept: bool):
+    clock = FakeClock()
+    agent = Agent("desk", model=ScriptedModel(["hello"]))
+    with asking(tmp_path, clock=clock, agents=[agent]) as api:
+        api.db.create("s", agent="desk", ttl=10)
+        assert api.post("/sessions/s/messages", {"message": "in time"}, 202)["begins_anew"] is False
+        with api.db.session("t", ttl=10) as s:
+            s.commit()
+        clock.advance(11_000)
+        if swept:
+            assert api.db.sweep().removed == 1
+        assert api.post("/sessions/s/messages", {"message": "kept"}, 202)["begins_anew"] is False
+        assert api.get("/sessions/t/approvals", 410)["type"] == "urn:perdure:error:gone"
+        assert api.post("/sessions/t/effects/ef_1/outcome", {"result": 1}, 410)["type"] == "urn:perdure:error:gone"
+        assert api.get("/sessions/t/why")["action"] == "revive"
+        assert api.post("/sessions/t/messages", {"message": "hi"}, 202) == {
+            "session": "t", "new": True, "begins_anew": True,
+        }  # fmt: skip
+        assert "revive" in {one["name"] for one in api.get("/sessions/t/why")["actions"]}
+        assert api.post("/sessions/t/runs", {"agent": "desk", "branch": "b"}, 422)
+        assert api.post("/sessions/t/runs", {"agent": "desk"}, 202)["started"]
+        api.post("/sessions/never/messages", {"message": "hi"}, 404)
 
 
 def test_a_session_that_has_expired_is_gone(tmp_path: Path):

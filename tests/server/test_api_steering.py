@@ -118,8 +118,9 @@ def test_a_message_is_put_into_the_inbox_once(tmp_path: Path):
     with asking(tmp_path) as api:
         api.post("/sessions/s/messages", {"message": "hi"}, 404)
         run(tmp_path, "s", "hello")
-        assert api.post("/sessions/s/messages", {"message": "hi", "key": "k"}, 202) == {"session": "s", "new": True}
-        assert api.post("/sessions/s/messages", {"message": "hi", "key": "k"}, 202) == {"session": "s", "new": False}
+        for new in (True, False):
+            said = api.post("/sessions/s/messages", {"message": "hi", "key": "k"}, 202)
+            assert said == {"session": "s", "new": new, "begins_anew": False}
         assert api.post("/sessions/s/messages", {"message": "other", "key": "k"}, 422)
         assert api.get("/sessions/s")["inbox"] == 1
         api.post("/sessions/s/messages", {"message": "x" * 1_500_000}, 422)

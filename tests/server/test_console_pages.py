@@ -17,6 +17,7 @@ import perdure
 import perdure.server.console
 from perdure.server.auth import FORM_HEADER
 from perdure.server.console.rendering import harmless
+from perdure.testing.clock import FakeClock
 from tests.server.asking import TOKEN, Asking, asking
 from tests.server.browser import app, world
 from tests.server.browser.places import PAGES
@@ -286,3 +287,17 @@ def test_a_store_without_a_board_has_pages_as_well(tmp_path: Path, kind: str) ->
         assert "Nothing waits for agreement" in get(console, "/approvals")
         assert "Nothing is in doubt" in get(console, "/in-doubt")
         assert "What it promises" in get(console, "/store")
+
+
+def test_the_store_counts_only_what_a_sweep_removes(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with asking(tmp_path, clock=clock) as console:
+        for name in ("gone", "kept"):
+            console.db.create(name, agent="desk", ttl=10)
+        console.db.post("kept", "in time")
+        clock.advance(11_000)
+        console.db.post("gone", "too late")
+        assert "has expired: perdure revive gone brings it back" in get(console, "/session?id=gone", 410)
+        assert "The time of 1 session has run out: the next sweep removes it." in get(console, "/store")
+        assert console.db.sweep().removed == 1
+        assert "No session's time has run out." in unescape(get(console, "/store"))

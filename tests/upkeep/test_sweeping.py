@@ -131,6 +131,45 @@ def test_an_interrupted_revival_loses_neither_life(db: perdure.Database, clock: 
     assert found == set(lives.values())
 
 
+def test_one_that_no_sweep_has_come_by_is_listed_once_and_brought_back(db: perdure.Database, clock: FakeClock):
+    fill(db, "s", 3, ttl=60)
+    fill(db, "living", 3, ttl=6000)
+    fill(db, "answered", 3, ttl=60)
+    db.post("answered", "in time")
+    assert db.set_aside() == []
+    clock.advance(61_000)
+    db.post("s", "too late")
+    (listed,) = db.set_aside()
+    assert (listed.session, db.set_aside("s"), db.set_aside("answered")) == ("s", [listed], [])
+    created = db.look("s").created
+    with killed_at("sweep.after_aside"):
+        db.sweep()
+    assert [life.session for life in db.set_aside()] == ["s"], "a copy and the session are one"
+    assert db.revive("s").session == "s"
+    assert (db.read("s").step, db.look("s").created, db.look("s").pending) == (3, created, 1)
+    assert db.set_aside() == []
+    assert db.verify().ok
+    for name in ("living", "answered"):
+        with pytest.raises(perdure.NotFound):
+            db.revive(name)
+
+
+@pytest.mark.parametrize(
+    "point", [*(f"sweep.{name}" for name in SWEEP[1:]), "revive.before_restore", "revive.after_restore"]
+)
+def test_an_interrupted_revival_of_one_that_was_not_swept_loses_nothing(
+    db: perdure.Database, clock: FakeClock, point: str
+):
+    fill(db, "s", 3, ttl=60)
+    clock.advance(61_000)
+    with killed_at(point):
+        db.revive("s")
+    db.revive("s")
+    assert db.read("s").step == 3
+    assert db.set_aside() == []
+    assert db.verify().ok
+
+
 def test_a_session_that_went_on_after_an_interrupted_sweep_is_set_aside_as_it_is_then(
     db: perdure.Database, clock: FakeClock
 ):

@@ -14,10 +14,12 @@ from perdure.cli.output import STOPPED, Out, print_json, tell
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing_async
 from perdure.errors import InvalidInput
+from perdure.history.expiry import ended, living
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
 from perdure.shapes import work as shapes
 from perdure.shapes.machine import NewAgent
+from perdure.system.names import check_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,7 +180,7 @@ async def _once(
                     db, agent, session, branch, effects=effects, max_turns=max_turns, on_event=on_event, live=True
                 )
             if must_exist:
-                await db.read(session, migrate=False)
+                await db.driver.call(_check_it_goes_on, db, session)
             return await agent.run(
                 db, session=session, effects=effects, on_event=on_event, live=True, max_turns=max_turns, **options
             )
@@ -186,11 +188,20 @@ async def _once(
             await agent.close()
 
 
+def _check_it_goes_on(db: AsyncDatabase, session: str) -> None:
+    """There is something to go on with: a session, or what waits for one that has expired and begins anew."""
+    row = db.kernel.store.look(check_session(session))
+    if row is None or not row.pending or not ended(db.kernel, session):
+        living(db.kernel, session)
+
+
 def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
     if as_json:
         print_json(shapes.run(result, branch))
         return
     out = Out()
+    if result.origin is not None and result.origin.kind == "restarted":
+        out.line(f"{cut(result.session, 200)} was gone ({cut(result.origin.reason, 200)}), and began anew", "yellow")
     for note in result.notes:
         out.line(cut(note, 400), "dim")
     for approval in result.approvals:
@@ -203,7 +214,8 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
     asks = [Action(Do.ANSWER if a.question else Do.APPROVE, result.session, a.id) for a in result.approvals]
     doubts = [Action(Do.RESOLVE, result.session, d.effect, branch) for d in result.in_doubt]
     for action in (doubts or asks)[:1]:
-        out.line(f"  {cut(action.command, 300)}", "dim")
+        for command in (action.command, *action.others):
+            out.line(f"  {cut(command, 1000)}", "dim")
 
 
 def replay(

@@ -19,13 +19,16 @@ from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput
 from perdure.fleet.status import settle, settle_all
+from perdure.history.expiry import ended, living
 from perdure.model import MAIN
+from perdure.session import decisions
 from perdure.session.actions import Action, Do
 from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted
+from perdure.system.names import check_session
 from perdure.system.times import ago
-from perdure.system.wording import json_or_text
+from perdure.system.wording import count, json_or_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -128,17 +131,18 @@ def _decide(
             approval = _only_one(db, session, branch, as_json, decision)
         handed = how(db, approval)
     shape = decided(session, approval, decision, handed)
-    tell(as_json, shape, f"{cut(approval, 200)}: {decision}. {cut(handed.words, 400)}")
+    tell(as_json, shape, f"{cut(approval, 200)}: {decision}. {cut(handed.words, 1000)}")
 
 
 def _only_one(db: Database, session: str, branch: str, as_json: bool, decision: str) -> str:
     """The one request that can be meant; where there is none, or several, they are listed and nothing is decided."""
     opened = open_place(db, session, branch)
-    decided = {entry.key for entry in db.kernel.store.inbox(opened.row.id, 1000)}
-    waits = [a for a in open_matters(opened.reading)[1] if f"decision:{a['id']}" not in decided]
-    meant = [a["id"] for a in waits if decision != "approved" or not a.get("question")]
+    matters = open_matters(db, opened)
+    meant = [a["id"] for a in matters.approvals if decision != "approved" or not a.get("question")]
     if len(meant) == 1:
         return meant[0]
+    if not meant and not as_json and any(matters):
+        Out().line(f"nothing in {cut(session, 200)} waits for {'approval' if decision == 'approved' else 'a decision'}")
     list_open(db, session, branch, as_json)
     if not meant:
         raise typer.Exit(1)
@@ -173,11 +177,12 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
     """What waits for somebody in a session, with what to type."""
     opened = open_place(db, session, branch)
     if as_json:
-        print_json(waiting(opened.reading, opened.row.id, branch))
+        over = decisions.decided(db.kernel, opened.row, opened.reading.book)
+        print_json(waiting(opened.reading, opened.row.id, branch, over))
         return
-    effects, approvals = open_matters(opened.reading)
+    matters = open_matters(db, opened)
     out, now = Out(), db.kernel.clock.wall()
-    for a in approvals:
+    for a in matters.approvals:
         asked = f"{cut(a['tool'], 60)} {brief(a['args'])}"
         if a.get("question"):
             out.line(f"{a['id']}: {asked} asks: {cut(a['question'], 300)}", "yellow")
@@ -188,11 +193,19 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
                 out.line(f"  {name}: {brief(a[name], 300)}")
         out.line(f"  asked {ago(a['asked'], now)}, expires {ago(a['expires'], now)}", "dim")
         typed = Action(Do.ANSWER if a.get("question") else Do.APPROVE, opened.row.id, a["id"]).command
-        out.line(f"  {cut(typed, 400)}   (or reject)", "dim")
-    for e in effects:
+        out.line(f"  {cut(typed, 1000)}   (or reject)", "dim")
+    for a, said in matters.decided:
+        out.line(
+            f"{a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} was {cut(said, 300)}, and waits to be taken up", "dim"
+        )
+    for e in matters.effects:
         why = f", ended with {cut(e['error'], 60)}" if e.get("error") else ""
         out.line(f"{e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}{why}", "bold red")
-    if not approvals and not effects:
+        if e["status"] == "in_doubt":
+            settle = Action(Do.RESOLVE, opened.row.id, e["id"], branch)
+            for typed in (settle.command, *settle.others):
+                out.line(f"  {cut(typed, 1000)}", "dim")
+    if not any(matters):
         where = "" if branch == MAIN else f" on branch {cut(branch, 80)}"
         out.line(f"nothing in {cut(opened.row.id, 200)} waits for anybody{where}")
     for name, number in _elsewhere(db, opened, branch):
@@ -207,10 +220,9 @@ def _elsewhere(db: Database, opened: Opened, branch: str) -> list[tuple[str, int
     for name in opened.row.branches:
         if name == branch:
             continue
-        reading = open_place(db, f"{opened.row.id}@", name).reading
-        effects, approvals = open_matters(reading)
-        number = sum(one["id"] not in seen for one in (*effects, *approvals))
-        seen |= known_matters(reading)
+        there = open_place(db, f"{opened.row.id}@", name)
+        number = sum(id not in seen for id in open_matters(db, there).ids)
+        seen |= known_matters(there.reading)
         if number:
             found.append((name, number))
     return found
@@ -267,7 +279,7 @@ def resolve(
             raise InvalidInput("one call is named: --dry-run and the options for many sessions do not go with it")
         with _awaited(store, blobs) as (db, wait):
             record, handed = wait(settle(db, session, effect, branch, **said))
-        words = f"{record['id']}: {DECISIONS.get(record['status'], 'to be made again')}. {cut(handed.words, 400)}"
+        words = f"{record['id']}: {DECISIONS.get(record['status'], 'to be made again')}. {cut(handed.words, 1000)}"
         tell(as_json, effect_shape(record, session, branch), words)
         return
     if session is None and not (agent or owner or status):
@@ -282,7 +294,8 @@ def resolve(
         with _awaited(store, blobs) as (db, wait):
             return each(batch, lambda session: wait(settle_all(db, session, **said)), failed)
 
-    if dry_run or not picked or sure(yes, f"settle all calls in doubt of {len(picked)} sessions as {said['verdict']}"):
+    meant = f"settle all calls in doubt of {count(len(picked), 'session')} as {said['verdict']}"
+    if dry_run or not picked or sure(yes, meant):
         act(picked, "resolve", settle_batch, dry_run=dry_run, as_json=as_json, failed=failed)
 
 
@@ -323,9 +336,12 @@ def post(
     if not message:
         raise InvalidInput("the message is empty: say something")
     with open_existing(store, blobs) as db:
-        db.look(session)
+        gone = ended(db.kernel, check_session(session))
         new = db.post(session, message, key=key)
-    _tell_posted(as_json, session, new, "posted" if new else "was there already")
+    words = "posted" if new else "was there already"
+    if gone:
+        words += f". It is gone ({cut(gone, 200)}): whoever takes this up begins it anew"
+    _tell_posted(as_json, session, new, words, begins_anew=bool(gone))
 
 
 def outcome(
@@ -341,7 +357,7 @@ def outcome(
     if (result is None) == (failed is None):
         raise InvalidInput("say what became of it: its RESULT, or --failed WHY")
     with open_existing(store, blobs) as db:
-        db.look(session)
+        living(db.kernel, check_session(session))
         new = db.post_outcome(session, effect, None if result is None else json_or_text(result), failed=failed)
     _tell_posted(as_json, session, new, "reported" if new else "was reported already")
 
@@ -387,5 +403,5 @@ def _moment(at: str | None) -> datetime | None:
     return found
 
 
-def _tell_posted(as_json: bool, session: str, new: bool, words: str) -> None:
-    tell(as_json, Posted(session=session, new=new), f"{cut(session, 200)}: {words}")
+def _tell_posted(as_json: bool, session: str, new: bool, words: str, *, begins_anew: bool = False) -> None:
+    tell(as_json, Posted(session=session, new=new, begins_anew=begins_anew), f"{cut(session, 200)}: {words}")

@@ -11,7 +11,7 @@ from perdure.agent import run_result as ended
 from perdure.agent.models import text_of
 from perdure.cli.output import STOPPED, Out
 from perdure.cli.terminal_text import cut, safe
-from perdure.errors import NotFound, PerdureError
+from perdure.errors import Gone, NotFound, PerdureError
 from perdure.fleet.status import settle
 from perdure.model import MAIN
 from perdure.session.inbox import open_entry
@@ -73,6 +73,9 @@ class Chat:
         screen = self._screen
         try:
             reading = await db.read(self._session)
+        except Gone as gone:
+            said = f"an earlier one is gone ({cut(gone.reason, 200)}), and it begins anew"
+            screen.line(f"{self._agent.name}, session {self._session}: {said}. {HELP}", "dim")
         except NotFound:
             screen.line(f"{self._agent.name}, session {self._session}: new. {HELP}", "dim")
         else:

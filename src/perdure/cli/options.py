@@ -6,6 +6,17 @@ from typing import Annotated
 
 import typer
 
+from perdure.system import commands
+
+
+def _named(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
+    """What was said on the command line is in every command that is suggested."""
+    source = ctx.get_parameter_source(param.name) if value and param.name else None
+    if value and source is not None and source.name == "COMMANDLINE":
+        commands.name(param.opts[0], value)
+    return value
+
+
 Session = Annotated[str, typer.Argument(metavar="SESSION")]
 Sessions = Annotated[list[str] | None, typer.Argument(metavar="[SESSION]...", help="Which; or say it by options.")]
 Place = Annotated[str, typer.Argument(metavar="SESSION[@PLACE]", help="PLACE: a step, tag, branch or id.")]
@@ -15,6 +26,7 @@ Store = Annotated[
     str | None,
     typer.Option(
         "--store",
+        callback=_named,
         envvar="PERDURE_STORE",
         metavar="URL",
         help="The database: sqlite:///agents.db, file:///folder or a path. "
@@ -25,6 +37,7 @@ Made = Annotated[
     str | None,
     typer.Option(
         "--store",
+        callback=_named,
         envvar="PERDURE_STORE",
         metavar="URL",
         help="Where it is kept; made if it is not there. Default: .perdure/agents.db in this folder.",
@@ -34,6 +47,7 @@ BlobsAt = Annotated[
     str | None,
     typer.Option(
         "--blobs",
+        callback=_named,
         envvar="PERDURE_BLOBS",
         metavar="URL",
         help="Where its blobs are, if not beside it or in it: s3://bucket/prefix, gs://, az:// or file:///folder.",

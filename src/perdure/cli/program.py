@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from perdure.cli import agents, approvals, demo, doctor, fleet, history, server, sessions, transfer, upkeep
 from perdure.cli.terminal_text import safe
 from perdure.errors import Conflict, InvalidInput, LeaseError, MergeConflict, Misuse, PerdureError, StoreError
+from perdure.system import commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -150,6 +151,8 @@ def run(argv: list[str]) -> int:
                 said = error.strerror or str(error)
                 print(f"perdure: {safe(what + said)} ({DEBUG}=1 shows where)", file=sys.stderr)
             return NEGATIVE
+        finally:
+            commands.forget()
     return code
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perdure.fleet.why import inputs
 from perdure.history.checkpoint import Reading
-from perdure.history.hydrate import load_at, look
+from perdure.history.expiry import living
+from perdure.history.hydrate import load_at
 from perdure.model import MAIN
+from perdure.session.decisions import decided
 from perdure.state.document import plain
 
 if TYPE_CHECKING:
@@ -36,22 +39,36 @@ def split(db: Database, text: str) -> tuple[str, str]:
 
 
 def open_place(db: Database, text: str, branch: str = MAIN) -> Opened:
-    """Read a place without a lease.
-
-    The state is shown as it was stored: a command does not have the program's migrations, and an expired session
-    that nobody has swept yet can still be looked at.
-    """
+    """Read a place without a lease. The state is shown as it was stored: a command has no migrations of a program."""
     session, place = split(db, text)
-    row = look(db.kernel, session)
+    row = living(db.kernel, session)
     return Opened(row, Reading(db.kernel, load_at(db.kernel, row, place or None, branch)))
 
 
-def open_matters(reading: Reading) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+class Matters(NamedTuple):
+    """What waits for somebody at a checkpoint."""
+
+    effects: list[dict[str, Any]]
+    """Without an outcome."""
+    approvals: list[dict[str, Any]]
+    """Without a decision."""
+    decided: list[tuple[dict[str, Any], str]]
+    """Requests with a decision that waits to be taken up, and who took it."""
+
+    @property
+    def ids(self) -> list[str]:
+        """Of what waits for a person."""
+        return [one["id"] for one in (*self.effects, *self.approvals)]
+
+
+def open_matters(db: Database, opened: Opened) -> Matters:
     """What waits for somebody at a checkpoint: effects without an outcome, and approvals without a decision."""
-    book = plain(reading.book)
+    book = plain(opened.reading.book)
     effects = [e for e in book.get("effects", {}).values() if e["status"] in ("started", "in_doubt", "unknown")]
-    approvals = [a for a in book.get("approvals", {}).values() if a["status"] == "pending"]
-    return effects, approvals
+    asked = {a["id"]: a for a in book.get("approvals", {}).values() if a["status"] == "pending"}
+    over = decided(db.kernel, opened.row, book)
+    said = [(asked.pop(id), inputs(db.kernel, [entry])[0].text) for id, entry in over.items()]
+    return Matters(effects, list(asked.values()), said)
 
 
 def known_matters(reading: Reading) -> set[str]:

@@ -15,6 +15,7 @@ from perdure.model import Status
 from perdure.protocols import Filter
 from perdure.shapes.basics import failure
 from perdure.shapes.work import Bulk
+from perdure.system.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,7 +122,7 @@ def act(
 
     Those that ``on`` has put into ``failed`` are named, and the first of their errors says how the command ends.
     """
-    out, done = Out(), 0
+    out, done, meant = Out(), 0, count(len(picked), "session")
     if not dry_run:
         for at in range(0, len(picked), BATCH):
             done += on(picked[at : at + BATCH])
@@ -131,9 +132,9 @@ def act(
     elif dry_run:
         for row in picked:
             out.line(f"{cut(row.id, 80)}  {row.status}  {cut(row.agent, 40)}")
-        out.line(f"would {verb} {len(picked)} sessions; nothing was done", "yellow")
+        out.line(f"would {verb} {meant}; nothing was done", "yellow")
     else:
-        out.line(f"{verb}: {done} of {len(picked)} sessions")
+        out.line(f"{verb}: {done} of {meant}")
         for session, error in failed[:SHOWN]:
             out.line(f"{cut(session, 80)}: {cut(str(error), 300)}", "bold red")
         if len(failed) > SHOWN:

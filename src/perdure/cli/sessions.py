@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 from itertools import chain
@@ -19,15 +20,19 @@ from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.why import SHOWN, inputs, trouble
 from perdure.fleet.why import why as look_into
+from perdure.history.expiry import living
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
+from perdure.session.decisions import decided
 from perdure.session.handover import works_of
 from perdure.shapes import store as store_shapes
 from perdure.shapes.basics import Page
 from perdure.shapes.events import changes, run_event
 from perdure.shapes.sessions import session_row, session_state, step_of
 from perdure.shapes.sessions import why as why_shape
+from perdure.system.commands import typed
 from perdure.system.lease_holders import describe
+from perdure.system.names import check_session
 from perdure.system.times import ago, when
 from perdure.system.wording import count, size
 
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
 
     from perdure.agent.session_stream import Event
     from perdure.cli.chat import Screen
-    from perdure.cli.session_at import Opened
+    from perdure.cli.session_at import Matters, Opened
     from perdure.database import Database
     from perdure.fleet.why import Input
     from perdure.model import Change, SessionRow
@@ -118,7 +123,7 @@ def ls(
             following = go_on = None
             if len(rows) > limit and sort in KEPT:
                 following = rows[limit - 1].cursor if sort == "updated" else rows[limit - 1].id
-                go_on = f"perdure ls {'--newest ' if sort == 'updated' else ''}--after {following}"
+                go_on = typed(f"ls {'--newest ' if sort == 'updated' else ''}--after {shlex.quote(following)}")
             elif len(rows) > limit:
                 go_on = "a larger --limit shows them"
             if as_json:
@@ -194,7 +199,7 @@ def _print_rows(rows: list[SessionRow], notes: list[str], now: int, go_on: str |
     styles = ["bold red" if note else _STYLES.get(row.status, "") for row, note in zip(rows, notes, strict=True)]
     out.table(header, table, styles)
     if go_on is not None:
-        out.line(f"there are more: {cut(go_on, 200)}", "dim")
+        out.line(f"there are more: {cut(go_on, 1000)}", "dim")
 
 
 def show(
@@ -209,13 +214,14 @@ def show(
     with open_existing(store, blobs) as db:
         opened = open_place(db, place, branch)
         if as_json:
-            print_json(session_state(opened.row, opened.reading, branch))
+            over = decided(db.kernel, opened.row, opened.reading.book)
+            print_json(session_state(opened.row, opened.reading, branch, over))
         else:
             waiting = inputs(db.kernel, db.kernel.store.inbox(opened.row.id, SHOWN))
-            _print_state(opened, waiting, db.kernel.clock.wall(), full=full)
+            _print_state(opened, open_matters(db, opened), waiting, db.kernel.clock.wall(), full=full)
 
 
-def _print_state(opened: Opened, waiting: list[Input], now: int, *, full: bool) -> None:
+def _print_state(opened: Opened, matters: Matters, waiting: list[Input], now: int, *, full: bool) -> None:
     out, c = Out(), opened.reading.checkpoint
     out.line(f"{cut(opened.row.id, 200)}@{c.step} on {cut(c.branch, 200)}", "bold")
     out.line(
@@ -224,13 +230,16 @@ def _print_state(opened: Opened, waiting: list[Input], now: int, *, full: bool) 
     if label := c.more.get("label"):
         out.line(f"labelled {cut(str(label), 200)}")
     out.line(f"id {c.id}, schema {cut(c.schema, 40)}, digest {c.digest[:16]}…")
-    if opened.row.expires is not None and opened.row.expires <= now:
-        out.line(f"expired {ago(opened.row.expires, now)}: the next sweep removes it", "yellow")
-    effects, approvals = open_matters(opened.reading)
-    for e in effects:
+    if opened.row.expires is not None and opened.row.over:
+        ran_out = ago(opened.row.expires, opened.row.now)
+        kept = "something waits in its inbox that came in time" if opened.row.pending else "its checkpoints live longer"
+        out.line(f"its time ran out {ran_out}, and no sweep takes it: {kept}", "yellow")
+    for e in matters.effects:
         out.line(f"effect {e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}", "bold red")
-    for a in approvals:
+    for a in matters.approvals:
         out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} waits for a decision", "yellow")
+    for a, said in matters.decided:
+        out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} was {cut(said, 300)}", "yellow")
     _print_inputs(out, waiting, now)
     shown = Shown(full=full)
     for line in shown.lines(opened.reading.plain()):
@@ -293,13 +302,12 @@ def _failed_at(db: Database, row: SessionRow, failed: str) -> bool:
     if failed.isascii() and failed.isdigit():
         return step_of(row) == int(failed[:18])
     try:
-        reading = open_place(db, f"{row.id}@").reading
+        opened = open_place(db, f"{row.id}@")
     except NotFound:
         # It has gone since it was listed.
         return False
-    effects, _ = open_matters(reading)
-    tools: set[Any] = {e["tool"] for e in effects if e["status"] == "in_doubt"}
-    return failed in tools | {reading.checkpoint.more.get("tool")}
+    tools: set[Any] = {e["tool"] for e in open_matters(db, opened).effects if e["status"] == "in_doubt"}
+    return failed in tools | {opened.reading.checkpoint.more.get("tool")}
 
 
 def why(
@@ -320,8 +328,9 @@ def why(
     out = Out()
     out.line(cut(str(found), 1000), _SEVERITIES[found.severity])
     for action in found.actions:
-        if action.command:
-            out.line(f"  {cut(action.command, 400)}", "dim")
+        for command in (action.command, *action.others):
+            if command:
+                out.line(f"  {cut(command, 1000)}", "dim")
     _print_inputs(out, waiting, now)
 
 
@@ -440,7 +449,7 @@ async def _tail_session(
             sys.stdout.flush()
 
     async with open_existing_async(store, blobs) as db:
-        await db.look(session)
+        await db.driver.call(living, db.kernel, check_session(session))
         if once:
             reader = SessionReader(db.kernel, session)
             for event in chain(reader.begin(after), reader.read()):

@@ -15,6 +15,7 @@ from perdure.cli.upkeep import print_doubts
 from perdure.cli.which_database import DEFAULT, NoDatabase, find_url, open_existing
 from perdure.errors import InvalidInput
 from perdure.shapes.store import transferred
+from perdure.system.commands import typed
 from perdure.system.wording import count, size
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _tell(
     else:
         _print(done, words, f"{seconds:.1f} s{checked}")
     if done.missing:
-        print(f"perdure: {count(len(done.missing), 'blob')} missing: run perdure verify", file=sys.stderr)
+        print(f"perdure: {count(len(done.missing), 'blob')} missing: run {typed('verify --all')}", file=sys.stderr)
     if not done.ok:
         raise typer.Exit(1)
 

@@ -18,6 +18,7 @@ from perdure.errors import Busy, InvalidInput
 from perdure.shapes import store as shapes
 from perdure.shapes.basics import Page
 from perdure.stores.listing import each_session
+from perdure.system.commands import typed
 from perdure.system.times import timestamp
 from perdure.system.urls import TIERED, shown, tiers
 from perdure.system.wording import count
@@ -107,7 +108,7 @@ def print_doubts(in_doubt: Sequence[tuple[str, str, str]]) -> None:
     """What has to be found out because the store was put back to before it."""
     print_each("in doubt", [(session, f"{tool} ({effect})") for session, effect, tool in in_doubt], "yellow")
     if in_doubt:
-        Out().line("The witness saw these happen: find out whether they did, then perdure resolve SESSION EFFECT.")
+        Out().line(f"The witness saw these happen: find out whether they did, then {typed('resolve SESSION EFFECT')}.")
 
 
 def _print_report(report: Report) -> None:
@@ -155,6 +156,7 @@ def sweep(
 def revive(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]")] = None,
     store: Store = None,
+    blobs: BlobsAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring a session back that has expired, as it was; without a SESSION, list those that can be.
@@ -162,7 +164,7 @@ def revive(
     It lives for its time to live from now on. If it has begun anew since, that life is set aside in its turn, and
     reviving once more brings that one back.
     """
-    with open_existing(store) as db:
+    with open_existing(store, blobs) as db:
         if session is not None:
             found = db.revive(session)
             tell(as_json, shapes.aside(found), f"{cut(session, 200)} is back: as it was at {timestamp(found.updated)}")
@@ -172,7 +174,7 @@ def revive(
         print_json(Page(items=[shapes.aside(life) for life in lives], next=None))
         return
     if not lives:
-        Out().line("nothing is set aside: no session has expired, or it was deleted for good")
+        Out().line("nothing can be brought back: no session has expired, or it was deleted for good")
         return
     rows = [(life.session, life.owner or "-", timestamp(life.updated), timestamp(life.until)) for life in lives]
     Out().table(("SESSION", "OWNER", "UPDATED", "DELETED AFTER"), rows)

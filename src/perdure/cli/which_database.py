@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, Unavailable
+from perdure.system import commands
 from perdure.system.urls import TIERED, only_existing, path_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def find_url(given: str | None) -> str:
         return _existing(DEFAULT)
     found = sorted(_candidates(Path()))
     if len(found) == 1:
+        commands.found(found[0])
         return _existing(found[0])
     if found:
         shown = ", ".join(found[:5])

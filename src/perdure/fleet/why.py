@@ -13,20 +13,25 @@ from perdure.agent.models.parts import unpacked
 from perdure.agent.requests import AGENT, is_answer
 from perdure.errors import NotFound, PerdureError
 from perdure.history.checkpoint import Checkpoint
+from perdure.history.expiry import expired
 from perdure.history.hydrate import load_head
 from perdure.history.reader import history
 from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Boarded, Work
 from perdure.session.actions import Action, Do
+from perdure.session.decisions import decided
 from perdure.session.handover import obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
 from perdure.state.document import BOOK, plain
+from perdure.system import times
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
-from perdure.system.times import gap
 from perdure.system.wording import brief, call_words, count, one_line
+from perdure.upkeep.expired_sessions import set_aside
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from perdure.aio import AsyncDatabase
     from perdure.database import DatabaseHandle
     from perdure.kernel import Kernel
@@ -102,6 +107,10 @@ class Facts(NamedTuple):
     """Whether a worker looks after it through the session it works for."""
     child: Why | None = None
     """Of the session that works for it and that it waits for."""
+    decided: Collection[str] = ()
+    """Requests whose decision waits to be taken up."""
+    over: bool = False
+    """Whether it has expired, whether or not a sweep has come by."""
 
 
 async def why_async(db: AsyncDatabase, session: str, *, branch: str = MAIN) -> Why:
@@ -125,14 +134,26 @@ def of_row(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     if row.heads:
         return told(gather(db, row, branch, depth))
     if row.reason:
-        return Why(f"It is gone: {row.why_gone}.", "A message to it starts a new session under the same name.")
+        return _gone(db.kernel, row)
     line, now = "Nothing has been committed to it yet.", db.kernel.clock.wall()
     entries = db.kernel.store.inbox(row.id, _READ) if row.pending else []
     if what := _to_do(entries, now):
         return Why(f"{line} {what}.", "Run its agent on it.", ACT, _do(row, Do.START))
     begins = "It begins when its agent is run on it, or its program writes it."
-    ahead = min((e.at for e in entries if e.kind in _TIMERS), default=None)
-    return Why(line if ahead is None else f"{line} A timer in its inbox is due in {_gap(ahead - now)}.", begins)
+    due = min((e.at for e in entries if e.kind in _TIMERS), default=None)
+    return Why(line if due is None else f"{line} A timer in its inbox is due in {_ahead(due - now)}.", begins)
+
+
+def _gone(kernel: Kernel, row: SessionRow) -> Why:
+    """It has ended; what was set aside can be brought back."""
+    back = _do(row, Do.REVIVE) if any(set_aside(kernel, row.id)) else ()
+    revived = " Reviving it brings it back as it was." if back else ""
+    line = f"It is gone: {row.why_gone}."
+    if what := _to_do(kernel.store.inbox(row.id, _READ) if row.pending else [], kernel.clock.wall()):
+        begins = f"Run its agent on it: it begins anew.{revived}"
+        return Why(f"{line} {what}.", begins, ACT, (*_do(row, Do.START), *back))
+    begins = f"A message to it starts a new session under the same name.{revived}"
+    return Why(line, begins, OK, (*back, *_do(row, Do.MESSAGE)))
 
 
 def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int = 0) -> Facts:
@@ -143,6 +164,7 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     book: dict[str, Any] = plain(loaded.doc[BOOK])
     inbox = kernel.store.inbox(row.id, _READ) if row.pending else []
     facts = Facts(row, Checkpoint(loaded.point), book, inbox, None, None, False, kernel.clock.wall())
+    facts = facts._replace(decided=decided(kernel, row, book), over=expired(kernel, row))
     notes: dict[str, Any] = book.get(AGENT) or {}
     if notes.get("parent"):
         facts = facts._replace(parent=str(notes["parent"]["session"]))
@@ -230,7 +252,8 @@ def trouble(row: SessionRow, work: Work | None) -> str:
 
 def glance(row: SessionRow, work: Work | None, now: int) -> str:
     """What a list says of a session, from its row and its place on the board alone: no session is opened for it."""
-    if row.expires is not None and row.expires <= now:
+    # What waits may keep it: only who opens it knows.
+    if row.expires is not None and row.expires <= now and not row.pending:
         return "its time ran out"
     if said := trouble(row, work):
         return said
@@ -248,12 +271,21 @@ def glance(row: SessionRow, work: Work | None, now: int) -> str:
 
 def told(f: Facts) -> Why:
     """What the facts come to."""
-    if f.row.expires is not None and f.row.expires <= f.now and not f.row.pending:
-        gone = f"Its time ran out {_gap(f.now - f.row.expires)} ago, and the next sweep removes it."
-        return Why(gone, "Export it first if you still need it.")
+    if f.over:
+        return _over(f)
     found = _on_board(f) or _by_status(f)
     label = f.head.more.get("label")
     return found._replace(line=f"{found.line} Its label: {_end(str(label))}") if label else found
+
+
+def _over(f: Facts) -> Why:
+    """It has expired, and is there until somebody begins it anew or a sweep comes by."""
+    ran_out, back = f"Its time ran out {_gap(f.row.now - (f.row.expires or 0))} ago", _do(f.row, Do.REVIVE)
+    revived = "Reviving it brings it back as it was."
+    if what := _to_do(f.inbox, f.now, agent=bool(f.row.agent)):
+        found = _waiting_for_somebody(f, f"{ran_out}, it begins anew: {what[0].lower()}{what[1:]}")
+        return found._replace(next=f"{found.next} {revived}", actions=(*found.actions, *back))
+    return Why(f"{ran_out}.", f"A message to it begins anew. {revived}", OK, (*back, *_do(f.row, Do.MESSAGE)))
 
 
 def _on_board(f: Facts) -> Why | None:
@@ -285,7 +317,7 @@ def _failing(f: Facts) -> Why | None:
     if _is_held(f):
         again = f"{describe(f.row.lease.holder).capitalize()} tries it now"
     elif work.due is not None and work.due > f.now:
-        again = f"It is tried again in {_gap(work.due - f.now)}"
+        again = f"It is tried again in {_ahead(work.due - f.now)}"
     else:
         again = "It is tried again now"
     if times == 1:
@@ -375,8 +407,7 @@ def _in_doubt(f: Facts) -> Why:
 
 def _approval(f: Facts) -> Why:
     waiting = [a for a in f.book.get("approvals", {}).values() if a["status"] == "pending"]
-    decided = {e.key.removeprefix("decision:") for e in f.inbox if e.kind == "decision"}
-    still = [a for a in waiting if a["id"] not in decided]
+    still = [a for a in waiting if a["id"] not in f.decided]
     if not still:
         return _waiting_for_somebody(f, "The decision is in")
     first = still[0]
@@ -451,7 +482,7 @@ def _resting(f: Facts) -> Why:
         return _waiting_for_somebody(f, what)
     timers = sorted(e.at for e in f.inbox if e.kind in _TIMERS)
     if timers:
-        soon = _gap(timers[0] - f.now)
+        soon = _ahead(timers[0] - f.now)
         if obstacle := _obstacle(f):
             return Why(f"It sleeps, and is due in {soon}. {obstacle.line}", obstacle.next, ACT, (obstacle.action,))
         if f.served or f.polled:
@@ -488,7 +519,7 @@ def _waiting_for_somebody(f: Facts, what: str) -> Why:
     if _goes_on(f):
         due = f.work.due if f.work is not None and not (f.work.queued or f.work.worker) else None
         if due is not None and due > f.now:
-            return Why(f"{what}, and a worker looks at it in {_gap(due - f.now)}.", "Nothing to do.", WAIT)
+            return Why(f"{what}, and a worker looks at it in {_ahead(due - f.now)}.", "Nothing to do.", WAIT)
         return Why(f"{what}, and it waits for a worker.", "Nothing to do.", WAIT)
     return Why(f"{what}, and nobody works on it.", _who_could(f), ACT, _who(f))
 
@@ -586,7 +617,11 @@ def _end(text: str) -> str:
 
 
 def _gap(ms: int) -> str:
-    return gap(ms) or "a moment"
+    return times.gap(ms) or "a moment"
+
+
+def _ahead(ms: int) -> str:
+    return times.ahead(ms) or "a moment"
 
 
 def _waits(number: int) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
-from perdure.history.hydrate import head_of, load_head, origins
-from perdure.model import TAG_PREFIX
+from perdure.errors import Gone
+from perdure.history.hydrate import head_of, load_head, look, origins
+from perdure.model import TAG_PREFIX, Status
+from perdure.system.commands import typed
 
 if TYPE_CHECKING:
     from perdure.kernel import Kernel
@@ -36,6 +39,36 @@ def expired(kernel: Kernel, row: SessionRow) -> bool:
         if env.ttl is None or row.now < env.at + env.ttl * 1000:
             return False
     return True
+
+
+def living(kernel: Kernel, session: str) -> SessionRow:
+    """What is known of a session; ``NotFound`` when there is none, ``Gone`` when its time is over, swept or not."""
+    row = look(kernel, session)
+    if expired(kernel, row):
+        raise has_expired(session, f"{revive(session)} brings it back as it was, and a message to it begins anew")
+    return row
+
+
+def has_expired(session: str, next: str) -> Gone:
+    """The error that says so, with what to do."""
+    return Gone(f"session {session!r} has expired: {next}", Status.EXPIRED.value)
+
+
+def revive(session: str) -> str:
+    """What to type to have it back."""
+    return typed(f"revive {shlex.quote(session)}")
+
+
+def ended(kernel: Kernel, session: str) -> str:
+    """Why a session begins anew when it is next run: "expired", or what its tombstone says; "" while it lives.
+
+    ``NotFound`` when there never was one.
+    """
+    try:
+        row = look(kernel, session)
+    except Gone as gone:
+        return gone.reason
+    return Status.EXPIRED.value if expired(kernel, row) else ""
 
 
 def _awaited(kernel: Kernel, row: SessionRow) -> bool:

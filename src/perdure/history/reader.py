@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import Corrupted, Gone, Unavailable
+from perdure.errors import Corrupted, Unavailable
 from perdure.history.checkpoint import Checkpoint, Reading
-from perdure.history.expiry import expired
+from perdure.history.expiry import living
 from perdure.history.hydrate import (
     ancestry,
     head_of,
@@ -63,10 +63,7 @@ class Reader:
 
     def living(self, session: str) -> SessionRow:
         """What is known of a session; ``NotFound`` when there is none, ``Gone`` when its time is over."""
-        row = look(self._kernel, session)
-        if expired(self._kernel, row):
-            raise Gone(f"session {session!r} has expired", "expired")
-        return row
+        return living(self._kernel, session)
 
     def _load(self, session: str, at: At, branch: str, migrate: bool = True, stale_ok: bool = False) -> Reading:
         old = False

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from perdure.model import MAIN
+from perdure.system.commands import typed
 
 
 class Do(StrEnum):
@@ -28,6 +29,7 @@ class Do(StrEnum):
     MESSAGE = "message"
     OUTCOME = "outcome"
     REOPEN = "reopen"
+    REVIVE = "revive"
     PROGRAM = "program"
 
 
@@ -35,6 +37,8 @@ class _Ways(NamedTuple):
     command: str
     http: str
     library: str
+    others: tuple[str, ...] = ()
+    """Commands that say something else of the same."""
 
 
 _API = "/api/v1"
@@ -46,8 +50,9 @@ _WAYS = {
         "answer {s} {a} VALUE", "POST /sessions/{S}/approvals/{A}", "db.answer({session!r}, {argument!r}, ..., by=...)"
     ),
     Do.RESOLVE: _Ways(
-        "resolve {s} {a} --done RESULT (or --retry, or --abort)", "POST /sessions/{S}/effects/{A}/resolve",
+        "resolve {s} {a} --done RESULT", "POST /sessions/{S}/effects/{A}/resolve",
         "db.session({session!r}).resolve({argument!r}, done=..., by=...)",
+        ("resolve {s} {a} --retry", "resolve {s} {a} --abort"),
     ),
     Do.RETRY: _Ways("retry {s}", "POST /sessions/{S}/retry", "perdure.fleet.status.steer(db, [{session!r}], 'retry')"),
     Do.UNPAUSE: _Ways(
@@ -64,6 +69,7 @@ _WAYS = {
         "outcome {s} {a} RESULT", "POST /sessions/{S}/effects/{A}/outcome",
         "db.post_outcome({session!r}, {argument!r}, ...)",
     ),
+    Do.REVIVE: _Ways("revive {s}", "", "db.revive({session!r})"),
     Do.REOPEN: _Ways("", "", "db.session({session!r}, reopen=True)"),
     Do.PROGRAM: _Ways("", "", "db.session({session!r})"),
 }  # fmt: skip
@@ -71,7 +77,10 @@ _ON_BRANCH = {
     Do.RUN: _Ways(
         "resume APP {s} --branch {b}", "POST /sessions/{S}/runs", "perdure.run_on(db, agent, {session!r}, {branch!r})"
     ),
-    Do.RESOLVE: _WAYS[Do.RESOLVE]._replace(command="resolve {s} {a} --branch {b} --done RESULT (or --retry, --abort)"),
+    Do.RESOLVE: _WAYS[Do.RESOLVE]._replace(
+        command="resolve {s} {a} --branch {b} --done RESULT",
+        others=("resolve {s} {a} --branch {b} --retry", "resolve {s} {a} --branch {b} --abort"),
+    ),
 }
 """How it is done on another branch than main, where that differs."""
 
@@ -92,7 +101,16 @@ class Action(NamedTuple):
         >>> Action(Do.APPROVE, "my trip", "ap_1").command, Action(Do.REOPEN, "t").command
         ("perdure approve 'my trip' ap_1", '')
         """
-        return f"perdure {found}" if (found := self._spelled(self._ways.command)) else ""
+        return typed(found) if (found := self._spelled(self._ways.command)) else ""
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What to type instead, where there is a choice.
+
+        >>> Action(Do.RESOLVE, "t", "ef_1").others
+        ('perdure resolve t ef_1 --retry', 'perdure resolve t ef_1 --abort')
+        """
+        return tuple(typed(self._spelled(way)) for way in self._ways.others)
 
     @property
     def http(self) -> str:
@@ -118,9 +136,9 @@ class Action(NamedTuple):
         return _ON_BRANCH.get(self.name, _WAYS[self.name]) if self.branch != MAIN else _WAYS[self.name]
 
     def _spelled(self, way: str) -> str:
-        typed = {"s": self.session, "a": self.argument, "b": self.branch}
+        quoted = {"s": self.session, "a": self.argument, "b": self.branch}
         sent = {"S": self.session, "A": self.argument}
         return way.format(
             session=self.session, argument=self.argument, branch=self.branch,
-            **{k: shlex.quote(v) for k, v in typed.items()}, **{k: quote(v, safe="") for k, v in sent.items()},
+            **{k: shlex.quote(v) for k, v in quoted.items()}, **{k: quote(v, safe="") for k, v in sent.items()},
         )  # fmt: skip

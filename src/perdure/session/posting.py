@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import ApprovalError, Gone, InvalidInput
-from perdure.history.expiry import expired
+from perdure.errors import ApprovalError, InvalidInput
+from perdure.history.expiry import expired, has_expired, revive
 from perdure.history.hydrate import load_head, look
 from perdure.session.answer_schema import misfit
 from perdure.session.approvals import Approval, decision
@@ -100,7 +100,7 @@ class Posting:
         approval = asked.id if isinstance(asked, Approval) else asked
         row: SessionRow = yield Do(look, (self._kernel, check_session(session)))
         if row.over and (yield Do(expired, (self._kernel, row))):
-            raise Gone(f"session {session!r} has expired: there is nothing to decide any more", "expired")
+            raise has_expired(session, f"there is nothing to decide any more, unless {revive(session)} brings it back")
         now = self._kernel.clock.wall()
         branch, request = yield Do(self._find_approval, (row, approval))
         if request["status"] != "pending":
@@ -151,7 +151,9 @@ class Posting:
         name = check_name(key, "wake key", 100) if key is not None else os.urandom(8).hex()
         row: SessionRow | None = yield Do(self._kernel.store.look, (check_session(session),))
         if row is not None and row.over and (yield Do(expired, (self._kernel, row))):
-            raise Gone(f"session {session!r} has expired: post to it to begin anew, and wake it then", "expired")
+            # It would keep alive what nobody can read any more.
+            next = f"wake it when it is back ({revive(session)}), or when somebody has begun it anew by running it"
+            raise has_expired(session, next)
         entry = wake_entry(
             self._kernel, check_session(session), name, at=at, delay=delay, cron=cron, zone=zone, message=message
         )

@@ -15,7 +15,7 @@ from perdure.state.document import plain
 from perdure.system.times import timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from perdure.history.checkpoint import Reading
     from perdure.session.handover import Handover
@@ -62,8 +62,13 @@ class Interrupt(Shape, rename="camel"):
     metadata: InterruptMetadata
 
 
-def interrupts(book: Mapping[str, Any], session: str, branch: str, limit: int | None = None) -> list[Interrupt]:
-    """The requests without a decision in the book of a branch; long arguments are cut at so many bytes."""
+def interrupts(
+    book: Mapping[str, Any], session: str, branch: str, decided: Collection[str], limit: int | None = None
+) -> list[Interrupt]:
+    """The requests without a decision in the book of a branch; long arguments are cut at so many bytes.
+
+    ``decided`` are those whose decision waits to be taken up: nobody need be asked again.
+    """
     effects: dict[str, Any] = book.get("effects", {})
     loop: dict[str, Any] = book.get("agent") or {}
     listed: list[dict[str, Any]] = loop.get("calls") or []
@@ -71,7 +76,7 @@ def interrupts(book: Mapping[str, Any], session: str, branch: str, limit: int | 
     calls = {effects[c["slot"]]["id"]: str(c["id"]) for c in listed if c.get("slot") in effects}
     found: list[Interrupt] = []
     for record in book.get("approvals", {}).values():
-        if record["status"] != "pending":
+        if record["status"] != "pending" or record["id"] in decided:
             continue
         a = Approval(**record)
         args, cut_args = bounded(a.args, limit, "/args")
@@ -146,11 +151,12 @@ class Waiting(Shape):
     """Calls that were started and have no outcome."""
 
 
-def waiting(reading: Reading, session: str, branch: str) -> Waiting:
+def waiting(reading: Reading, session: str, branch: str, decided: Collection[str]) -> Waiting:
     """What waits for somebody at a checkpoint, with nothing left out."""
     book = plain(reading.book)
     effects = [effect(e, session, branch) for e in book.get("effects", {}).values() if e["status"] in OPEN]
-    return Waiting(session=session, branch=branch, approvals=interrupts(book, session, branch), effects=effects)
+    asks = interrupts(book, session, branch, decided)
+    return Waiting(session=session, branch=branch, approvals=asks, effects=effects)
 
 
 class Decided(Shape):

@@ -12,6 +12,8 @@ from perdure.system.lease_holders import describe
 from perdure.system.wording import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from perdure.fleet import why as library
     from perdure.history.checkpoint import Reading
     from perdure.model import SessionRow
@@ -80,9 +82,9 @@ class SessionState(Shape):
     """Calls that were started and have no outcome."""
 
 
-def session_state(row: SessionRow, reading: Reading, branch: str) -> SessionState:
+def session_state(row: SessionRow, reading: Reading, branch: str, decided: Collection[str]) -> SessionState:
     """All there is to see of a session at a checkpoint, with nothing left out."""
-    open_ = waiting(reading, row.id, branch)
+    open_ = waiting(reading, row.id, branch, decided)
     return SessionState(
         session=session_row(row), state=whole_state(reading), approvals=open_.approvals, effects=open_.effects
     )
@@ -92,7 +94,8 @@ class Action(Shape):
     """One thing that can be done about a session."""
 
     name: str
-    """approve, answer, resolve, retry, unpause, unhold, worker, run, start, message, outcome, reopen or program."""
+    """approve, answer, resolve, retry, unpause, unhold, worker, run, start, message, outcome, reopen, revive or
+    program."""
     session: str
     """Which one it is done to: perhaps one that works for the session that was asked about."""
     argument: str
@@ -100,6 +103,8 @@ class Action(Shape):
     branch: str
     command: str
     """What to type; empty when that is nothing. Words in capitals are to be filled in."""
+    others: list[str]
+    """What to type instead, where there is a choice."""
     http: str
     """The call of this API; empty when it has none."""
     library: str
@@ -146,7 +151,10 @@ class Why(Shape):
 
 def why(found: library.Why, session: str, branch: str, inputs: list[library.Input]) -> Why:
     """What the library found out about a session."""
-    actions = [shaped(Action, one, command=one.command, http=one.http, library=one.library) for one in found.actions]
+    actions = [
+        shaped(Action, one, command=one.command, others=list(one.others), http=one.http, library=one.library)
+        for one in found.actions
+    ]
     return shaped(
         Why, found, session=session, branch=branch, summary=found.line, next_step=found.next, action=found.do,
         command=actions[0].command if actions else "", actions=actions,

@@ -41,6 +41,8 @@ class Run(Shape):
         "cancelled", "incompatible", "failed", "stopped",
     ]  # fmt: skip
     step: int
+    began_anew: str
+    """Why an earlier session of this name is gone, such as expired, when this run began it anew; else empty."""
     text: str
     """The last thing the agent said."""
     reason: str
@@ -66,9 +68,11 @@ def run(result: RunResult, branch: str) -> Run:
         Spent(input_tokens=s.input, output_tokens=s.output, cached_tokens=s.cached, cost=s.cost)
         for s in (result.spent, result.total)
     )
+    began = result.origin.reason if result.origin is not None else ""
     return shaped(
-        Run, result, branch=branch, spent=spent, total=total, approval_ids=[a.id for a in result.approvals],
-        in_doubt_ids=[d.effect for d in result.in_doubt], wakes_at=result.until,
+        Run, result, branch=branch, began_anew=began, spent=spent, total=total,
+        approval_ids=[a.id for a in result.approvals], in_doubt_ids=[d.effect for d in result.in_doubt],
+        wakes_at=result.until,
     )  # fmt: skip
 
 
@@ -108,6 +112,8 @@ class Posted(Shape):
     session: str
     new: bool
     """False when its key was there already."""
+    begins_anew: bool
+    """Whether the session was gone or had expired: whoever takes this up begins it anew."""
 
 
 class Submitted(Shape):

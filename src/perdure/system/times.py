@@ -21,13 +21,27 @@ def gap(ms: int) -> str:
     return next((f"{ms // unit} {name}" for unit, name in _UNITS if ms >= unit), "")
 
 
+def ahead(ms: int) -> str:
+    """A span of time to come, to the nearest unit: of seven days a moment later there are still seven.
+
+    >>> ahead(7 * 86_400_000 - 9), ahead(3_599_999), ahead(100_000), ahead(999)
+    ('7 d', '1 h', '2 min', '')
+    """
+    finer = [unit for unit, _ in _UNITS[1:]] + [1]
+    for (unit, name), small in zip(_UNITS, finer, strict=True):
+        # Just short of a unit is one; half of it is told in the next smaller one.
+        if (ms + small // 2) // small * small >= unit:
+            return f"{(ms + unit // 2) // unit} {name}"
+    return ""
+
+
 def ago(then: int, now: int) -> str:
     """How long ago, or in how long, in the largest unit that fits.
 
     >>> ago(0, 90_000), ago(7_200_000, 0), ago(5, 9)
     ('1 min ago', 'in 2 h', 'now')
     """
-    if not (between := gap(abs(now - then))):
+    if not (between := gap(now - then) if then < now else ahead(then - now)):
         return "now"
     return f"{between} ago" if then < now else f"in {between}"
 

@@ -39,10 +39,10 @@ def size(count: float) -> str:
 def count(number: int, thing: str) -> str:
     """How many of a thing.
 
-    >>> count(1, "session"), count(1200, "branch")
-    ('1 session', '1,200 branches')
+    >>> count(1, "session"), count(1200, "branch"), count(2, "loss")
+    ('1 session', '1,200 branches', '2 losses')
     """
-    ending = "" if number == 1 else "es" if thing.endswith("ch") else "s"
+    ending = "" if number == 1 else "es" if thing.endswith(("ch", "ss")) else "s"
     return f"{number:,} {thing}{ending}"
 
 

@@ -85,11 +85,18 @@ def _set_aside(kernel: Kernel, row: SessionRow) -> None:
 
 
 def set_aside(kernel: Kernel, session: str | None = None) -> Iterator[Aside]:
-    """What has expired and can be brought back, of one session or of all."""
+    """What has expired and can be brought back, of one session or of all, whether or not a sweep has come by."""
+    in_place: dict[tuple[int, str], Aside] = {}
+    for row in each_session(kernel.store, expired=True, search=session):
+        if session in (None, row.id) and not row.id.startswith(PREFIX) and expired(kernel, row):
+            until, life = row.now + kernel.keep_expired, life_of(kernel, row.id)
+            in_place[life, row.id] = Aside(row.id, row.created, row.updated, until, row.owner, life)
     for row in each_session(kernel.store, aside=True, search=session):
         kept = of_aside(row.id)
-        if kept is not None and session in (None, kept[1]):
+        # Of one that a sweep was interrupted at there is a copy already.
+        if kept is not None and session in (None, kept[1]) and kept not in in_place:
             yield Aside(kept[1], row.created, row.updated, row.expires or 0, row.owner, kept[0])
+    yield from in_place.values()
 
 
 def newest_life(kernel: Kernel, session: str) -> Aside:
@@ -97,20 +104,24 @@ def newest_life(kernel: Kernel, session: str) -> Aside:
     lives = sorted(set_aside(kernel, session), key=lambda found: found.created)
     if not lives:
         raise NotFound(
-            f"nothing of session {session!r} is set aside: it has not expired and begun anew or been swept, or it has "
-            "expired so long ago that it was deleted for good"
+            f"nothing of session {session!r} is set aside: it has not expired, or so long ago that it was deleted for "
+            "good"
         )
     return lives[-1]
 
 
 def bring_back(kernel: Kernel, session: str, token: int) -> Aside:
     """Put the newest of a session's earlier lives in its place again; the one that has begun since is set aside."""
+    now = kernel.store.look(session)
+    assert now is not None, "its lease is ours"
+    if now.heads and expired(kernel, now):
+        # No sweep has come by yet.
+        _end(kernel, now, token, keep=True)
+        now = now._replace(heads=())
     found = newest_life(kernel, session)
     id = aside_id(session, found.life)
     dump = kernel.store.dump(id)
     said: Any = json.loads(next(artifact.body for artifact in dump.artifacts if artifact.kind == _NOTE))
-    now = kernel.store.look(session)
-    assert now is not None, "its lease is ours"
     if now.heads:
         # Whatever is kept otherwise: that life has not expired, and it must be known where it went.
         _end(kernel, now, token, keep=True)

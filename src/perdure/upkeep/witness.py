@@ -20,6 +20,7 @@ import fcntl
 import hashlib
 import hmac
 import os
+import shlex
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -31,6 +32,7 @@ from perdure.history.lives import aside_id, life_of, tombstone_of
 from perdure.record import codec
 from perdure.record.tombstones import LIFE
 from perdure.stores.listing import each_session
+from perdure.system.commands import typed
 from perdure.system.disk import write_whole
 from perdure.upkeep.verify import Finding
 
@@ -422,7 +424,7 @@ def behind(path: str, found: Sequence[Finding]) -> BehindWitness:
     return BehindWitness(
         f"the store is behind its witness {path}: {found[0].where}: {found[0].what}{more}. Nothing was written, and "
         "reading goes on: put the newer store back; or, if that is lost for good (a restored backup, a promoted "
-        f"replica), accept it: perdure verify --all --witness {path} --accept-loss",
+        f"replica), accept it: {typed(f'verify --all --witness {shlex.quote(path)} --accept-loss')}",
         tuple(found),
     )
 
@@ -570,7 +572,8 @@ def read_witness(kernel: Kernel, path: str | os.PathLike[str]) -> Witness:
             data = file.read()
     except FileNotFoundError as e:
         raise NotFound(
-            f"there is no witness {where}: write one with perdure verify --all --witness {where} --update-witness"
+            f"there is no witness {where}: write one with "
+            f"{typed(f'verify --all --witness {shlex.quote(where)} --update-witness')}"
         ) from e
     except OSError as e:
         raise Unavailable(f"witness {where} cannot be read: {e.strerror}: name a file") from e
@@ -584,7 +587,7 @@ def parse_witness(kernel: Kernel, where: str, data: bytes) -> Witness:
     if header.v != VERSION:
         raise UnsupportedFormat(
             f"witness {where}: version {header.v} is not known to this version: write it anew with "
-            f"perdure verify --all --witness NEWFILE --update-witness, or upgrade Perdure"
+            f"{typed('verify --all --witness NEWFILE --update-witness')}, or upgrade Perdure"
         )
     end = _find_end(where, lines)
     claim = _parse(where, end + 1, lines[end], _End)

@@ -11,7 +11,7 @@ import sys
 import time
 
 import perdure
-from perdure.cli.session_at import open_matters
+from perdure.cli.session_at import open_matters, open_place
 from perdure.errors import ApprovalError, PerdureError, StoreError
 
 
@@ -29,7 +29,7 @@ def main(url: str, seed: int) -> None:
 
 def _look(db: perdure.Database, seen: dict[str, float], dice: random.Random) -> None:
     for row in db.sessions(status="waiting_approval", limit=200):
-        for request in open_matters(db.read(row.id))[1]:
+        for request in open_matters(db, open_place(db, f"{row.id}@")).approvals:
             ripe = seen.setdefault(request["id"], time.monotonic() + dice.uniform(0.3, 2.0))
             if time.monotonic() >= ripe:
                 try:

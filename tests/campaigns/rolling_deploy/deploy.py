@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import perdure
-from perdure.cli.session_at import open_matters
+from perdure.cli.session_at import open_matters, open_place
 from perdure.errors import ApprovalError
 from perdure.fleet.board import submit
 from perdure.protocols import Filter
@@ -90,7 +90,7 @@ class Deploy:
         until(lambda: all(self._requests(name) for name in self.asking), self._old)
 
     def _requests(self, name: str) -> list[str]:
-        return [r["id"] for r in open_matters(self._db.read(name))[1]]
+        return [r["id"] for r in open_matters(self._db, open_place(self._db, f"{name}@")).approvals]
 
     def decide(self, name: str, agree: bool = True) -> None:
         """Agree to, or refuse, whatever a session asks now."""

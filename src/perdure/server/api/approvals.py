@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from perdure.errors import ApprovalError, NotFound, PerdureError
 from perdure.fleet.status import doubts_in, settle
+from perdure.history.expiry import living
 from perdure.model import Status
 from perdure.server.api.inputs import Decision, EffectsQuery, Outcome, Resolution, Resume, WaitingQuery
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.problems import Refusal
+from perdure.session import decisions
 from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, decided, effect, interrupts
 from perdure.shapes.basics import Page
 from perdure.shapes.work import Posted
@@ -98,12 +100,12 @@ async def _interrupts(ctx: Ctx, row: SessionRow) -> list[Interrupt]:
     for branch in row.branches:
         reading = await ctx.db.read(row.id, branch=branch, migrate=False)
         book = await ctx.blocking(plain, reading.book)
-        found |= {i.id: i for i in interrupts(book, row.id, branch, IN_LIST) if i.id not in seen}
+        # A decision that waits to be taken up is one: nobody need be asked again.
+        over = await ctx.blocking(decisions.decided, ctx.db.kernel, row, book)
+        found |= {i.id: i for i in interrupts(book, row.id, branch, over, IN_LIST) if i.id not in seen}
         # A branch has the requests of the line it parted from: main has the word on those that are its own.
         seen |= {a["id"] for a in book.get("approvals", {}).values()}
-    # A decision that waits to be taken up is one: nobody need be asked again.
-    posted = {e.key for e in await ctx.blocking(ctx.db.kernel.store.inbox, row.id, 1000)} if found else set[str]()
-    return [i for i in found.values() if f"decision:{i.id}" not in posted]
+    return list(found.values())
 
 
 # -- calls in doubt -------------------------------------------------------------------------------------------------
@@ -146,10 +148,10 @@ async def resolve(call: Call[Nothing, Resolution]) -> Effect:
 async def post_outcome(call: Call[Nothing, Outcome]) -> Posted:
     """Report the outcome of a call that was to come later, or whose worker lost its lease, without the lease."""
     b, db = call.body, call.ctx.db
-    await db.look(call.session)
+    await call.ctx.blocking(living, db.kernel, call.session)
     effect = check_name(call.path["effect"], "effect", 100)
     new = await db.post_outcome(call.session, effect, b.result, failed=b.failed)
-    return Posted(session=call.session, new=new)
+    return Posted(session=call.session, new=new, begins_anew=False)
 
 
 async def _doubts(ctx: Ctx, row: SessionRow) -> list[Effect]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.agent.session_stream import QUIET, RESCAN, SessionReader, read_along
 from perdure.errors import CursorExpired, Gone, NotFound, Unavailable
+from perdure.history.expiry import living
 from perdure.history.reader import NOW
 from perdure.model import MAIN
 from perdure.server.api.inputs import EventsQuery, SessionEventsQuery
@@ -79,7 +80,7 @@ async def session_events(call: Call[SessionEventsQuery, None]) -> Stream:
     """
     ctx, branch = call.ctx, call.query.branch
     after = last_event_id(call, call.query.after)
-    row = await ctx.db.look(call.session)
+    row = await ctx.blocking(living, ctx.db.kernel, call.session)
     if branch != MAIN and not any(h.branch == branch for h in row.heads):
         raise NotFound(f"session {call.session!r:.80} has no branch {branch!r:.80}")
     reader = SessionReader(ctx.db.kernel, call.session, branch)

@@ -12,6 +12,7 @@ from perdure.agent.models.parts import packed
 from perdure.errors import Busy, InvalidInput, PerdureError
 from perdure.fleet.board import board_of, submit_async
 from perdure.fleet.status import change, drain_workers, settle_all, steer
+from perdure.history.expiry import ended
 from perdure.model import MAIN
 from perdure.protocols import Boarded, Filter, NewWork
 from perdure.server.api.inputs import (
@@ -77,12 +78,15 @@ def _session_of(b: NewSession) -> str:
 
 @endpoint("POST", "/sessions/{session}/messages", tag="sessions", status=202)
 async def post_message(call: Call[Nothing, NewMessage]) -> Posted:
-    """Put a message into a session's inbox, durably, whoever writes the session; with a key only once."""
+    """Put a message into a session's inbox, durably, whoever writes the session; with a key only once.
+
+    One that has expired or was deleted begins anew with it.
+    """
     if call.body.message is None:
         raise Refusal(422, "invalid-request", "the message is empty")
-    await call.ctx.db.look(call.session)
+    gone = await call.ctx.blocking(ended, call.ctx.db.kernel, call.session)
     new = await call.ctx.db.post(call.session, packed(call.body.message), key=call.body.key)
-    return Posted(session=call.session, new=new)
+    return Posted(session=call.session, new=new, begins_anew=bool(gone))
 
 
 @endpoint("POST", "/sessions/{session}/runs", tag="sessions", status=202, errors=(409, 429))
@@ -93,8 +97,9 @@ async def start_run(call: Call[Nothing, NewRun]) -> Started:
     main; on another branch it is said there, durably before this answers, and the inbox is left alone.
     """
     b, runs = call.body, call.ctx.runs
-    row = await call.ctx.db.look(call.session)
-    if b.branch not in row.branches:
+    gone = await call.ctx.blocking(ended, call.ctx.db.kernel, call.session)
+    row: SessionRow | None = await call.ctx.blocking(call.ctx.db.kernel.store.look, call.session)
+    if row is None or (b.branch not in row.branches and not (gone and b.branch == MAIN)):
         raise InvalidInput(f"session {call.session!r:.80} has no branch {b.branch!r:.80}: fork it first")
     agent = runs.agent(b.agent or row.agent)
     options: dict[str, Any] = {"effects": b.effects, "max_turns": b.max_turns}

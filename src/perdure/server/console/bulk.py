@@ -97,7 +97,7 @@ class BulkPages(Pages):
             if found.next is None:
                 break
             after = found.next
-        told = f"{do.capitalize()}: {changed} of {meant} sessions."
+        told = f"{do.capitalize()}: {changed} of {count(meant, 'session')}."
         if failed:
             told += f" {len(failed)} could not be: {failed[0][:200]}"
         if left_over:

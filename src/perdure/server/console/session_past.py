@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from perdure.agent.requests import AGENT, is_answer, request_of
 from perdure.errors import NotFound, PerdureError, format_path
 from perdure.history.checkpoint import Checkpoint, Reading
-from perdure.history.hydrate import load_at, look
+from perdure.history.expiry import living
+from perdure.history.hydrate import load_at
 from perdure.history.reader import change_of, history
 from perdure.model import MAIN, Kind, Status
 from perdure.server.console.rendering import is_tag
@@ -80,7 +81,7 @@ class Spot(NamedTuple):
 
 def find_spot(kernel: Kernel, session: str, branch: str, step: int | None) -> Spot:
     """What an address means; a step that is not there yet is the newest one."""
-    row = look(kernel, session)
+    row = living(kernel, session)
     heads = {h.branch: h for h in row.heads if not is_tag(h.branch)}
     name = branch or (MAIN if MAIN in heads else next(iter(heads), ""))
     if name not in heads:

@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import PerdureError
+from perdure.history.expiry import expired as has_expired
 from perdure.server.console.drawing import curve_of
 from perdure.server.console.rendering import Pages, by_status
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from perdure.model import Usage
+    from perdure.model import SessionRow, Usage
     from perdure.server.console.rendering import Console
     from perdure.upkeep.verify import Report
 
@@ -57,7 +58,7 @@ class StorePage(Pages):
         usage = await ctx.blocking(store.usage)
         if not self._sizes or now - self._sizes[-1][0] > 1000:
             self._sizes.append((now, usage))
-        expired = await ctx.blocking(lambda: store.sessions(expired=True, limit=EXPIRED_SHOWN))
+        expired = await ctx.blocking(self._expired)
         statuses = by_status(await ctx.db.counts())
         parts = {"check": "check.html", "sizes": "store_sizes.html"}
         template = parts.get(request.headers.get("hx-target", ""), "store.html")
@@ -68,6 +69,11 @@ class StorePage(Pages):
             store_id=store.id, growth=curve_of([u.bytes for _, u in self._sizes]), grown=last[1].bytes - first[1].bytes,
             steps=last[1].checkpoints - first[1].checkpoints, since=first[0], most_expired=EXPIRED_SHOWN,
         )  # fmt: skip
+
+    def _expired(self) -> list[SessionRow]:
+        """What the next sweep removes, as far as it is counted: something in an inbox may keep a session."""
+        over = self._kernel.store.sessions(expired=True, limit=EXPIRED_SHOWN)
+        return [row for row in over if not row.pending or has_expired(self._kernel, row)]
 
     async def verify(self, request: Request) -> Response:
         """Begin to read and check everything."""

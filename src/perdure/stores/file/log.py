@@ -25,6 +25,7 @@ from perdure.stores.file.records import (
     unpack,
 )
 from perdure.system import faults
+from perdure.system.commands import typed
 from perdure.system.disk import open_to_write, sync, sync_folder, write_all
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ class SessionLog:
         if self.end < size and not interrupted(self._read, self.end, size, self._salt):
             self.damage = (
                 "the last record was written as a whole, and is damaged: it may have been acknowledged, so nothing "
-                "was cut. `perdure verify SESSION --accept-loss` sets it aside and goes on from the record before it"
+                f"was cut. `{typed('verify SESSION --accept-loss')}` sets it aside and goes on from the record before "
+                "it"
             )
         self._judged = size
 

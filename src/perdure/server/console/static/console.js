@@ -68,8 +68,11 @@
   const units = [[86400000, "d"], [3600000, "h"], [60000, "min"], [1000, "s"]];
   const ago = (then, now) => {
     const gap = Math.abs(now - then);
-    for (const [unit, name] of units) {
-      if (gap >= unit) return then < now ? `${Math.floor(gap / unit)} ${name} ago` : `in ${Math.floor(gap / unit)} ${name}`;
+    for (const [at, [unit, name]] of units.entries()) {
+      if (then < now && gap >= unit) return `${Math.floor(gap / unit)} ${name} ago`;
+      // What is to come is rounded, as the server does it.
+      const small = units[at + 1]?.[0] ?? 1;
+      if (then >= now && Math.round(gap / small) * small >= unit) return `in ${Math.round(gap / unit)} ${name}`;
     }
     return "now";
   };

@@ -1,0 +1,137 @@
+"""The commands that are suggested: each can be typed as it is, and goes to the database that was asked."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+import perdure
+from perdure import tool
+from perdure.session.actions import Action, Do
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+
+
+@tool(approve=True)
+def refund(order: str) -> str:
+    return order
+
+
+@tool
+def wire(amount: int) -> None:
+    raise TimeoutError
+
+
+@pytest.fixture
+def named(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database that no command finds by itself, with a call in doubt and one that waits; its path."""
+    (tmp_path / "other place").mkdir()
+    with perdure.open(f"sqlite:///{tmp_path}/other place/x.db") as db:
+        with db.session("doubt") as s, pytest.raises(perdure.InDoubt):
+            s.call(wire, 7)
+        with db.session("asks") as s, pytest.raises(perdure.CallError):
+            s.call(refund, "o1")
+    return "other place/x.db"
+
+
+def suggested(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.startswith("  perdure ")]
+
+
+def test_a_suggested_command_settles_the_call_in_the_database_that_was_asked(command: Command, named: str):
+    done, retry, abort = suggested(command("why", "doubt", "--store", named).out)
+    assert done.endswith("--done RESULT --store 'other place/x.db'")
+    assert shlex.split(retry)[-3:] == ["--retry", "--store", named]
+    assert command(*shlex.split(abort)[1:]).code == 0
+    assert suggested(command("why", "doubt", "--store", named).out) == []
+
+
+def test_every_door_of_the_command_line_names_the_database(command: Command, named: str):
+    for argv in (("why", "asks"), ("approve", "asks", "--list")):
+        (typed,) = (line.partition("   ")[0] for line in suggested(command(*argv, "--store", named).out))
+        assert shlex.split(typed)[-2:] == ["--store", named]
+    found = command("why", "doubt", "--store", named, "--json").json
+    (action,) = found["actions"]
+    for typed in (found["command"], action["command"], *action["others"]):
+        assert shlex.split(typed)[-2:] == ["--store", named]
+    typed = shlex.split(command("ls", "--limit", "1", "--store", named).out.splitlines()[-1].partition(": ")[2])
+    assert "doubt" in command(*typed[1:]).out
+
+
+def test_what_the_environment_names_is_not_repeated_and_nothing_stays_for_the_next(
+    command: Command, named: str, monkeypatch: pytest.MonkeyPatch
+):
+    assert "--store" in command("why", "doubt", "--store", named).out
+    monkeypatch.setenv("PERDURE_STORE", named)
+    assert "--store" not in command("why", "doubt").out
+
+
+def test_a_password_is_not_repeated():
+    from perdure.system import commands
+
+    try:
+        commands.name("--store", "postgresql://ana:s3cret@db.example/agents")
+        assert commands.typed("why t") == "perdure why t --store postgresql://ana@db.example/agents"
+    finally:
+        commands.forget()
+
+
+def test_how_a_witness_is_written_names_the_database(command: Command, named: str):
+    refused = command("verify", "--all", "--witness", "nowhere at all", "--store", named)
+    assert refused.err.rstrip().endswith(
+        "perdure verify --all --witness 'nowhere at all' --update-witness --store 'other place/x.db'"
+    )
+
+
+def test_a_command_for_programs_is_only_a_command(command: Command, named: str):
+    found = command("why", "doubt", "--store", named, "--json").json
+    (action,) = found["actions"]
+    effect = action["argument"]
+    tail = ["--store", named]
+    assert shlex.split(found["command"]) == ["perdure", "resolve", "doubt", effect, "--done", "RESULT", *tail]
+    assert [shlex.split(one)[4:] for one in action["others"]] == [["--retry", *tail], ["--abort", *tail]]
+
+
+def test_how_a_loss_is_accepted_names_the_database():
+    from perdure.system import commands
+    from perdure.upkeep.verify import Finding
+    from perdure.upkeep.witness import behind
+
+    try:
+        commands.name("--store", "x.db")
+        told = str(behind("seen by", [Finding("lost", "s", "session 's'", "it is gone")]))
+    finally:
+        commands.forget()
+    assert told.endswith("perdure verify --all --witness 'seen by' --accept-loss --store x.db")
+
+
+@pytest.mark.parametrize("deed", list(Do))
+def test_a_suggested_command_knows_the_options_that_it_is_given(deed: Do):
+    from perdure.cli.program import COMMANDS
+
+    action = Action(deed, "s", "a")
+    for typed in (action.command, *action.others):
+        if typed:
+            parameters = inspect.signature(COMMANDS[typed.split()[1]][1]).parameters
+            assert {"store", "blobs"} <= set(parameters), typed
+
+
+def test_what_was_found_in_the_folder_is_named_to_commands_that_look_nowhere(command: Command, tmp_path: Path):
+    with perdure.open(f"sqlite:///{tmp_path}/my agents.db") as db:
+        perdure.submit(db, "queued", "hello", agent="desk")
+    worker, resume = suggested(command("why", "queued").out)
+    assert (worker, resume) == ("perdure worker APP --store 'my agents.db'", "perdure resume APP queued")
+
+
+def test_which_commands_make_a_database_is_known():
+    from perdure.cli.program import COMMANDS
+    from perdure.system.commands import MAKERS
+
+    made = {n for n, (_, f, _) in COMMANDS.items() if inspect.get_annotations(f).get("store") == "Made"}
+    assert made == set(MAKERS)
