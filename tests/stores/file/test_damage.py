@@ -16,6 +16,7 @@ from perdure.errors import (
     UnsupportedFormat,
 )
 from perdure.model import Landed
+from perdure.protocols import Logged
 from perdure.stores.file import log as frames
 from perdure.stores.file.root import salt_of, session_name
 from perdure.stores.file.store import FileStore, TornTail, Unreadable
@@ -172,4 +173,6 @@ def test_damaged_logs_hide_none_of_the_others(tmp_path: Path):
         # What nobody can read may still refer to any of them.
         with pytest.raises(Corrupted):
             db.collect(grace=0)
-        assert [finding.verdict for finding in check_ends(db.kernel.store)] == ["fail"] * 3
+        store = db.kernel.store
+        assert isinstance(store, Logged)
+        assert [finding.verdict for finding in check_ends(store)] == ["fail"] * 3
