@@ -19,7 +19,7 @@ APP = "tests.cli.desk"
 THERE = ("--store", "agents.db")
 
 
-@tool(approve=True)
+@tool(approve=True, approval_valid_for=1)
 def refund(order: str) -> str:
     return order
 
