@@ -9,8 +9,6 @@ import json
 import unicodedata
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.errors import InvalidInput
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -141,16 +139,14 @@ def _without_huge(value: Any) -> Any:
 
 
 def json_or_text(text: str) -> Any:
-    """A value as a person types it: JSON, and anything else is text, unless it begins like JSON and is none.
+    """A value as a person types it: JSON, and anything else is text.
 
     >>> json_or_text('{"paid": 7}'), json_or_text("seven"), json_or_text("NaN")
     ({'paid': 7}, 'seven', 'NaN')
     """
     try:
         return json.loads(text, parse_constant=_no_json)
-    except (ValueError, RecursionError) as error:
-        if text.lstrip()[:1] in ("{", "["):
-            raise InvalidInput(f"{text[:40]!r} begins like JSON and is none: {error!s:.100}") from None
+    except (ValueError, RecursionError):
         return text
 
 
