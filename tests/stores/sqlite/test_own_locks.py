@@ -148,6 +148,27 @@ def test_whoever_opens_a_log_whose_index_is_gone_has_nothing_written_over(tmp_pa
     assert not [*tmp_path.glob("agents.db.rescued-*")]
 
 
+def test_what_others_committed_who_are_gone_again_is_not_written_over(tmp_path: Path):
+    path = tmp_path / "agents.db"
+    db = perdure.open(url_of(path), maintain=False)
+    s = db.session("s")
+    commit(s, 1)
+    os.unlink(f"{path}-wal")
+    os.unlink(f"{path}-shm")
+    # Whoever closes the database has moved what it wrote into it.
+    subprocess.run([sys.executable, "-c", WRITE, url_of(path)], input="\n", text=True, check=True, timeout=60)
+    os.unlink(f"{path}-wal")
+    os.unlink(f"{path}-shm")
+    with pytest.raises(Poisoned, match=r"set aside in .* nothing of this was written"):
+        commit(s, 2)
+    db.close()
+    with perdure.open(url_of(path)) as db:
+        assert db.read("other").messages == ["theirs"]
+        assert db.verify().findings == ()
+    (aside,) = tmp_path.glob("agents.db.rescued-*")
+    assert stored(aside) == [1]
+
+
 WRITE = """
 import sys, perdure
 with perdure.open(sys.argv[1]) as db, db.session("other") as s:

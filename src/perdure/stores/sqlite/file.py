@@ -126,6 +126,8 @@ class SqliteFile:
                 prepare(self._cursor)
                 # In place of SQLite's own, which moves the log within the commit.
                 self._writer.set_wal_hook(self._log_grew)
+                self._moved = os.stat(self.path).st_mtime_ns
+                """When this handle last moved its log into the database."""
             except BaseException:
                 self._writer.close(True)
                 raise
@@ -231,7 +233,7 @@ class SqliteFile:
             if known is error:
                 raise
             raise known from error
-        if (gone := self._own.astray()) and not self._own.alone():
+        if (gone := self._own.astray()) and not self._alone():
             # Others go on without us, maybe in the very same log by another index: not a page is written over theirs.
             self._rollback()
             self._rescue(gone, "; nothing of this was written")
@@ -255,6 +257,7 @@ class SqliteFile:
         self._logged = 0
         try:
             self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._moved = os.stat(self.path).st_mtime_ns
         except apsw.Error as error:
             # What was committed is in the log, on a full disk, too; only a failed sync says something about the disk.
             self._known(error, ())
@@ -267,7 +270,7 @@ class SqliteFile:
         """
         try:
             # Whoever has opened the database since has a log of its own: to write beside it would mix two histories.
-            alone = self._own.alone()
+            alone = self._alone()
             if alone:
                 self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 left = "all that was committed through it has been moved into the database"
@@ -289,6 +292,11 @@ class SqliteFile:
         )
         if not alone:
             raise errors.Poisoned(self._guard.poisoned + fate)
+
+    def _alone(self) -> bool:
+        """Whether nobody else has gone on without us, nor come and gone: whoever goes takes its log along, and what it
+        committed is in the database."""
+        return self._own.alone() and os.stat(self.path).st_mtime_ns == self._moved
 
     def _wait_for_disk(self, on: bool) -> None:
         """Set whether the end of a transaction waits for the disk. An interrupt leaves the cautious belief."""
@@ -335,6 +343,7 @@ class SqliteFile:
             self._writer.set_busy_timeout(0)
             try:
                 self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                self._moved = os.stat(self.path).st_mtime_ns
             except (apsw.BusyError, apsw.LockedError):
                 pass  # the next checkpoint does it
             except apsw.Error as error:
@@ -373,6 +382,9 @@ class SqliteFile:
             self.write("shrink", lambda cursor: _vacuum(cursor, last=True))
         with self._lock, self._pool_lock, self._watch_lock:
             self._guard.closed = True
+            if self._logged and not self._guard.poisoned and not self._own.astray():
+                # Whoever is not the last one to close would leave what it wrote in the log alone.
+                self._checkpoint()
             idle, self._idle = self._idle, []
             watchers = [] if self._watcher is None else [self._watcher]
             for connection in (*idle, *watchers, self._writer):
