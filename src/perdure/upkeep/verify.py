@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Corrupted, KeyMismatch, NotFound, PerdureError, UnsupportedFormat
 from perdure.history.hydrate import look, open_row, payload_of, where_is
+from perdure.history.lives import tombstone_of
 from perdure.kernel import Kernel
 from perdure.model import (
     ANCHOR,
@@ -27,7 +28,7 @@ from perdure.model import (
     Row,
 )
 from perdure.protocols import Boarded, Filter, Logged
-from perdure.record import codec, tombstones
+from perdure.record import codec
 from perdure.record.binding import Stamp, where_entry
 from perdure.record.codec import Body, Point
 from perdure.record.packs import PackReader, flesh_out, open_base
@@ -144,10 +145,9 @@ class _Verifier:
             elif seen is not None:
                 self._findings.extend(seen.compare_ended(self._kernel, row))
             elif row is not None and row.reason and self._kernel.keys.current:
-                try:
-                    tombstones.read(self._kernel.keys, self._kernel.store_id, id, row.reason)
-                except Corrupted as e:
-                    self._findings.append(Finding("corrupted", id, e.where, e.what))
+                wrong = tombstone_of(self._kernel, row)
+                if isinstance(wrong, str):
+                    self._findings.append(Finding("corrupted", id, f"session {id!r}, tombstone", wrong))
             return False
         except Corrupted as e:
             self._findings.append(Finding("corrupted", id, e.where, e.what))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import apsw
@@ -16,6 +16,7 @@ from perdure.errors import Poisoned
 from perdure.stores.sqlite import own_locks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 VISIT = "import sys, perdure; perdure.open(sys.argv[1]).close()"
@@ -78,17 +79,9 @@ def test_a_log_that_was_replaced_by_somebody_elses_is_not_mixed_with_ours(tmp_pa
     commit(s, 2)
     os.unlink(f"{path}-wal")
     os.unlink(f"{path}-shm")
-    other = subprocess.Popen(
-        [sys.executable, "-c", WRITE, url_of(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "written\n"
-        with pytest.raises(Poisoned, match=r"set aside in .*agents.db.rescued-\d+.* nothing of this was written"):
-            commit(s, 3)
-    finally:
-        other.communicate("\n", timeout=60)
-    assert other.returncode == 0
+    found = pytest.raises(Poisoned, match=r"set aside in .*agents.db.rescued-\d+.* nothing of this was written")
+    with somebody_writing(path), found:
+        commit(s, 3)
     db.close()
     with perdure.open(url_of(path)) as db:
         assert db.read("other").messages == ["theirs"]
@@ -104,17 +97,10 @@ def test_what_others_committed_to_a_log_that_is_gone_as_well_is_not_written_over
     commit(s, 1)
     os.unlink(f"{path}-wal")
     os.unlink(f"{path}-shm")
-    other = subprocess.Popen(
-        [sys.executable, "-c", WRITE, url_of(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "written\n"
+    with somebody_writing(path):
         os.unlink(f"{path}-wal")
         with pytest.raises(Poisoned, match="set aside in"):
             commit(s, 2)
-    finally:
-        other.communicate("\n", timeout=60)
     db.close()
     with perdure.open(url_of(path)) as db:
         assert db.read("other").messages == ["theirs"]
@@ -129,18 +115,10 @@ def test_whoever_opens_a_log_whose_index_is_gone_has_nothing_written_over(tmp_pa
     s = db.session("s")
     commit(s, 1)
     os.unlink(f"{path}-shm")
-    other = subprocess.Popen(
-        [sys.executable, "-c", WRITE, url_of(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "written\n"
+    with somebody_writing(path):
         with pytest.raises(Poisoned, match=r"before is in the database.* nothing of this was written"):
             commit(s, 2)
         db.close()
-    finally:
-        other.communicate("\n", timeout=60)
-    assert other.returncode == 0
     with perdure.open(url_of(path)) as db:
         assert db.read("other").messages == ["theirs"]
         assert db.verify().findings == ()
@@ -177,6 +155,21 @@ with perdure.open(sys.argv[1]) as db, db.session("other") as s:
     print("written", flush=True)
     sys.stdin.readline()
 """
+
+
+@contextmanager
+def somebody_writing(path: Path) -> Iterator[None]:
+    """Another process has committed, and has the database open."""
+    other = subprocess.Popen(
+        [sys.executable, "-c", WRITE, url_of(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "written\n"
+        yield
+    finally:
+        other.communicate("\n", timeout=60)
+    assert other.returncode == 0
 
 
 def test_what_was_committed_is_set_aside_when_the_database_itself_is_replaced(tmp_path: Path):

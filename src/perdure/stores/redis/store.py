@@ -43,7 +43,7 @@ from perdure.system.lease_holders import is_dead
 from perdure.system.urls import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Unpack
 
     from perdure.links.redis import Ask, Command, Server
@@ -430,9 +430,14 @@ class RedisStore:
     def _expired(self, asked: Asked) -> Iterator[bytes]:
         """Ids of sessions that may have expired by then; the index holds times that are never too late."""
         ((wall, *_),) = self._runner.ask(scripts.LOOK, None, self._runner.now())
-        index, first = b"%b:expiry" % self._runner.prefix, utf8(asked.after or "") if not asked.newest else b""
+        index = b"%b:expiry" % self._runner.prefix
         due = self._link.one((b"ZRANGEBYSCORE", index, b"-inf", b"%d" % wall))
-        ids = sorted(id for id in due if id > first)
+        return self._in_order(due, asked)
+
+    def _in_order(self, found: Iterable[bytes], asked: Asked) -> Iterator[bytes]:
+        """Ids in the order that is asked for, from its place on."""
+        first = utf8(asked.after or "") if not asked.newest else b""
+        ids = sorted(id for id in found if id > first)
         if not asked.newest:
             return iter(ids)
         rows = [row for start in range(0, len(ids), PAGE) for row in self._looked(ids[start : start + PAGE])]
@@ -440,18 +445,14 @@ class RedisStore:
 
     def _ended(self, asked: Asked) -> Iterator[bytes]:
         """Ids of sessions that have ended, which no index has: all there are, for upkeep."""
-        prefix, first = self._runner.key(""), utf8(asked.after or "") if not asked.newest else b""
-        cursor, found = b"0", set[bytes]()
+        prefix, cursor, found = self._runner.key(""), b"0", set[bytes]()
         pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", prefix) + b"*"
         while True:
             cursor, names = self._link.one((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000"))
             found.update(name.removeprefix(prefix) for name in names)
             if cursor == b"0":
                 break
-        ids = sorted(id for id in found if id > first)
-        rows = [row for start in range(0, len(ids), PAGE) for row in self._looked(ids[start : start + PAGE])]
-        kept = [row for row in rows if asked.keeps(row.id, row, row.now)]
-        return (utf8(row.id) for row in sorted(kept, key=lambda row: asked.key(row.id, row.updated)))
+        return self._in_order(found, asked)
 
     def counts(self) -> list[Count]:
         """How many sessions there are by status, agent and error."""

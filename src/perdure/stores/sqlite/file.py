@@ -294,8 +294,8 @@ class SqliteFile:
             raise errors.Poisoned(self._guard.poisoned + fate)
 
     def _alone(self) -> bool:
-        """Whether nobody else has gone on without us, nor come and gone: whoever goes takes its log along, and what it
-        committed is in the database."""
+        """Whether nobody else has gone on without us, nor come and gone: what those committed is in the database, and
+        our log would be moved over it."""
         return self._own.alone() and os.stat(self.path).st_mtime_ns == self._moved
 
     def _wait_for_disk(self, on: bool) -> None:
