@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import weakref
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -188,7 +187,7 @@ class DatabaseHandle:
         journal.caretaker = self.caretaker
         if granted is not None:
             # An interrupt may come between here and whoever opens the session: then nobody releases it.
-            weakref.finalize(journal, self.caretaker.heartbeat.abandon, granted).atexit = False
+            self.caretaker.heartbeat.held_by(granted, journal)
         s = self._new_handle(journal)
         yield from s.journal.load()
         s.origin = origin

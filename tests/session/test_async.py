@@ -126,6 +126,93 @@ def test_a_cancelled_commit_still_lands(url: str, clock: FakeClock) -> None:
     asyncio.run(main())
 
 
+class Slow:
+    """Stands before something a store does: it is asked, and answers once it is let through."""
+
+    def __init__(self, db: Any, what: str) -> None:
+        self._answer = getattr(db.kernel.store, what)
+        self.asked, self.go = threading.Event(), threading.Event()
+        setattr(db.kernel.store, what, self)
+
+    def __call__(self, *args: Any) -> Any:
+        self.asked.set()
+        assert self.go.wait(30)
+        return self._answer(*args)
+
+
+def test_a_reload_waits_for_a_cancelled_commit_that_is_still_on_its_way(url: str, clock: FakeClock) -> None:
+    async def main() -> None:
+        async with perdure.open_async(url, clock=clock) as db, db.session("s") as s:
+            await s.commit()
+            slow = Slow(db, "append")
+            s.messages.append(1)
+            commit = asyncio.ensure_future(s.commit())
+            assert await asyncio.to_thread(slow.asked.wait, 30)
+            commit.cancel()
+            await asyncio.gather(commit, return_exceptions=True)
+            reload = asyncio.ensure_future(s.reload())
+            await asyncio.wait([reload], timeout=0.1)
+            slow.go.set()
+            await reload
+            stored = await db.read("s")
+            assert (s.messages, s.step) == (stored.messages, stored.step) == ([1], 2)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("move", ["reload", "switch"])
+def test_a_handle_does_not_move_while_a_commit_is_on_its_way(url: str, clock: FakeClock, move: str) -> None:
+    async def main() -> None:
+        async with perdure.open_async(url, clock=clock) as db, db.session("s") as s:
+            await s.commit()
+            await s.fork("b")
+            look, append = Slow(db, "look"), Slow(db, "append")
+            moving = asyncio.ensure_future(s.reload() if move == "reload" else s.switch("b"))
+            assert await asyncio.to_thread(look.asked.wait, 30)
+            s.messages.append(1)
+            commit = asyncio.ensure_future(s.commit())
+            await asyncio.to_thread(append.asked.wait, 0.2)
+            look.go.set()
+            await asyncio.wait([moving], timeout=0.2)
+            append.go.set()
+            refused, landed = await asyncio.gather(moving, commit, return_exceptions=True)
+            assert not isinstance(landed, BaseException)
+            if move == "switch":
+                # It would leave the edit behind.
+                assert isinstance(refused, perdure.Misuse)
+                assert s.branch == "main"
+            s.messages.append(2)
+            await s.commit()
+            stored = await db.read("s", branch=s.branch)
+            assert (s.messages, s.step) == (stored.messages, stored.step)
+            assert (await db.verify()).findings == ()
+
+    asyncio.run(main())
+
+
+def test_edits_made_while_a_rewind_is_on_its_way_are_not_swallowed(url: str, clock: FakeClock) -> None:
+    async def main() -> None:
+        async with perdure.open_async(url, clock=clock) as db, db.session("s") as s:
+            for n in range(3):
+                s.messages.append(n)
+                await s.commit()
+            slow = Slow(db, "append")
+            rewind = asyncio.ensure_future(s.rewind(1))
+            assert await asyncio.to_thread(slow.asked.wait, 30)
+            s.messages.append("meanwhile")
+            slow.go.set()
+            with pytest.raises(perdure.Conflict, match=r"has landed.*reload\(\) and make them again"):
+                await rewind
+            with pytest.raises(perdure.Conflict):
+                await s.commit()
+            await s.reload()
+            s.messages.append("again")
+            await s.commit()
+            assert (await db.read("s")).messages == [0, "again"]
+
+    asyncio.run(main())
+
+
 def test_one_conflict_does_not_fail_its_neighbours(url: str, clock: FakeClock) -> None:
     async def main() -> None:
         async with perdure.open_async(url, clock=clock) as db:

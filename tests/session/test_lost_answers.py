@@ -165,7 +165,7 @@ def test_a_rewind_that_landed_unseen_does_not_swallow_edits(db: perdure.Database
         with pytest.raises(perdure.Misuse):
             s.rewind(1)
         for _ in range(2):
-            with pytest.raises(perdure.Conflict, match="rewind whose answer was lost has landed"):
+            with pytest.raises(perdure.Conflict, match="rewind has landed"):
                 s.commit()
         s.reload()
         assert s.vars.plain() == {"n": 0}

@@ -142,3 +142,37 @@ def test_a_handle_that_nobody_has_any_more_lets_its_session_go(url: str) -> None
         kept.vars["n"] = 1
         kept.commit()
         kept.release()
+
+
+def test_a_database_that_is_closed_holds_no_session(url: str) -> None:
+    with perdure.open(url, lease_ttl=3600) as other:
+        db = perdure.open(url, lease_ttl=3600)
+        s = db.session("s")
+        db.close()
+        with other.session("s") as theirs:
+            theirs.commit()
+        with pytest.raises(perdure.PerdureError):
+            s.commit()
+
+
+@pytest.mark.parametrize("what", ["acquire", "release"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_lease_is_given_back_whenever_an_interrupt_comes(
+    url: str, what: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with perdure.open(url, lease_ttl=3600) as db, perdure.open(url, lease_ttl=3600) as other:
+        work = getattr(db.kernel.store, what)
+
+        def interrupted(*args: Any) -> None:
+            monkeypatch.undo()
+            if when == "after":
+                work(*args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(db.kernel.store, what, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            db.session("s").release()
+        if what == "release":
+            db.caretaker.heartbeat.renew()
+        with other.session("s") as s:
+            s.commit()

@@ -199,8 +199,9 @@ class LateNotes:
         self._points: list[Point] = []
         with db.session("s") as s:
             s.vars["late"] = 1
-            s.journal.caretaker = None
+            caretaker, s.journal.caretaker = s.journal.caretaker, None
             s.commit()
+            s.journal.caretaker = caretaker
             assert s.journal.point is not None
             self._points.append(s.journal.point)
 

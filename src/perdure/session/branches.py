@@ -77,8 +77,12 @@ class Branches:
     def switch(self, branch: str) -> Flow[Checkpoint | None]:
         """Move this handle to the head of another branch."""
         yield from self._ready("switch")
+        return (yield from self._journal.within(self._switch(branch)))
+
+    def _switch(self, branch: str) -> Flow[Checkpoint | None]:
         row = yield Do(look, (self._journal.kernel, self._journal.id))
         loaded: Loaded = yield Do(load_head, (self._journal.kernel, row, branch))
+        self._unchanged("switch")
         self._journal.branch = branch
         self._journal.adopt(loaded)
         return self._journal.head
@@ -115,9 +119,12 @@ class Branches:
         self._journal.guard.check()
         if self._journal.run is not None:
             raise Misuse(f"{what} is not possible inside a run: end it first")
+        self._unchanged(what)
+        return (yield from self._again(asked))
+
+    def _unchanged(self, what: str) -> None:
         if self._journal.changed:
             raise Misuse(f"there are edits that are not committed: commit() or reload() before {what}")
-        return (yield from self._again(asked))
 
     def _again(self, asked: tuple[Any, ...]) -> Flow[Checkpoint | None]:
         """Settle what we never learnt the fate of; its checkpoint if it is the very thing that is asked for now."""
@@ -179,9 +186,9 @@ class Branches:
             journal.caretaker.landed(line.point, journal.calls)
         if line.left is None:
             return
-        if settling and (journal.document.collect() or journal.takes):
+        if journal.changed or (settling and (journal.document.collect() or journal.takes)):
             journal.stale = Conflict(
-                f"session {journal.id!r}: the rewind whose answer was lost has landed, and the edits made since stand "
+                f"session {journal.id!r}: the rewind has landed, and the edits made since it was asked for stand "
                 "on what it left; reload() and make them again",
                 journal.head,
             )

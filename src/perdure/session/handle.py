@@ -168,18 +168,11 @@ class SessionHandle(StateView):
     def release_flow(self) -> Flow[None]:
         """Give the lease back; the handle cannot be used afterwards. Leaving the ``with`` block does this."""
         journal = self.journal
-        lease = journal.lease
-        if journal.guard.closed and lease is None:
+        if journal.guard.closed and journal.lease is None:
             return
         journal.guard.closed = True
-        try:
-            if journal.caretaker is not None:
-                journal.caretaker.released(journal)
-        finally:
-            # Whatever interrupts this: a lease that is not given back ends with its time, and may be given back again.
-            if lease is not None:
-                yield Do(self.kernel.store.release, (lease,))
-                journal.lease = None
+        if journal.caretaker is not None:
+            yield Do(journal.caretaker.release, (journal,))
 
     def warn_uncommitted(self) -> None:
         """Say so when edits are about to be lost with the handle."""

@@ -81,8 +81,8 @@ class Caretaker(Protocol):
         """A commit of this journal is durable."""
         ...
 
-    def released(self, journal: Journal) -> None:
-        """A handle is done with its session; its lease is about to be given back."""
+    def release(self, journal: Journal) -> None:
+        """A handle is done with its session: give its lease back."""
         ...
 
 
@@ -236,8 +236,23 @@ class Journal:
         self.adopt(loaded)
 
     def reload(self) -> Flow[None]:
-        """Throw uncommitted edits away and read the head anew."""
+        """Throw uncommitted edits away and read the head anew.
+
+        A commit of which nobody knows whether it has landed (it was interrupted, or its answer was lost) is settled
+        first: it is in what is read, or will never be.
+        """
         self.guard.check()
+        yield from self.within(self._reload())
+
+    def _reload(self) -> Flow[None]:
+        pending = self.pending
+        if pending is not None and (pending.settle is not None or self._unsure == pending.item.id):
+            try:
+                yield from (pending.settle() if pending.settle is not None else self.send(pending))
+            except (OutcomeUnknown, Unavailable):
+                raise
+            except PerdureError:
+                pass  # refused: it has not landed, and what is there is read now
         yield from self.load()
 
     # -- committing -----------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class Runs:
         # Whoever is interrupted or cancelled wants no more work done.
         if isinstance(error, Exception):
             with suppress(PerdureError):
-                yield from self._journal.load()
+                yield from self._journal.reload()
 
     def _catch_up(self, key: str, base: tuple[int, int]) -> Flow[None]:
         assert self._journal.point is not None

@@ -8,13 +8,14 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections import deque
+import weakref
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from perdure.errors import NotFound, PerdureError
 from perdure.history.hydrate import load
+from perdure.model import Lease
 from perdure.system.flow import Do, Flow
 from perdure.system.lease_holders import new_holder
 from perdure.upkeep.compaction import PACK_MIN, PACK_ROWS, compact
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from perdure.kernel import Kernel
-    from perdure.model import Lease
     from perdure.record.codec import Point
     from perdure.session.journal import Journal
 
@@ -51,14 +51,17 @@ def _started(work: Callable[[], None], name: str) -> threading.Thread:
 
 
 class Heartbeat:
-    """Renews every lease this database holds, three times per lease period."""
+    """Renews every lease this database holds, three times per lease period, and gives back what nobody has any more."""
 
     def __init__(self, kernel: Kernel, ttl: int) -> None:
         self._kernel = kernel
         self._ttl = ttl
         self._lock = threading.Lock()
         self._leases: dict[int, Lease] = {}
-        self._abandoned: deque[Lease] = deque()
+        self._holders: dict[int, weakref.ref[Journal]] = {}
+        """Who writes under a lease: an interrupt may take a handle from whoever opened it."""
+        self._leaving: dict[int, Lease] = {}
+        """What is being given back: an interrupt may come before the store is told."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.lost: set[int] = set()
@@ -78,16 +81,25 @@ class Heartbeat:
             if self._thread is None:
                 self._thread = _started(self._beat, "perdure-heartbeat")
 
+    def held_by(self, lease: Lease, journal: Journal) -> None:
+        """Keep a lease alive for as long as somebody has this journal."""
+        self._holders[lease.token] = weakref.ref(journal)
+
     def remove(self, lease: Lease) -> None:
-        """Let a lease go."""
+        """No longer keep a lease alive: it is about to be given back, or has ended."""
         with self._lock:
+            # In this order: an interrupt in between leaves it to the next beat.
+            self._leaving[lease.token] = lease
             self._leases.pop(lease.token, None)
+            self._holders.pop(lease.token, None)
             if self._tell is not None:
                 self._tell("-", lease)
 
-    def abandon(self, lease: Lease) -> None:
-        """Whoever had it is gone, and may not have let it go. Waits for nothing: it is called from anywhere."""
-        self._abandoned.append(lease)
+    def release(self, lease: Lease) -> None:
+        """Give a lease back."""
+        self.remove(lease)
+        self._kernel.store.release(lease)
+        self._leaving.pop(lease.token, None)
 
     def _beat(self) -> None:
         while not self._stop.wait(self._ttl / 3000):
@@ -100,23 +112,23 @@ class Heartbeat:
 
     def renew(self) -> None:
         """Renew all leases now, and give back those that nobody has any more."""
-        while self._abandoned:
-            lease = self._abandoned.popleft()
-            if lease.token in self._leases:
-                self.remove(lease)
-                with suppress(PerdureError):  # then it lapses
-                    self._kernel.store.release(lease)
         with self._lock:
-            leases = list(self._leases.values())
+            leases = self._leases.copy()
+            ownerless = [leases[t] for t, holder in self._holders.items() if holder() is None and t in leases]
+            leaving = [*self._leaving.values(), *ownerless]
+        for lease in leaving:
+            leases.pop(lease.token, None)
+            with suppress(PerdureError):  # then it lapses
+                self.release(lease)
         if not leases:
             return
         try:
-            kept = self._kernel.store.renew(leases, self._ttl)
+            kept = self._kernel.store.renew([*leases.values()], self._ttl)
         except PerdureError as e:
             # Commits fail with the same error where somebody waits for them; the next beat tries again.
             _warn("leases could not be renewed: %s", e)
             return
-        for lease, ok in zip(leases, kept, strict=True):
+        for lease, ok in zip(leases.values(), kept, strict=True):
             with self._lock:
                 # One that was given back meanwhile is not lost.
                 gone = not ok and self._leases.pop(lease.token, None) is not None
@@ -125,10 +137,13 @@ class Heartbeat:
                 _warn("the lease of session %r was lost: its handle can no longer write", lease.session)
 
     def close(self) -> None:
-        """Stop renewing."""
+        """Stop renewing, and give back what is left: no handle of this database can write any more."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
+        for lease in [*self._leases.values(), *self._leaving.values()]:
+            with suppress(PerdureError):  # then it lapses
+                self.release(lease)
 
 
 class Housekeeper:
@@ -209,6 +224,8 @@ class Claim:
         self._asked = (session, new_holder(), lease_ttl)
         self._lock = threading.Lock()
         self._wanted = True
+        self._unsure = False
+        """Whether the store was asked, and may have granted it."""
         self.lease: Lease | None = None
 
     def acquire(self) -> Flow[Lease]:
@@ -221,7 +238,12 @@ class Claim:
 
     def _take(self) -> Lease:
         self._before(self._asked[0])
-        lease = self._store.acquire(*self._asked)
+        self._unsure = True
+        try:
+            lease = self._store.acquire(*self._asked)
+        except PerdureError:
+            self._unsure = False
+            raise
         with self._lock:
             self.lease = lease
             wanted = self._wanted
@@ -235,14 +257,24 @@ class Claim:
         with self._lock:
             self._wanted = False
             lease = self.lease
-        if lease is None:
+        if lease is None and not self._unsure:
             return
-        self._heartbeat.remove(lease)
         if isinstance(sys.exception(), GeneratorExit):
             # Nobody carries out any more what is asked for here.
-            self._store.release(lease)
+            self._give_back(lease)
         else:
-            yield Do(self._store.release, (lease,))
+            yield Do(self._give_back, (lease,))
+
+    def _give_back(self, lease: Lease | None) -> None:
+        if lease is not None:
+            self._heartbeat.release(lease)
+            return
+        # An interrupt came, maybe right after the store had granted it: our name is on it then.
+        session, holder, _ = self._asked
+        with suppress(PerdureError):
+            row = self._store.look(session)
+            if row is not None and row.lease.holder == holder:
+                self._store.release(Lease(session, holder, row.lease.token, row.lease.until))
 
 
 class Caretaker:
@@ -278,10 +310,6 @@ class Caretaker:
         if self._witness is not None:
             self._witness.check(session)
 
-    def drop(self, lease: Lease) -> None:
-        """No longer keep a lease alive."""
-        self.heartbeat.remove(lease)
-
     def landed(self, point: Point, calls: Mapping[str, tuple[str, str, str]]) -> None:
         """A checkpoint is durable; ``calls`` has tool, slot and digest of the calls it may speak of."""
         if self._witness is not None:
@@ -296,10 +324,11 @@ class Caretaker:
             journal.unpacked = 0
             self._housekeeper.request(journal.id, journal.line, PACK_ROWS)
 
-    def released(self, journal: Journal) -> None:
-        """A handle is done with its session."""
+    def release(self, journal: Journal) -> None:
+        """A handle is done with its session: its lease is given back, and its line packed."""
         if journal.lease is not None:
-            self.drop(journal.lease)
+            self.heartbeat.release(journal.lease)
+            journal.lease = None
         if self._maintain and journal.unpacked >= PACK_MIN and journal.point is not None and not self._closed:
             self._housekeeper.request(journal.id, journal.line, PACK_MIN)
 

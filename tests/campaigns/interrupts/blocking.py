@@ -26,6 +26,8 @@ CHECK_EVERY = 25
 CHECK_SOON = 0.3
 """How many turns that were interrupted are followed by one."""
 SESSION = "prompt"
+CROWD = 200
+"""Other sessions that are visited: more than a store keeps files open for."""
 
 
 def turn(work: Callable[[], None]) -> None:
@@ -34,14 +36,15 @@ def turn(work: Callable[[], None]) -> None:
 
 
 class Prompt:
-    """A loop over one handle; ``threads`` is how many threads use it."""
+    """A loop over one handle; ``kind`` says who else uses it, and whether it visits others meanwhile."""
 
-    def __init__(self, url: str, wanted: int, seed: int, pipe: Connection, *, threads: int) -> None:
+    def __init__(self, url: str, wanted: int, seed: int, pipe: Connection, kind: str) -> None:
         self._url = url
         self._wanted = wanted
         self._pipe = pipe
         self._rng = random.Random(seed)
-        self._shared = threads > 1
+        self._shared = kind == "threads"
+        self._crowd = CROWD if kind == "crowd" else 0
         self.seen = Seen()
         self._keeper = perdure.open(url, maintain=False)
         """What is in memory is there as long as somebody has it open."""
@@ -50,6 +53,8 @@ class Prompt:
         self._numbers = itertools.count(1)
         self._acknowledged: list[int] = []
         self._theirs: list[int] = []
+        self._visits: dict[str, list[int]] = {f"visited-{n}": [] for n in range(self._crowd)}
+        """What was acknowledged of the others."""
         self._forks: list[str] = []
         self._world: list[int] = []
         """What calls have done."""
@@ -69,6 +74,10 @@ class Prompt:
         if self._shared:
             other.start()
         kinds = {k: w for k, w in TURNS.items() if not self._shared or k not in ("reload", "reopen")}
+        if self._crowd:
+            kinds |= VISITS
+            for name in self._visits:
+                self._visit_one(name)
         self._pipe.send("up")
         try:
             for number in itertools.count(1):
@@ -211,6 +220,20 @@ class Prompt:
         self.s.release()
         self._open()
 
+    def _visit(self) -> None:
+        self._visit_one(self._rng.choice(list(self._visits)))
+
+    def _visit_one(self, name: str) -> None:
+        value = next(self._numbers)
+        with self.db.session(name) as s:
+            s.messages.append(value)
+            s.commit()
+            self._visits[name].append(value)
+
+    def _see(self) -> None:
+        for name in self._rng.sample(list(self._visits), 5):
+            self.db.read(name)
+
     # -- the other thread, and comparing --------------------------------------------------------------------------
 
     def _write_along(self) -> None:
@@ -261,9 +284,11 @@ class Prompt:
             self.seen.problem("lost", f"branches {sorted(missing)[:5]}", len(missing))
         self.s.release()
         self.db.close()
-        self.seen.everything(self._url, {SESSION: [*self._acknowledged, *self._theirs]})
+        self.seen.everything(self._url, {SESSION: [*self._acknowledged, *self._theirs], **self._visits})
         self._keeper.close()
 
 
 TURNS = {"commit": 8, "edits": 4, "call": 3, "settle_calls": 2, "fork": 1, "reload": 2, "reopen": 2}
 """How often each is done, against the others."""
+VISITS = {"visit": 15, "see": 15}
+"""The same, where others are visited."""

@@ -71,7 +71,9 @@ def _noticed(folder: Path, sabotage: str, most: int, seed: int) -> str:
         outcome = interrupt(kind, "sqlite", url, A_PROCESS, seed + number, sabotage)
         sent += outcome.seen["interrupts"]
         if outcome.problems:
-            return f"sabotage: {sabotage:10} noticed within {sent:4} interrupts: {outcome.problems[0].splitlines()[0]}"
+            # An error that a sabotage led to is told by its last line, and only where it is all there is.
+            said = min(outcome.problems, key=lambda problem: problem.startswith("wrong")).splitlines()[-1]
+            return f"sabotage: {sabotage:10} noticed within {sent:4} interrupts: {said}"
     return f"sabotage: {sabotage:10} not noticed by {sent} interrupts"
 
 

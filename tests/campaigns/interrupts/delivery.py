@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from perdure.system.flow import Flow
 
-KINDS = ("handle", "threads", "tasks")
+KINDS = ("handle", "threads", "crowd", "tasks")
 STORES = ("memory", "sqlite", "file")
 HANGS = 60
 """Seconds without a word after which a program hangs."""
@@ -87,7 +87,7 @@ def run(kind: str, url: str, wanted: int, seed: int, sabotage: str, pipe: Connec
     if kind == "tasks":
         form: Any = Stage(url, wanted, seed, pipe)
     else:
-        form = Prompt(url, wanted, seed, pipe, threads=2 if kind == "threads" else 1)
+        form = Prompt(url, wanted, seed, pipe, kind)
     try:
         form.run()
     except (Stuck, TimeoutError) as error:
