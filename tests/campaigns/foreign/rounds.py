@@ -136,7 +136,9 @@ class Victim:
         if process.exitcode == -signal.SIGKILL:
             self._tally.kills += 1
         elif process.exitcode:
-            self._tally.problem("astray", f"life {life.number} in {life.folder} ended with {process.exitcode}")
+            last = Path(life.notes).read_text("utf-8").splitlines()[-3:] if os.path.exists(life.notes) else []
+            ended = f"life {life.number} in {life.folder} ended with {process.exitcode} after {last}"
+            self._tally.problem("astray", ended)
             self.broken = True
         self._hear(life)
         return True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING
 
 import apsw
@@ -26,9 +28,15 @@ def url_of(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def visit(path: Path) -> None:
-    """Another process opens the database and closes it again."""
-    subprocess.run([sys.executable, "-c", VISIT, url_of(path)], check=True, timeout=60)
+needs_own_locks = pytest.mark.skipif(bool(own_locks.WEAKNESS), reason=own_locks.WEAKNESS)
+
+
+def visit(path: Path, *, refused: bool = False) -> str:
+    """Another process opens the database and closes it again; what it says when that is refused."""
+    command = [sys.executable, "-c", VISIT, url_of(path)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert bool(done.returncode) is refused, done.stderr
+    return done.stderr
 
 
 def commit(s: perdure.Session, *numbers: int) -> None:
@@ -70,47 +78,103 @@ def test_what_was_committed_is_saved_when_the_log_is_removed(tmp_path: Path, gon
     assert stored(path) == [1, 2, 3]
 
 
-def test_a_log_that_was_replaced_by_somebody_elses_is_not_mixed_with_ours(tmp_path: Path):
+@needs_own_locks
+@pytest.mark.parametrize("gone", [("-wal",), ("-shm",), ("-wal", "-shm")], ids="".join)
+@pytest.mark.parametrize("finds_out", ["writer", "reader"])
+def test_nobody_goes_on_without_what_only_a_removed_log_has(tmp_path: Path, gone: tuple[str, ...], finds_out: str):
     path = tmp_path / "agents.db"
     db = perdure.open(url_of(path), maintain=False)
     s = db.session("s")
     commit(s, 1)
+    for suffix in gone:
+        os.unlink(f"{path}{suffix}")
+    for _ in range(2):
+        assert f"log was removed or replaced while process {os.getpid()} had it open" in visit(path, refused=True)
+    if finds_out == "writer":
+        commit(s, 2)
+    else:
+        with pytest.raises(Poisoned, match="moved into the database"):
+            db.read("s")
+    # Before the one that has found it out is closed.
     visit(path)
+    db.close()
+    assert stored(path) == ([1, 2] if finds_out == "writer" else [1])
+    assert not [*tmp_path.glob("agents.db.rescued-*")]
+
+
+@needs_own_locks
+def test_an_empty_log_in_the_place_of_ours_is_nobodys(tmp_path: Path):
+    path = tmp_path / "agents.db"
+    db = perdure.open(url_of(path), maintain=False)
+    s = db.session("s")
+    commit(s, 1)
+    os.unlink(f"{path}-wal")
+    (tmp_path / "agents.db-wal").touch()
     commit(s, 2)
+    with pytest.raises(Poisoned, match="moved into the database"):
+        commit(s, 3)
+    db.close()
+    assert stored(path) == [1, 2]
+
+
+@needs_own_locks
+@pytest.mark.parametrize("gone", [("-wal",), ("-wal", "-shm")], ids="".join)
+def test_closing_a_handle_that_lost_its_log_removes_nobody_elses(tmp_path: Path, gone: tuple[str, ...]):
+    path = tmp_path / "agents.db"
+    db = perdure.open(url_of(path), maintain=False)
+    s = db.session("s")
+    commit(s, 1)
+    for suffix in gone:
+        os.unlink(f"{path}{suffix}")
+    commit(s, 2)  # which finds it out
+    with somebody_committing(path) as other:
+        other.kill()
+        other.wait()
+    db.close()
+    with perdure.open(url_of(path)) as db:
+        assert db.read("other").messages == ["theirs"]
+        assert db.verify().findings == ()
+    assert stored(path) == [1, 2]
+
+
+def test_a_log_that_was_replaced_by_somebody_elses_is_not_mixed_with_ours(tmp_path: Path):
+    path = tmp_path / "agents.db"
+    visit(path)
+    db = perdure.open(url_of(path), maintain=False)
+    s = db.session("s")
+    commit(s, 1, 2)
     os.unlink(f"{path}-wal")
     os.unlink(f"{path}-shm")
     found = pytest.raises(Poisoned, match=r"set aside in .*agents.db.rescued-\d+.* nothing of this was written")
     with somebody_writing(path), found:
         commit(s, 3)
     db.close()
-    with perdure.open(url_of(path)) as db:
-        assert db.read("other").messages == ["theirs"]
-        assert db.verify().findings == ()
+    assert_theirs(path)
     (aside,) = tmp_path.glob("agents.db.rescued-*")
     assert stored(aside) == [1, 2]
 
 
 def test_what_others_committed_to_a_log_that_is_gone_as_well_is_not_written_over(tmp_path: Path):
     path = tmp_path / "agents.db"
+    visit(path)
     db = perdure.open(url_of(path), maintain=False)
     s = db.session("s")
     commit(s, 1)
     os.unlink(f"{path}-wal")
     os.unlink(f"{path}-shm")
-    with somebody_writing(path):
+    with somebody_writing(path, "pragma wal_checkpoint"):
         os.unlink(f"{path}-wal")
         with pytest.raises(Poisoned, match="set aside in"):
             commit(s, 2)
     db.close()
-    with perdure.open(url_of(path)) as db:
-        assert db.read("other").messages == ["theirs"]
-        assert db.verify().findings == ()
+    assert_theirs(path)
     (aside,) = tmp_path.glob("agents.db.rescued-*")
     assert stored(aside) == [1]
 
 
 def test_whoever_opens_a_log_whose_index_is_gone_has_nothing_written_over(tmp_path: Path):
     path = tmp_path / "agents.db"
+    visit(path)
     db = perdure.open(url_of(path), maintain=False)
     s = db.session("s")
     commit(s, 1)
@@ -119,35 +183,40 @@ def test_whoever_opens_a_log_whose_index_is_gone_has_nothing_written_over(tmp_pa
         with pytest.raises(Poisoned, match=r"before is in the database.* nothing of this was written"):
             commit(s, 2)
         db.close()
-    with perdure.open(url_of(path)) as db:
-        assert db.read("other").messages == ["theirs"]
-        assert db.verify().findings == ()
+    assert_theirs(path)
     assert stored(path) == [1]
     assert not [*tmp_path.glob("agents.db.rescued-*")]
 
 
 def test_what_others_committed_who_are_gone_again_is_not_written_over(tmp_path: Path):
     path = tmp_path / "agents.db"
+    visit(path)
     db = perdure.open(url_of(path), maintain=False)
     s = db.session("s")
     commit(s, 1)
     os.unlink(f"{path}-wal")
     os.unlink(f"{path}-shm")
-    # Whoever closes the database has moved what it wrote into it.
-    subprocess.run([sys.executable, "-c", WRITE, url_of(path)], input="\n", text=True, check=True, timeout=60)
+    with somebody_writing(path, "pragma wal_checkpoint"):
+        pass
     os.unlink(f"{path}-wal")
     os.unlink(f"{path}-shm")
     with pytest.raises(Poisoned, match=r"set aside in .* nothing of this was written"):
         commit(s, 2)
     db.close()
-    with perdure.open(url_of(path)) as db:
-        assert db.read("other").messages == ["theirs"]
-        assert db.verify().findings == ()
-    (aside,) = tmp_path.glob("agents.db.rescued-*")
-    assert stored(aside) == [1]
+    assert_theirs(path)
 
 
 WRITE = """
+import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as other:
+    other.execute("insert or replace into meta (key, value) values ('theirs', 1)")
+for statement in sys.argv[2:]:
+    other.execute(statement).fetchall()
+print("written", flush=True)
+sys.stdin.readline()
+other.close()
+"""
+COMMIT = """
 import sys, perdure
 with perdure.open(sys.argv[1]) as db, db.session("other") as s:
     s.messages.append("theirs")
@@ -158,18 +227,36 @@ with perdure.open(sys.argv[1]) as db, db.session("other") as s:
 
 
 @contextmanager
-def somebody_writing(path: Path) -> Iterator[None]:
-    """Another process has committed, and has the database open."""
+def _somebody(program: str, *args: str) -> Iterator[subprocess.Popen[str]]:
     other = subprocess.Popen(
-        [sys.executable, "-c", WRITE, url_of(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == "written\n"
-        yield
+        yield other
     finally:
         other.communicate("\n", timeout=60)
-    assert other.returncode == 0
+    assert other.returncode in (0, -signal.SIGKILL)
+
+
+def somebody_writing(path: Path, *statements: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Another process, which knows SQLite alone, has written, and has the database open."""
+    return _somebody(WRITE, str(path), *statements)
+
+
+def somebody_committing(path: Path) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Another process of ours has committed, and has the database open."""
+    return _somebody(COMMIT, url_of(path))
+
+
+def assert_theirs(path: Path) -> None:
+    """What somebody has written is there, and nothing is damaged."""
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("select value from meta where key = 'theirs'").fetchall() == [(1,)]
+        assert other.execute("pragma integrity_check").fetchall() == [("ok",)]
+    with perdure.open(url_of(path)) as db:
+        assert db.verify().findings == ()
 
 
 def test_what_was_committed_is_set_aside_when_the_database_itself_is_replaced(tmp_path: Path):
@@ -188,15 +275,17 @@ def test_what_was_committed_is_set_aside_when_the_database_itself_is_replaced(tm
 
 def test_what_was_committed_is_set_aside_as_often_as_need_be_in_one_process(tmp_path: Path):
     path = tmp_path / "agents.db"
+    visit(path)
     for n in (1, 2):
         db = perdure.open(url_of(path), maintain=False)
         s = db.session(f"s{n}")
         commit(s, n)
         os.unlink(f"{path}-wal")
-        (tmp_path / "agents.db-wal").touch()
-        with pytest.raises(Poisoned, match="set aside in"):
-            commit(s, n + 10)
-        db.close()
+        os.unlink(f"{path}-shm")
+        with somebody_writing(path):
+            with pytest.raises(Poisoned, match="set aside in"):
+                commit(s, n + 10)
+            db.close()
     assert len([*tmp_path.glob("agents.db.rescued-*")]) == 2
 
 
@@ -211,7 +300,8 @@ def test_a_database_that_was_replaced_is_found_out_although_the_new_one_was_open
     os.unlink(f"{path}-wal")
     os.unlink(f"{path}-shm")
     os.replace(older, path)
-    db.verify()  # through a connection that is opened now
+    with pytest.raises(Poisoned, match=r"agents.db was removed or replaced .* set aside in"):
+        db.verify()  # through a connection that would be opened now
     with pytest.raises(Poisoned, match=r"agents.db was removed or replaced .* set aside in"):
         commit(s, 3)
     db.close()
@@ -219,7 +309,7 @@ def test_a_database_that_was_replaced_is_found_out_although_the_new_one_was_open
     assert (stored(path), stored(aside)) == ([1], [1, 2])
 
 
-@pytest.mark.skipif(bool(own_locks.WEAKNESS), reason=own_locks.WEAKNESS)
+@needs_own_locks
 def test_only_our_own_files_are_locked_in_our_way(tmp_path: Path):
     ours, theirs = tmp_path / "agents.db", tmp_path / "theirs.db"
     with perdure.open(url_of(ours)) as db, closing(apsw.Connection(str(theirs))) as connection:

@@ -17,7 +17,7 @@ import apsw
 from perdure import errors
 from perdure.model import Span
 from perdure.stores.rules import StoredLease
-from perdure.stores.sqlite.own_locks import INDEX, OwnFile
+from perdure.stores.sqlite.own_locks import DATABASE, INDEX, OwnFile
 from perdure.system import faults
 from perdure.system.flow import HandleGuard
 
@@ -78,6 +78,8 @@ READERS = 8
 """Idle reading connections that are kept open."""
 VACUUM_STEP = 512
 """Pages given back to the filesystem in one transaction."""
+LAST_MOVE = 2000
+"""Milliseconds for which readers may keep a log, which was removed, from being moved into the database."""
 KEEP_FREE = 64
 """Free pages that are left in the file for the next commits."""
 KEEP_SHARE = 8
@@ -126,14 +128,13 @@ class SqliteFile:
                 prepare(self._cursor)
                 # In place of SQLite's own, which moves the log within the commit.
                 self._writer.set_wal_hook(self._log_grew)
-                self._moved = os.stat(self.path).st_mtime_ns
-                """When this handle last moved its log into the database."""
+                self._own.astray()  # from now on it is known how all is when it is well
             except BaseException:
                 self._writer.close(True)
                 raise
         except BaseException as error:
             self._own.close()
-            known = translate(error, path)
+            known = self._translate(error)
             if known is None:
                 raise
             raise known from error
@@ -149,6 +150,7 @@ class SqliteFile:
                 return work(cursor)
         with self._lock:
             self.check()
+            self._look()
             try:
                 if self._writer.in_transaction:  # a second interrupt hit while the first was dealt with
                     self._cursor.execute("rollback")
@@ -157,7 +159,7 @@ class SqliteFile:
                 self._cursor.execute("commit")
             except BaseException as error:
                 self._rollback()
-                known = translate(error, self.path)
+                known = self._translate(error)
                 if known is None or known is error:
                     raise
                 raise known from error
@@ -167,6 +169,7 @@ class SqliteFile:
     def read(self) -> Generator[Cursor]:
         """A transaction that sees one instant and never waits for a writer."""
         self.check()
+        self._look_before_reading()
         connection = self._take_reader()
         cursor = cursor_of(connection)
         try:
@@ -182,7 +185,7 @@ class SqliteFile:
         except BaseException as error:
             # Whatever state the connection is in, nobody will meet it again.
             connection.close(True)
-            known = translate(error, self.path)
+            known = self._translate(error)
             if known is None:
                 raise
             raise known from error
@@ -233,10 +236,11 @@ class SqliteFile:
             if known is error:
                 raise
             raise known from error
-        if (gone := self._own.astray()) and not self._alone():
+        if (gone := self._own.astray()) and not self._own.alone():
             # Others go on without us, maybe in the very same log by another index: not a page is written over theirs.
             self._rollback()
             self._rescue(gone, "; nothing of this was written")
+            raise errors.Poisoned(self._guard.poisoned + "; nothing of this was written")
         try:
             cursor.execute("commit")
         except apsw.Error as error:
@@ -257,46 +261,72 @@ class SqliteFile:
         self._logged = 0
         try:
             self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            self._moved = os.stat(self.path).st_mtime_ns
+            self._own.astray()  # the database is another one now
         except apsw.Error as error:
             # What was committed is in the log, on a full disk, too; only a failed sync says something about the disk.
             self._known(error, ())
 
+    def _look(self) -> None:
+        """Before something is read: in a log that others do not know of, it would be out of date for ever."""
+        if gone := self._own.astray():
+            self._rescue(gone, "")
+            raise errors.Poisoned(self._guard.poisoned)
+
+    def _look_before_reading(self) -> None:
+        """The same, for who does not have the lock and would wait for it."""
+        if self._own.astray():
+            with self._lock:
+                self.check()
+                self._look()
+
     def _rescue(self, gone: int, fate: str) -> None:
         """Somebody removed or replaced one of our files: bring what only this handle still has to where it is found.
 
-        Returns when what was committed is safe; either way this handle is not used again. ``fate`` is said of what it
-        was just asked for, otherwise.
+        Returns when what was committed is in the database; either way this handle is not used again. ``fate`` is said
+        of what it was just asked for, otherwise.
         """
+        # The last one to close would move our log over what others have written by then.
+        self._orphaned = True
+        moved = False
         try:
             # Whoever has opened the database since has a log of its own: to write beside it would mix two histories.
-            alone = self._alone()
-            if alone:
-                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            with self._own.others_kept_out() as kept_out:
+                moved = gone != DATABASE and (
+                    self._own.log_is_empty() or (kept_out and self._own.alone() and self._empty_lost_log())
+                )
+            if moved:
                 left = "all that was committed through it has been moved into the database"
             elif gone == INDEX:
-                self._orphaned = True
                 # They have found it in the log, which is still where it was.
                 left = "all that was committed through it before is in the database"
             else:
-                self._orphaned = True
                 # Named anew each time: a process may have to do this again, for a second handle or a second removal.
                 aside = f"{self.path}.rescued-{os.getpid()}-{os.urandom(4).hex()}"
                 self._cursor.execute("vacuum into ?", (aside,))
                 left = f"all that was committed through it was set aside in {aside}"
         except apsw.Error as error:
-            alone, left = False, f"what was committed through it since could not be saved ({error})"
+            left = f"what was committed through it since could not be saved ({error})"
         self._guard.poisoned = (
             f"{self._own.name(gone)} was removed or replaced while it was open; {left}: "
             "close this handle, open a new one"
         )
-        if not alone:
+        self._own.let_others_in()
+        if not moved:
             raise errors.Poisoned(self._guard.poisoned + fate)
 
-    def _alone(self) -> bool:
-        """Whether nobody else has gone on without us, nor come and gone: what those committed is in the database, and
-        our log would be moved over it."""
-        return self._own.alone() and os.stat(self.path).st_mtime_ns == self._moved
+    def _empty_lost_log(self) -> bool:
+        """Move all of our log into the database; False when somebody who is reading is in the way."""
+        wait_for_others(self._writer, LAST_MOVE)
+        try:
+            self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except (apsw.BusyError, apsw.LockedError):
+            return False
+        return True
+
+    def _translate(self, error: BaseException) -> errors.PerdureError | None:
+        if isinstance(error, apsw.CantOpenError) and (refusal := self._own.refusal()):
+            return errors.Unavailable(refusal)
+        return translate(error, self.path)
 
     def _wait_for_disk(self, on: bool) -> None:
         """Set whether the end of a transaction waits for the disk. An interrupt leaves the cautious belief."""
@@ -343,7 +373,7 @@ class SqliteFile:
             self._writer.set_busy_timeout(0)
             try:
                 self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-                self._moved = os.stat(self.path).st_mtime_ns
+                self._own.astray()  # the database is another one now
             except (apsw.BusyError, apsw.LockedError):
                 pass  # the next checkpoint does it
             except apsw.Error as error:
@@ -353,6 +383,7 @@ class SqliteFile:
 
     def changed(self) -> int:
         """A number that differs once anybody has changed anything, this handle included. Waits for nobody."""
+        self._look_before_reading()
         with self._watch_lock:
             self.check()
             try:
@@ -361,7 +392,7 @@ class SqliteFile:
                     self._watcher = self._connect()
                 return value_of(cursor_of(self._watcher), "pragma data_version")
             except apsw.Error as error:
-                raise translate(error, self.path) or error from error
+                raise self._translate(error) or error from error
 
     def size(self) -> int:
         """Bytes of the main file and its log."""
@@ -382,9 +413,13 @@ class SqliteFile:
             self.write("shrink", lambda cursor: _vacuum(cursor, last=True))
         with self._lock, self._pool_lock, self._watch_lock:
             self._guard.closed = True
-            if self._logged and not self._guard.poisoned and not self._own.astray():
-                # Whoever is not the last one to close would leave what it wrote in the log alone.
-                self._checkpoint()
+            if not self._guard.poisoned:
+                if gone := self._own.astray():
+                    with suppress(errors.PerdureError):
+                        self._rescue(gone, "")
+                elif self._logged:
+                    # Whoever is not the last one to close would leave what it wrote in the log alone.
+                    self._checkpoint()
             idle, self._idle = self._idle, []
             watchers = [] if self._watcher is None else [self._watcher]
             for connection in (*idle, *watchers, self._writer):

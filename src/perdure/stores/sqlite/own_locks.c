@@ -11,6 +11,10 @@
  * The table of system calls is the process's: others use it for files of theirs, whose locks must stay as they are.
  * So only files whose path was told to us are treated in this way, by their descriptors.
  *
+ * Somebody may remove the log while it is open. Then whoever opens the database next would begin another one, without
+ * what only the first has, and the two could never be brought together. So whoever has a log open says which one, by a
+ * lock on the database at a place of its own, and no log is opened beside another one that is in use; nor is an index.
+ *
  * In C, because a callback into Python could be interrupted and would have to answer that the file is locked.
  * Nothing here needs Python: the functions are found by their addresses.
  */
@@ -25,14 +29,19 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-typedef struct { dev_t dev; ino_t ino; int known; } Identity;
+typedef struct { dev_t dev; ino_t ino; int known; struct statx_timestamp changed; } Identity;
+
+#define KEPT 3           /* so many of a database's files outlive a transaction */
 
 typedef struct Database {
     struct Database *next;
     Identity files[4];   /* those that are open: the database, its log, the log's index, a journal */
     int open[4];         /* how many descriptors, of each of its files */
     int locks[4];        /* the one by which each file is locked, while any is open */
+    Identity left[4];    /* those that were open last */
     int split;           /* a file was opened that is not the one of the same name that was open */
+    int marked[KEPT];    /* others are told which one is ours, of the log and its index */
+    int refused;         /* a log was not opened, because others have another one */
     int inherited;       /* it was open when this process was forked: its connections are those of the parent */
     size_t length;
     char path[];
@@ -65,7 +74,6 @@ static Database *find(const char *path, size_t length)
 
 /* What the names of a database's files end with; of those after the first three none outlives a transaction. */
 static const char *const suffixes[] = {"", "-wal", "-shm", "-journal"};
-#define KEPT 3
 
 /* The database that a file belongs to, and which of its files it is; with the guard held. */
 static Database *owner(const char *path, int *which)
@@ -80,27 +88,75 @@ static Database *owner(const char *path, int *which)
     return NULL;
 }
 
-/* Only the number of the inode is asked for: asking for times makes the next write of the file slower. */
-static Identity identity(int dir, const char *path, int flags)
+/* Of the log only the number of its inode is asked for: asking for times makes the next write of a file slower. The
+ * database itself is not written by a commit. */
+static Identity identity(int dir, const char *path, int flags, int which)
 {
     struct statx s;
-    Identity none = {0, 0, 0};
-    if (statx(dir, path, flags | AT_STATX_DONT_SYNC, STATX_INO, &s)) return none;
-    return (Identity){makedev(s.stx_dev_major, s.stx_dev_minor), s.stx_ino, 1};
+    Identity none = {0};
+    if (statx(dir, path, flags | AT_STATX_DONT_SYNC, which ? STATX_INO : STATX_INO | STATX_MTIME, &s)) return none;
+    return (Identity){makedev(s.stx_dev_major, s.stx_dev_minor), s.stx_ino, 1, s.stx_mtime};
 }
 
 static int same(Identity a, Identity b) { return a.known && b.known && a.dev == b.dev && a.ino == b.ino; }
+
+/* -- locks on the database, by the descriptor that all connections share ------------------------------------------ */
+
+#define PENDING ((off_t)0x40000000)   /* SQLite's: held by a writer, it keeps everybody else from opening the database */
+#define SHARED (PENDING + 2)          /* SQLite's: held by everybody who has it open */
+#define SHARED_SIZE 510
+#define PLACES ((off_t)1 << 61)       /* ours: one for each log there could be, far behind the end, and for each index */
+
+static int lock(const Database *database, short type, off_t from, off_t length)
+{
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = from, .l_len = length};
+    return fcntl(database->locks[0], F_OFD_SETLK, &lock) ? errno : 0;
+}
+
+/* Whether another process has a lock there; a length of 0 is all that follows. */
+static int locked(const Database *database, off_t from, off_t length)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = from, .l_len = length};
+    return !fcntl(database->locks[0], F_OFD_GETLK, &lock) && lock.l_type != F_UNLCK;
+}
+
+static off_t places(int which) { return which * PLACES; }
+static off_t place(int which, Identity file) { return places(which) + (off_t)(file.ino & (PLACES - 1)); }
+
+/* Whether another process has another log (or index) than this one, which may be none. */
+static int others_have_another(const Database *database, int which, Identity file)
+{
+    off_t first = places(which), at = place(which, file), end = first + (PLACES - 1);
+    if (!file.known) return locked(database, first, PLACES);
+    return (at > first && locked(database, first, at - first)) || (at < end && locked(database, at + 1, end - at));
+}
+
+/* With the guard held: whether anybody, this process included, has another one than the one that is there now. */
+static int another(const Database *database, int which, Identity there)
+{
+    if (!which || which >= KEPT || !database->open[0] || database->locks[0] < 0) return 0;
+    if (database->marked[which]) return !same(database->files[which], there);
+    return others_have_another(database, which, there);
+}
+
+static void mark(Database *database, int which, int on)
+{
+    if (!which || which >= KEPT || database->marked[which] == on || database->locks[0] < 0) return;
+    lock(database, on ? F_RDLCK : F_UNLCK, place(which, database->files[which]), 1);
+    database->marked[which] = on;
+}
 
 /* -- what SQLite calls ------------------------------------------------------------------------------------------- */
 
 /* With the guard held: a descriptor of ours is open. */
 static void opened(Database *database, int which, int fd)
 {
-    Identity file = identity(fd, "", AT_EMPTY_PATH);
+    Identity file = identity(fd, "", AT_EMPTY_PATH, which);
     if (database->open[which] && !same(database->files[which], file)) database->split = 1;
     if (!database->open[which]++) {
-        database->files[which] = file;
+        database->files[which] = database->left[which] = file;
         database->locks[which] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        if (database->open[0]) mark(database, which, 1);
     }
     of[fd] = database;
     part[fd] = which;
@@ -111,20 +167,36 @@ static void opened(Database *database, int which, int fd)
 static void closed(Database *database, int which)
 {
     if (--database->open[which]) return;
+    if (database->open[0]) mark(database, which, 0);
     if (database->locks[which] >= 0) close(database->locks[which]);
     memset(&database->files[which], 0, sizeof(Identity));
-    if (!database->open[0]) database->split = 0;
+    if (!database->open[0]) database->split = database->marked[1] = database->marked[2] = 0;
 }
+
+static int own_close(int fd);
 
 static int own_open(const char *path, int flags, int mode)
 {
-    int which, fd = open(path, flags, mode);
-    if (fd < 0 || fd >= DESCRIPTORS) return fd;
+    int which, fd, refused;
     pthread_mutex_lock(&guard);
     Database *database = owner(path, &which);
-    of[fd] = NULL;
-    if (database && !database->inherited) opened(database, which, fd);
+    if (database && database->inherited) database = NULL;
+    /* Before it is opened, which makes it: whoever has the other one shall find nothing in its place. */
+    refused = database && another(database, which, identity(AT_FDCWD, path, 0, which));
+    if (refused) database->refused = 1;
     pthread_mutex_unlock(&guard);
+    if (refused) { errno = EBUSY; return -1; }
+    fd = open(path, flags, mode);
+    if (fd < 0 || fd >= DESCRIPTORS) return fd;
+    pthread_mutex_lock(&guard);
+    of[fd] = NULL;
+    if (database) opened(database, which, fd);
+    /* And after it: the other one may have come just now. */
+    refused = database && which && which < KEPT && database->marked[which]
+        && others_have_another(database, which, database->files[which]);
+    if (refused) database->refused = 1;
+    pthread_mutex_unlock(&guard);
+    if (refused) { own_close(fd); errno = EBUSY; return -1; }
     return fd;
 }
 
@@ -141,13 +213,16 @@ static int own_close(int fd)
 
 static int own_unlink(const char *path)
 {
-    int which, refused;
+    int which, refused, theirs;
     pthread_mutex_lock(&guard);
     Database *database = owner(path, &which);
     refused = database && database->inherited;
+    /* The last one to close removes the log and its index, by their names: what others have put there is theirs. */
+    theirs = database && which && which < KEPT && database->left[which].known
+        && !same(database->left[which], identity(AT_FDCWD, path, 0, which));
     pthread_mutex_unlock(&guard);
     if (refused) { errno = EPERM; return -1; }
-    return unlink(path);
+    return theirs ? 0 : unlink(path);
 }
 
 static int own_fcntl(int fd, int command, ...)
@@ -235,8 +310,84 @@ int perdure_astray(const char *path, int after)
     memcpy(name, path, length);
     for (int i = after; i < KEPT; i++) {
         strcpy(name + length, suffixes[i]);
-        if (now.files[i].known && !same(now.files[i], identity(AT_FDCWD, name, 0))) return i + 1;
+        Identity there = identity(AT_FDCWD, name, 0, i);
+        if (now.files[i].known && !same(now.files[i], there)) return i + 1;
+        if (!i) now.files[0].changed = there.changed;
     }
     /* Asked last: a database that was replaced is more than a log that was, for nobody else has what is in ours. */
-    return now.split && after < 2 ? 2 : 0;
+    if (now.split && after < 2) return 2;
+    if (!after && database) {
+        pthread_mutex_lock(&guard);
+        database->files[0].changed = now.files[0].changed;
+        pthread_mutex_unlock(&guard);
+    }
+    return 0;
+}
+
+/* Keep everybody else from opening the database, or no longer: 0, or EAGAIN while somebody is just doing so. */
+int perdure_keep_out(const char *path, int on)
+{
+    pthread_mutex_lock(&guard);
+    Database *database = find(path, strlen(path));
+    int result = database && database->locks[0] >= 0 ? lock(database, on ? F_WRLCK : F_UNLCK, PENDING, 1) : ENOENT;
+    pthread_mutex_unlock(&guard);
+    return result;
+}
+
+/* With everybody else kept out: whether nobody has gone on with another log than ours, so that ours may be moved into the
+ * database. That is so when nothing is in the place of what is gone; or when nobody else has the database open, and what
+ * is there in the place of the log is empty. And when the database is as it was when all was well last. */
+int perdure_alone(const char *path)
+{
+    char name[4096];
+    struct statx s;
+    Database now = {0};
+    size_t length = strlen(path);
+    pthread_mutex_lock(&guard);
+    Database *database = find(path, length);
+    if (database) now = *database;
+    pthread_mutex_unlock(&guard);
+    if (!database || length + 5 > sizeof name) return 0;
+    Identity there = identity(AT_FDCWD, path, 0, 0);
+    if (!same(now.files[0], there) || memcmp(&now.files[0].changed, &there.changed, sizeof there.changed)) return 0;
+    int nobody = !locked(&now, SHARED, SHARED_SIZE);
+    memcpy(name, path, length);
+    for (int i = 1; i < KEPT; i++) {
+        strcpy(name + length, suffixes[i]);
+        there = identity(AT_FDCWD, name, 0, i);
+        if (!there.known || same(now.files[i], there)) continue;
+        if (!nobody || (i == 1 && (statx(AT_FDCWD, name, 0, STATX_SIZE, &s) || s.stx_size))) return 0;
+    }
+    return 1;
+}
+
+/* Whether our log has nothing in it that is not in the database. */
+int perdure_log_is_empty(const char *path)
+{
+    struct stat s;
+    pthread_mutex_lock(&guard);
+    Database *database = find(path, strlen(path));
+    int empty = database && database->open[1] && !fstat(database->locks[1], &s) && !s.st_size;
+    pthread_mutex_unlock(&guard);
+    return empty;
+}
+
+/* What our log had is safe: others may open theirs. */
+void perdure_unmark(const char *path)
+{
+    pthread_mutex_lock(&guard);
+    Database *database = find(path, strlen(path));
+    for (int i = 1; i < KEPT && database && database->open[0]; i++) mark(database, i, 0);
+    pthread_mutex_unlock(&guard);
+}
+
+/* Whether a log was not opened since this was asked last, because others have another one. */
+int perdure_refused(const char *path)
+{
+    pthread_mutex_lock(&guard);
+    Database *database = find(path, strlen(path));
+    int refused = database && database->refused;
+    if (database) database->refused = 0;
+    pthread_mutex_unlock(&guard);
+    return refused;
 }

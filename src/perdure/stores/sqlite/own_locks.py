@@ -11,6 +11,8 @@ import ctypes
 import errno
 import os
 import sys
+import time
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +22,15 @@ from perdure.errors import ForkedProcess, Misuse, Unavailable
 from perdure.system.flow import SPAWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libown_locks.so")
 FILES = ("", "-wal", "-shm")
 """What the names of a database's files end with: the database, its log, the log's index."""
-INDEX = 3
-"""The number of the last one, counted from 1."""
+DATABASE, INDEX = 1, 3
+"""The numbers of the first and the last one, counted from 1."""
+KEEP_OUT_TRIES = 200
+"""So many milliseconds somebody may take who is just opening the database."""
 
 
 def _load() -> tuple[Any, str]:
@@ -47,8 +51,10 @@ def _load() -> tuple[Any, str]:
     table.unregister()
     if not all(replaced):
         return None, "this SQLite does not let its system calls be replaced: install apsw from its wheel"
-    library.perdure_own.argtypes = [ctypes.c_char_p]
-    library.perdure_astray.argtypes = [ctypes.c_char_p, ctypes.c_int]
+    for function in ("own", "alone", "log_is_empty", "unmark", "refused"):
+        getattr(library, f"perdure_{function}").argtypes = [ctypes.c_char_p]
+    for function in ("astray", "keep_out"):
+        getattr(library, f"perdure_{function}").argtypes = [ctypes.c_char_p, ctypes.c_int]
     return library, ""
 
 
@@ -82,6 +88,7 @@ class OwnFile:
                 f"{path} was open in the process that this one was forked from, so it cannot be opened here: {SPAWN}"
             )
         self._known: list[tuple[int, int] | None] = []
+        self._moved = 0
         self._after: Callable[[int], int] = partial(_library.perdure_astray, self._name) if _library else self._look
         self.astray: Callable[[], int] = partial(self._after, 0)
         """The number of the first of its files, counted from 1, that was removed or replaced since it was opened; 0."""
@@ -91,26 +98,83 @@ class OwnFile:
         """The name of one of its files, by the number that was told."""
         return self.path + FILES[number - 1]
 
+    @contextmanager
+    def others_kept_out(self) -> Generator[bool]:
+        """Nobody else opens the database meanwhile; False when that cannot be had."""
+        if _library is None:
+            yield True
+            return
+        kept_out = False
+        for _ in range(KEEP_OUT_TRIES):
+            if kept_out := not _library.perdure_keep_out(self._name, 1):
+                break
+            time.sleep(0.001)
+        try:
+            if kept_out:
+                # Whoever was just opening it has made the files by now that are looked for.
+                time.sleep(0.002)
+            yield kept_out
+        finally:
+            if kept_out:
+                _library.perdure_keep_out(self._name, 0)
+
     def alone(self) -> bool:
-        """Whether nobody else has gone on without us: the database is ours, and nothing is in the place of a file that
-        is gone. Of all of them, because somebody may have had another log that is gone by now as well."""
+        """Whether nobody else has gone on without us: the database is as it was when all was well last, and nobody has
+        written anything in the place of a file that is gone. Of all of them, because somebody may have had another log
+        that is gone by now as well."""
+        if _library is not None:
+            return bool(_library.perdure_alone(self._name))
         for number in range(1, len(FILES) + 1):
             if self._after(number - 1) == number and (number == 1 or os.path.exists(self.name(number))):
                 return False
-        return True
+        return os.stat(self.path).st_mtime_ns == self._moved
+
+    def log_is_empty(self) -> bool:
+        """Whether all that was in our log is in the database: somebody who has the same one has moved it."""
+        return _library is not None and bool(_library.perdure_log_is_empty(self._name))
+
+    def let_others_in(self) -> None:
+        """What only our log had is safe: others, who were refused because of it, may open the database."""
+        if _library is not None:
+            _library.perdure_unmark(self._name)
+
+    def refusal(self) -> str:
+        """Why SQLite could not open the log, if that was because somebody else has another one; "" otherwise."""
+        if _library is None or not _library.perdure_refused(self._name):
+            return ""
+        holders = _processes_with({f"{self.path}{suffix} (deleted)" for suffix in FILES[1:]})
+        who = f"process {' and '.join(holders)}" if holders else "another process"
+        return (
+            f"{self.path}: its log was removed or replaced while {who} had it open. Whoever has it finds that out when "
+            "it next reads or writes, and saves what only it has: try again then, or end it; nothing was written"
+        )
 
     def _look(self, after: int) -> int:
         now = [_identity(self.path + suffix) for suffix in FILES]
         known = self._known or now
         self._known = [a or b for a, b in zip(known, now, strict=True)]
         files = enumerate(zip(known, now, strict=True), 1)
-        return next((number for number, (a, b) in files if number > after and a and a != b), 0)
+        gone = next((number for number, (a, b) in files if number > after and a and a != b), 0)
+        if not (gone or after):
+            self._moved = os.stat(self.path).st_mtime_ns
+        return gone
 
     def close(self) -> None:
         """It is open no longer."""
         _open[self.path] -= 1
         if not _open[self.path]:
             del _open[self.path]
+
+
+def _processes_with(links: set[str]) -> list[str]:
+    """The processes that can be seen to have one of these files open, by what the system calls them."""
+    found: list[str] = []
+    for pid in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+        # They come and go, and those of others are not shown.
+        with suppress(OSError):
+            if any(os.readlink(f"/proc/{pid}/fd/{fd}") in links for fd in os.listdir(f"/proc/{pid}/fd")):
+                found.append(pid)
+    return sorted(found, key=int)
 
 
 # -- where there are no such locks ----------------------------------------------------------------------------------
