@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -31,6 +32,8 @@ LONGEST = 1.2
 """Seconds after which, at the latest, a program is killed."""
 LEFT_TO_END = 4
 """Every so many lives is not killed."""
+_one_at_a_time = threading.Lock()
+"""Whoever starts a process asks all others how they ended, and what two threads ask at once only one is told."""
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["tests.campaigns.foreign.program", "perdure.stores.sqlite.store"])
 
@@ -91,15 +94,17 @@ class Victim:
         if self._rng.random() < 0.5:
             life = Life(self.folder, self._tally.locks, 0, 0, self._rng.randrange(1 << 30), 0)
             visitor = _processes.Process(target=come_and_go, args=(life,), daemon=True)
-            visitor.start()
+            with _one_at_a_time:
+                visitor.start()
         while running:
             for one in running[:]:
                 if self._over(*one):
                     running.remove(one)
             time.sleep(0.005)
         if visitor is not None:
-            visitor.kill()
-            visitor.join()
+            with _one_at_a_time:
+                visitor.kill()
+                visitor.join()
         self._tally.rounds += 1
         self._judge()
 
@@ -109,7 +114,8 @@ class Victim:
         writers = self._tally.writers
         life = Life(self.folder, self._tally.locks, self._lives, writer, rng.randrange(1 << 30), STEPS, writers)
         process = _processes.Process(target=live, args=(life,), daemon=False)
-        process.start()
+        with _one_at_a_time:
+            process.start()
         until = 1e9 if rng.randrange(LEFT_TO_END) == 0 else rng.random() * LONGEST
         return life, process, time.monotonic() + until
 
@@ -119,20 +125,20 @@ class Victim:
             quiet = time.time() - os.stat(life.notes).st_mtime
         except FileNotFoundError:
             quiet = 0.0
-        if not process.is_alive():
-            process.join()
-        elif quiet > STEP_LIMIT:
+        with _one_at_a_time:
+            alive = process.is_alive()
+        if alive and quiet > STEP_LIMIT:
             last = Path(life.notes).read_text("utf-8").splitlines()[-3:]
             self._tally.problem("hung", f"life {life.number} of {life.folder} after {last}")
             self.broken = True
             process.kill()
-            process.join()
-        elif time.monotonic() < until:
+        elif alive and time.monotonic() < until:
             return False
-        else:
+        elif alive:
             with unharmed(self.folder, killing=True):
                 process.kill()
-                process.join()
+        with _one_at_a_time:
+            process.join()
         if process.exitcode == -signal.SIGKILL:
             self._tally.kills += 1
         elif process.exitcode:
