@@ -381,6 +381,8 @@ class Filter(NamedTuple):
     state: str | None = None
     """queued, working, waiting (for a timer or for somebody), parked or paused."""
     sessions: tuple[str, ...] | None = None
+    tries: int = 0
+    """At least so many claims since it last got any further."""
 
 
 EVERY = Filter()

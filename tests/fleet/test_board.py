@@ -304,6 +304,9 @@ class TestLooking:
         assert claim(board) == ["s1"]
         assert found(state="working") == ["s1"]
         assert found(state="queued", owner="ana") == ["s2"]
+        rest(board, "s1", failed=True, again=True)
+        assert sorted(claim(board, 5)) == ["s1", "s2", "s3"]
+        assert (found(tries=1), found(tries=2), found(tries=3)) == (["s1", "s2", "s3"], ["s1"], [])
 
     def test_refuses_a_state_that_there_is_not(self, board: Board):
         with pytest.raises(InvalidInput, match="queued, working, waiting, parked, paused"):

@@ -10,7 +10,7 @@ import pytest
 import perdure
 from perdure.cli.session_at import open_matters, open_place
 from perdure.fleet.board import submit
-from perdure.fleet.why import why
+from perdure.fleet.why import stuck, why
 from perdure.protocols import Filter
 from tests.fleet.harness import LIMIT, answered, board, fleet, is_idle, until, working
 from tests.store_urls import url_of
@@ -168,6 +168,7 @@ def test_a_session_that_kills_its_workers_is_parked_and_can_be_retried(tmp_path:
         assert len(workers.lines("crash")) <= 3
         assert db.look("bad").status == "failed"
         assert db.look("bad").error == "Parked"
+        assert stuck(db) == {"heavy": 1}
         # Others are served all the same.
         submit(db, "good", "charge A", agent="desk")
         until(lambda: is_idle(db, ["good"]), workers)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import perdure
 from perdure import Agent, ScriptedModel, telemetry, tool
 from perdure.agent.models.scripted import calls
-from perdure.protocols import NewWork, WorkerRow
+from perdure.fleet.why import stuck
+from perdure.protocols import NewWork, Rest, WorkerRow
 from perdure.telemetry.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ async def whole_life(folder: Path) -> None:
             s.call(pay, 7)
         board_of(db)
         telemetry.beat(3, 20)
-        Sampler(db.kernel.store).sample()
+        Sampler(db.kernel.store, stuck=lambda: stuck(db)).sample()
 
 
 def board_of(db: perdure.Database) -> None:
@@ -89,4 +90,7 @@ def board_of(db: perdure.Database) -> None:
     store: Any = db.kernel.store
     board = store.board()
     board.put([NewWork("bills", "clerk"), NewWork("order-4711", "shop")])
+    for _ in range(3):
+        board.claim("w1", ["clerk"], 1, 0)
+        board.rest("w1", [Rest("bills", 0, failed=True, again=True)], 0)
     board.beat(WorkerRow("w1", "host", 1, "1", ("shop",), 20))

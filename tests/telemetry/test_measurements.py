@@ -62,6 +62,7 @@ def test_everything_that_happens_is_measured(tmp_path: Path):
     assert total("perdure_worker_heartbeats_total") == 1
     assert total("perdure_session_in_doubt") == 1
     assert total("perdure_sessions", agent="clerk", state="queued") == 1
+    assert (total("perdure_session_stuck", agent="clerk"), total("perdure_session_stuck", agent="shop")) == (1, 0)
     assert total("perdure_queue_length") == 2
     assert total("perdure_workers") == 1
     assert total("perdure_worker_busy") == 3

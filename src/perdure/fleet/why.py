@@ -1,4 +1,5 @@
-"""Why a session stands where it stands, and what to do next: one answer for lists, pages, command line and API.
+"""Why a session stands where it stands, and what to do next: one answer for lists, pages, command line, API and
+metrics.
 
 ``told`` decides, from facts that ``gather`` has read; nobody else words what to do. What it says to do is typed: an
 :class:`perdure.session.actions.Action` knows its command, its HTTP call and its library call.
@@ -6,18 +7,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.agent.models import text_of
 from perdure.agent.models.parts import unpacked
 from perdure.agent.requests import AGENT, is_answer
 from perdure.errors import NotFound, PerdureError
+from perdure.fleet.board import board_of
 from perdure.history.checkpoint import Checkpoint
 from perdure.history.expiry import expired
 from perdure.history.hydrate import load_head
 from perdure.history.reader import history
 from perdure.model import MAIN, Kind, Status
-from perdure.protocols import Boarded, Work
+from perdure.protocols import Boarded, Filter, Work
 from perdure.session.actions import Action, Do
 from perdure.session.decisions import decided
 from perdure.session.handover import obstacle_of, served_by, work_of
@@ -48,6 +51,8 @@ _READ = 100
 """Entries of an inbox that are looked at."""
 SHOWN = 20
 """Inputs that are told with their words."""
+PAGE = 1000
+"""Sessions of a board that are read at once."""
 _DEEP = 5
 """So far sessions that work for sessions are followed."""
 _SEARCHED = 200
@@ -248,6 +253,20 @@ def trouble(row: SessionRow, work: Work | None) -> str:
         return obstacle.line
     times = failures(row, work)
     return f"failing, {times} times at the same place{': ' + row.error if row.error else ''}" if times > 1 else ""
+
+
+def stuck(db: DatabaseHandle) -> dict[str, int]:
+    """How many sessions of which agent workers get no further with, or have put away for that. Blocks."""
+    board = board_of(db)
+    found = Counter({agent: number for (agent, state), number in board.counts().items() if state == "parked"})
+    after: str | None = None
+    while works := board.works(Filter(tries=2), after=after, limit=PAGE):
+        after = works[-1].session
+        for work in works:
+            row = None if work.parked or work.paused else db.kernel.store.look(work.session)
+            if row is not None and trouble(row, work):
+                found[work.agent] += 1
+    return dict(found)
 
 
 def glance(row: SessionRow, work: Work | None, now: int) -> str:

@@ -13,6 +13,7 @@ import os
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -37,6 +38,7 @@ from perdure.errors import (
 from perdure.fleet.board import board_of
 from perdure.fleet.keeper import Keeper
 from perdure.fleet.supervisor import Supervisor
+from perdure.fleet.why import stuck
 from perdure.history.hydrate import load_head
 from perdure.model import MAIN, Kind, Status
 from perdure.opening import open_async
@@ -240,7 +242,7 @@ class Worker:
         board = await asyncio.to_thread(board_of, self.db)
         ttl = self.db.lease_ttl
         supervisor = Supervisor(Keeper(self.db, ttl, self._url), board, self._row, self._heard(loop), ttl)
-        supervisor.sample = Sampler(self.db.kernel.store).sample_now_and_then
+        supervisor.sample = Sampler(self.db.kernel.store, stuck=partial(stuck, self.db)).sample_now_and_then
         await asyncio.to_thread(supervisor.start)
         hints = asyncio.create_task(self._hints())
         try:

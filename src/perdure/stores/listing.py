@@ -134,7 +134,8 @@ def board_tests(which: Filter, state: str, mark: str, text: Callable[[str], str]
     if which.state and which.state not in STATES:
         raise InvalidInput(f"a session of a fleet is {', '.join(STATES)}, not {which.state!r:.40}")
     asked = {"agent": which.agent, "owner": which.owner, state: which.state}
-    return {f"{what} = {mark}": text(value) for what, value in asked.items() if value}
+    tests: dict[str, Any] = {f"{what} = {mark}": text(value) for what, value in asked.items() if value}
+    return tests | ({f"tries >= {mark}": which.tries} if which.tries else {})
 
 
 Count = tuple[str, str, str, int]

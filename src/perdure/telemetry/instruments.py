@@ -97,6 +97,9 @@ SESSIONS = Instrument("perdure.sessions", GAUGE, "{session}", "Sessions of the f
 SESSIONS_IN_DOUBT = Instrument(
     "perdure.session.in_doubt", GAUGE, "{session}", "Sessions in which a person must find out what happened"
 )
+SESSIONS_STUCK = Instrument(
+    "perdure.session.stuck", GAUGE, "{session}", "Sessions that workers get no further with, as `why` says", (AGENT,)
+)
 QUEUE_LENGTH = Instrument("perdure.queue.length", GAUGE, "{session}", "Sessions that wait for a worker", (AGENT,))
 RECOVERY = Instrument(
     "perdure.recovery.duration", HISTOGRAM, "s",
@@ -110,6 +113,6 @@ SLOTS = Instrument("perdure.worker.slots", GAUGE, "{session}", "Sessions this wo
 
 ALL = (
     CHECKPOINT_DURATION, CHECKPOINT_SIZE, RESUMES, REPLAYS, IN_DOUBT, APPROVAL_REQUESTS, APPROVAL_PENDING,
-    APPROVAL_WAIT, OUTCOMES, SESSIONS, SESSIONS_IN_DOUBT, QUEUE_LENGTH, RECOVERY, TAKEOVERS, HEARTBEATS, WORKERS,
-    BUSY, SLOTS,
+    APPROVAL_WAIT, OUTCOMES, SESSIONS, SESSIONS_IN_DOUBT, SESSIONS_STUCK, QUEUE_LENGTH, RECOVERY, TAKEOVERS,
+    HEARTBEATS, WORKERS, BUSY, SLOTS,
 )  # fmt: skip

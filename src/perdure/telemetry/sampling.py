@@ -14,6 +14,8 @@ from perdure.protocols import Boarded
 from perdure.telemetry import instruments as i
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perdure.protocols import Store
     from perdure.telemetry.instruments import Instrument
 
@@ -29,8 +31,10 @@ LATELY = 30_000
 class Sampler:
     """Counts the sessions of a store by what they wait for. It blocks: call it from a thread of your own."""
 
-    def __init__(self, store: Store, *, most: int = MOST) -> None:
+    def __init__(self, store: Store, *, most: int = MOST, stuck: Callable[[], dict[str, int]] = dict[str, int]) -> None:
         self._store = store
+        self._stuck = stuck
+        """How many sessions of which agent workers get no further with."""
         self._most = most
         self._looked = float("-inf")
         self._told: dict[Instrument, set[tuple[tuple[str, str], ...]]] = {}
@@ -53,6 +57,8 @@ class Sampler:
             self._tell(i.SESSIONS, {((i.AGENT, a), (i.STATE, s)): n for (a, s), n in counts.items()})
             agents = {agent for agent, _ in counts}
             self._tell(i.QUEUE_LENGTH, {((i.AGENT, a),): counts.get((a, "queued"), 0) for a in agents})
+            stuck = self._stuck()
+            self._tell(i.SESSIONS_STUCK, {((i.AGENT, a),): stuck.get(a, 0) for a in agents | set(stuck)})
             telemetry.record(i.WORKERS, sum(row.age < LATELY for row in board.workers()))
 
     def _tell(self, instrument: Instrument, values: dict[tuple[tuple[str, str], ...], int]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.campaigns.reporting import REPORTS, conclude
 from tests.campaigns.statements.judging import Judged, judge
 from tests.campaigns.statements.mutations import MUTATIONS, caught
-from tests.campaigns.statements.search import EXPECTED, situations, values
+from tests.campaigns.statements.search import EXPECTED, never_together, situations, values
 
 REPORT = REPORTS / "statements.md"
 
@@ -39,6 +39,10 @@ def main() -> int:
         for dimension, known in EXPECTED.items():
             never = ", ".join(sorted(known - reached[dimension])) or "-"
             tell(f"{dimension:10} {len(reached[dimension]):3} values reached   never: {never}")
+        for dimension in ("status", "board"):
+            for value, never in never_together(found, dimension).items():
+                others = "; ".join(f"{other} {', '.join(these)}" for other, these in never.items())
+                tell(f"{dimension} {value} never with: {others}")
         judged: list[Judged] = []
         for one in found.values():
             judged.append(judge(folder, one))

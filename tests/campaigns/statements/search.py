@@ -80,6 +80,22 @@ def values(found: dict[tuple[str, ...], Snapshot]) -> dict[str, set[str]]:
     return reached
 
 
+def never_together(found: dict[tuple[str, ...], Snapshot], first: str) -> dict[str, dict[str, list[str]]]:
+    """For each value of one dimension, the values of the others that were reached, and never with this one."""
+    seen: dict[str, set[tuple[str, str]]] = {}
+    for _, *signature in found:
+        parts = {d: v.split() if d in SETS else [v] for d, _, v in (one.partition(" ") for one in signature)}
+        others = {(d, v) for d, values in parts.items() if d != first for v in values}
+        for value in parts[first]:
+            seen.setdefault(value, set()).update(others)
+    missing: dict[str, dict[str, list[str]]] = {}
+    for value, together in sorted(seen.items()):
+        for dimension, others in values(found).items():
+            if dimension != first and (never := sorted(v for v in others if (dimension, v) not in together)):
+                missing.setdefault(value, {})[dimension] = never
+    return missing
+
+
 SETS = ("inbox", "effects", "approvals", "said", "child")
 """Dimensions that may have several values at once."""
 EXPECTED = {
