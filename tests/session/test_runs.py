@@ -287,3 +287,25 @@ def test_a_run_whose_call_was_agreed_to_with_other_arguments_is_resumed(db: perd
     with db.session("s") as s:
         assert s.run("r", trip) == {"paid": 3}
     assert paid == [3]
+
+
+def test_a_call_in_doubt_outlives_the_run_that_would_not_hear_of_it(db: perdure.Database) -> None:
+    @tool
+    def pay(amount: int) -> str:
+        raise KeyboardInterrupt
+
+    def work(s: perdure.Session) -> str:
+        try:
+            return s.call(pay, 5)
+        except perdure.InDoubt:
+            return "never mind"
+
+    with db.session("s") as s, pytest.raises(KeyboardInterrupt):
+        s.run("r", work)
+    with db.session("s") as s:
+        assert s.run("r", work) == "never mind"
+        (effect,) = s.effects()
+        assert (effect["status"], s.status) == ("in_doubt", "in_doubt")
+        s.resolve(effect["id"], done="paid")
+        assert s.status == "idle"
+        assert s.run("r", work) == "never mind"

@@ -109,18 +109,12 @@ class Runs:
         self._journal.catching_up = CatchUp(self._journal, key, record, book, upgrade)
 
     def _end_run(self, key: str, result: Any) -> Flow[None]:
-        """Record the result. The run's calls will not be asked for again: only their digests are kept."""
+        """Record the result. The run's calls will not be asked for again: only digests are kept, and what is open."""
         record = self._journal.book["runs"][key]
         record["status"] = "ended"
         record["result"] = result
-        effects = self._journal.book.get("effects", {})
-        done = self._journal.book.setdefault("done", {})
-        for slot in [s for s in effects if s.startswith(f"r:{key}:")]:
-            effect = effects[slot]
-            if effect["status"] == "done":
-                done.setdefault(effect["digest"], []).append([effect["id"], *effect["where"]])
-            del effects[slot]
-        yield from self._journal.write(Kind.RUN_ENDED, status=Status.IDLE)
+        self._calls.effects.retire(f"r:{key}:")
+        yield from self._journal.write(Kind.RUN_ENDED, status=self._calls.effects.session_status)
 
 
 class Recorded(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import OutcomeUnknown, PerdureError
+from perdure.errors import OutcomeUnknown, PerdureError, Unavailable
 from perdure.model import Landed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.model import Append
+    from perdure.model import Append, Lease
     from perdure.protocols import Store
 
 WAYS = ("once", "once", "once", "twice", "one batch", "lost")
@@ -22,10 +22,18 @@ class Courier:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.way = "once"
+        self.crashed = False
+        """Whether nobody is there any more who could give a lease back."""
         self.landed: list[Append] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    def release(self, lease: Lease) -> None:
+        """Give a lease back."""
+        if self.crashed:
+            raise Unavailable("the process has ended")
+        self._store.release(lease)
 
     def append(self, batch: Sequence[Append]) -> list[Landed | PerdureError]:
         """Send commits on."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 import perdure
-from perdure.errors import Misuse, NotFound
+from perdure.errors import Misuse
 from perdure.model import TAG_PREFIX, Landed
 from perdure.testing.clock import FakeClock
 from tests.campaigns.model.comparing import SESSIONS, Comparing, fractions, sessions, writers
@@ -122,7 +122,8 @@ class Histories(Comparing):
         hand.edited = s.changed
         if hand.begins and hand.pending and hand.pending.parent and hand.pending.parent.droppable:
             # Whether what the line starts from is gone by now, only the store knows.
-            self.throw_away(writer)
+            self.open(writer, hand.session, hand.leased, hand.branch)
+            return self.held(writer)
         return held
 
     @rule(writer=writers)
@@ -138,27 +139,28 @@ class Histories(Comparing):
         """The database is closed and opened again; after a crash its lease was not given back."""
         if crash:
             self.hands[writer] = None
+            courier: Any = self.dbs[writer].kernel.store
+            courier.crashed = True
         else:
             self.release(writer)
         if self.kind != "memory" or crash:
             self.dbs[writer].close()
             self.dbs[writer] = self.open_database()
 
-    @rule(writer=writers)
-    def reload(self, writer: int) -> None:
+    @rule(writer=writers, way=st.sampled_from(WAYS))
+    def reload(self, writer: int, way: str) -> None:
         self.held(writer)
+        self.travelling(writer, way)
         self.throw_away(writer)
 
     def throw_away(self, writer: int) -> None:
         held = self.hands[writer]
         assert held is not None
         s, hand = held
-        life = self.model.life(hand.session)
         self.touched = hand.session
-        expected = NotFound if life.heads and hand.branch not in life.heads else None
+        expected = self.model.reload(hand)
         self.agree(expected, s.reload)
         if expected is None:
-            hand.adopt(life.heads.get(hand.branch))
             assert exact(s.state.plain()) == exact(hand.state)
 
     # -- writing ------------------------------------------------------------------------------------------------

@@ -87,6 +87,8 @@ class Hand:
     state: dict[str, Any] = field(default_factory=dict[str, Any])
     stale: bool = False
     pending: Node | None = None
+    unsure: Node | None = None
+    """The checkpoint of which nobody knows whether it has landed."""
     expect: Node | None = None
     """The head that the pending checkpoint builds on."""
     asked: tuple[Any, ...] = ()
@@ -204,6 +206,8 @@ class Reference:
 
     def _append(self, hand: Hand, node: Node, expect: Node | None) -> Expected:
         answer = self._decide(hand, node, expect)
+        if self.lose_answers:
+            hand.unsure = node
         return OutcomeUnknown if self.lose_answers else answer
 
     def _decide(self, hand: Hand, node: Node, expect: Node | None) -> Expected:
@@ -266,6 +270,21 @@ class Reference:
         elif expected is not OutcomeUnknown:
             hand.pending = None
         return expected
+
+    def reload(self, hand: Hand) -> Expected:
+        """Throw edits away; what may have landed is settled first, whichever way."""
+        if hand.pending is not None and hand.unsure is hand.pending:
+            if hand.begins:
+                expected = self._send_line(hand, settling=True)
+            else:
+                expected = self._append(hand, hand.pending, hand.expect)
+            if expected is OutcomeUnknown:
+                return expected
+        life = self.life(hand.session)
+        if life.heads and hand.branch not in life.heads:
+            return NotFound
+        hand.adopt(life.heads.get(hand.branch))
+        return None
 
     def again(self, hand: Hand, asked: tuple[Any, ...]) -> tuple[bool, Expected]:
         """Settle what is pending; whether it was the very thing that is asked for now."""
