@@ -74,6 +74,16 @@ def test_health_and_the_document_are_for_everybody(tmp_path: Path):
         assert api.http.post("/healthz").status_code == 405
 
 
+def test_a_server_whose_log_was_removed_shows_nothing_old_and_wants_to_be_restarted(tmp_path: Path):
+    with asking(tmp_path) as api:
+        (log,) = tmp_path.rglob("*.db-wal")
+        log.unlink()
+        assert api.http.get(f"{API}/sessions").json()["type"] == "urn:perdure:error:poisoned"
+        assert api.http.get("/readyz").status_code == 503
+        answer = api.http.get("/healthz")
+        assert (answer.status_code, answer.text) == (503, "this process can no longer use its store: restart it\n")
+
+
 def test_a_store_that_cannot_be_reached_makes_it_not_ready_but_alive(tmp_path: Path):
     with asking(tmp_path) as api:
         api.app.state.ctx.db.kernel.store.close()

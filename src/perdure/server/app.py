@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.errors import MissingExtra, PerdureError
+from perdure.errors import MissingExtra, PerdureError, Poisoned
 
 try:
     from starlette.applications import Starlette
@@ -132,6 +132,7 @@ def create_app(
         exception_handlers={404: _no_such_path, 405: _wrong_method},
     )  # fmt: skip
     app.state.ctx = ctx
+    app.state.poisoned = False
     return app
 
 
@@ -145,8 +146,10 @@ async def _wrong_method(request: Request, error: Exception) -> Response:
     raise Refusal(405, "wrong-method", f"this path has {allowed}", Allow=allowed)
 
 
-async def healthz(_: Request) -> Response:
-    """Whether this process answers at all."""
+async def healthz(request: Request) -> Response:
+    """Whether this process answers at all, and can ever reach its store again."""
+    if request.app.state.poisoned:
+        return PlainTextResponse("this process can no longer use its store: restart it\n", 503)
     return PlainTextResponse("ok\n")
 
 
@@ -155,6 +158,7 @@ async def readyz(request: Request) -> Response:
     try:
         await request.app.state.ctx.db.sessions(limit=1)
     except PerdureError as e:
+        request.app.state.poisoned = isinstance(e, Poisoned)
         return PlainTextResponse(f"the store cannot be reached ({type(e).__name__})\n", 503)
     return PlainTextResponse("ok\n")
 
