@@ -32,7 +32,7 @@
     │   ├── OutcomeUnknown      a commit may or may not have landed; carries its id
     │   ├── Unavailable         the store cannot be reached or written at the moment
     │   │   └── StoreFull       no space left; earlier checkpoints are intact
-    │   ├── Poisoned            an fsync failed; this handle may not be used again
+    │   ├── Poisoned            a sync failed, or a file went; this handle may not be used again
     │   ├── KeyMismatch         the store was written with another key, or with none
     │   ├── UnsupportedFormat   written by a newer Perdure
     │   └── CursorExpired       the changes after this cursor were trimmed; scan again
@@ -273,7 +273,7 @@ class StoreFull(Unavailable):
 
 
 class Poisoned(StoreError):
-    """An fsync failed, so nobody knows what is on disk: close this handle and open a new one."""
+    """A sync failed, or somebody removed a file of the store: close this handle and open a new one, or restart."""
 
 
 class KeyMismatch(StoreError):

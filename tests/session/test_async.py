@@ -190,6 +190,26 @@ def test_a_handle_does_not_move_while_a_commit_is_on_its_way(url: str, clock: Fa
     asyncio.run(main())
 
 
+def test_a_run_begins_where_the_handle_stands_once_it_has_moved(url: str, clock: FakeClock) -> None:
+    async def work(s: Any) -> str:
+        return "done"
+
+    async def main() -> None:
+        async with perdure.open_async(url, clock=clock) as db, db.session("s") as s:
+            await s.commit()
+            slow = Slow(db, "look")
+            reload = asyncio.ensure_future(s.reload())
+            assert await asyncio.to_thread(slow.asked.wait, 30)
+            run = asyncio.ensure_future(s.run("r", work))
+            await asyncio.sleep(0.05)
+            slow.go.set()
+            assert await asyncio.gather(reload, run) == [None, "done"]
+            assert await s.run("r", work) == "done"
+            assert [c.kind for c in await db.history("s")].count("run_ended") == 1
+
+    asyncio.run(main())
+
+
 def test_edits_made_while_a_rewind_is_on_its_way_are_not_swallowed(url: str, clock: FakeClock) -> None:
     async def main() -> None:
         async with perdure.open_async(url, clock=clock) as db, db.session("s") as s:

@@ -82,7 +82,7 @@ class Branches:
     def _switch(self, branch: str) -> Flow[Checkpoint | None]:
         row = yield Do(look, (self._journal.kernel, self._journal.id))
         loaded: Loaded = yield Do(load_head, (self._journal.kernel, row, branch))
-        self._unchanged("switch")
+        self._movable("switch")
         self._journal.branch = branch
         self._journal.adopt(loaded)
         return self._journal.head
@@ -117,12 +117,12 @@ class Branches:
     def _ready(self, what: str, asked: tuple[Any, ...] = ()) -> Flow[Checkpoint | None]:
         """Before a handle moves: nothing of it may be left behind. Answers like :meth:`_again`."""
         self._journal.guard.check()
-        if self._journal.run is not None:
-            raise Misuse(f"{what} is not possible inside a run: end it first")
-        self._unchanged(what)
+        self._movable(what)
         return (yield from self._again(asked))
 
-    def _unchanged(self, what: str) -> None:
+    def _movable(self, what: str) -> None:
+        if self._journal.run is not None:
+            raise Misuse(f"{what} is not possible inside a run: end it first")
         if self._journal.changed:
             raise Misuse(f"there are edits that are not committed: commit() or reload() before {what}")
 

@@ -7,6 +7,7 @@ calls return their outcome, until the record ends.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Diverged, Gone, Misuse, PerdureError
@@ -55,16 +56,16 @@ class Runs:
             msg = f"run {self._journal.run!r} is under way on this handle: a run inside a run is a session of its own"
             raise Misuse(msg)
         yield from self._journal.resend()
-        runs = self._journal.book.setdefault("runs", {})
-        record = runs.get(key)
+        record = self._journal.book.get("runs", {}).get(key)
         if record is not None and record["status"] == "ended":
             return plain(record["result"])
         self._calls.number = 0
         self._journal.run = key
         try:
             if record is None:
-                runs[key] = {"status": "open"}
-                yield from self._journal.write(Kind.RUN_STARTED, status=Status.RUNNING, stamp=(runs[key], "at"))
+                yield from self._journal.write(
+                    Kind.RUN_STARTED, status=Status.RUNNING, edit=partial(self._start_run, key)
+                )
             else:
                 yield from self._catch_up(key, (record["at"][0], record["at"][1]))
             faults.point("run.before_function")
@@ -108,13 +109,21 @@ class Runs:
         self._journal.unpacked = loose
         self._journal.catching_up = CatchUp(self._journal, key, record, book, upgrade)
 
+    def _start_run(self, key: str) -> None:
+        at = [self._journal.line, self._journal.step + 1]
+        self._journal.book.setdefault("runs", {})[key] = {"status": "open", "at": at}
+
     def _end_run(self, key: str, result: Any) -> Flow[None]:
         """Record the result. The run's calls will not be asked for again: only digests are kept, and what is open."""
-        record = self._journal.book["runs"][key]
-        record["status"] = "ended"
-        record["result"] = result
-        self._calls.effects.retire(f"r:{key}:")
-        yield from self._journal.write(Kind.RUN_ENDED, status=self._calls.effects.session_status)
+
+        def edit() -> None:
+            record = self._journal.book.get("runs", {}).get(key)
+            if record is None:
+                raise Misuse(f"run {key!r} was begun elsewhere than this handle stands: it was moved meanwhile")
+            record.update(status="ended", result=result)
+            self._calls.effects.retire(f"r:{key}:")
+
+        yield from self._journal.write(Kind.RUN_ENDED, status=self._calls.effects.session_status, edit=edit)
 
 
 class Recorded(NamedTuple):

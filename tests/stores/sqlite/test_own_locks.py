@@ -16,6 +16,7 @@ import pytest
 import perdure
 from perdure.errors import Poisoned
 from perdure.stores.sqlite import own_locks
+from perdure.stores.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ def test_nobody_goes_on_without_what_only_a_removed_log_has(tmp_path: Path, gone
     for suffix in gone:
         os.unlink(f"{path}{suffix}")
     for _ in range(2):
-        assert f"log was removed or replaced while process {os.getpid()} had it open" in visit(path, refused=True)
+        assert f"removed or replaced while process {os.getpid()} had it open" in visit(path, refused=True)
     if finds_out == "writer":
         commit(s, 2)
     else:
@@ -332,3 +333,79 @@ def test_two_handles_on_one_file_leave_each_others_locks_alone(tmp_path: Path):
         assert stored(path) == [1, 2]
     two.close()
     assert [p.name for p in tmp_path.iterdir()] == ["agents.db"]
+
+
+@needs_own_locks
+def test_nobody_opens_a_database_with_the_log_of_the_one_it_replaced(tmp_path: Path):
+    path, older = tmp_path / "agents.db", tmp_path / "older.db"
+    db = perdure.open(url_of(path), maintain=False)
+    s = db.session("s")
+    commit(s, 1)
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("vacuum into ?", (str(older),))
+    commit(s, 2)
+    os.replace(older, path)
+    assert f"removed or replaced while process {os.getpid()} had it open" in visit(path, refused=True)
+    with pytest.raises(Poisoned, match=r"agents.db was removed or replaced .* set aside in"):
+        db.read("s")
+    visit(path)
+    db.close()
+    (aside,) = tmp_path.glob("agents.db.rescued-*")
+    assert (stored(path), stored(aside)) == ([1], [1, 2])
+    for one in (path, aside):
+        with perdure.open(url_of(one)) as db:
+            assert db.verify().findings == ()
+
+
+LEAVE = """
+import sys, perdure
+db = perdure.open(sys.argv[1], maintain=False)
+s = db.session("s")
+s.messages.append(1)
+s.commit()
+print("written", flush=True)
+sys.stdin.readline()
+"""
+
+
+@needs_own_locks
+def test_a_program_that_ends_without_closing_saves_what_only_its_log_has(tmp_path: Path):
+    path = tmp_path / "agents.db"
+    with _somebody(LEAVE, url_of(path)):
+        os.unlink(f"{path}-wal")
+        os.unlink(f"{path}-shm")
+    assert stored(path) == [1]
+
+
+DIE = """
+import os, signal, sys, time, perdure
+db = perdure.open(sys.argv[1], maintain=False)
+s = db.session("s")
+s.messages.append(1)
+s.commit()
+
+def die(cursor):
+    child = os.fork()
+    if not child:
+        os.close(1)
+        time.sleep(60)
+        os._exit(0)
+    print(child, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+db.kernel.store._file.write("dying", die)
+"""
+
+
+@needs_own_locks
+def test_the_child_of_a_fork_keeps_no_lock_of_a_parent_that_was_killed(tmp_path: Path):
+    path = tmp_path / "agents.db"
+    command = [sys.executable, "-c", DIE, url_of(path)]
+    child = int(subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False).stdout)
+    try:
+        store = SqliteStore(path, busy_timeout=2)
+        with closing(store):
+            store.renew_epoch()
+        assert stored(path) == [1]
+    finally:
+        os.kill(child, signal.SIGKILL)

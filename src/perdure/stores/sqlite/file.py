@@ -4,11 +4,13 @@ is read, and what the errors of apsw mean to a caller. Its contents are not know
 
 from __future__ import annotations
 
+import atexit
 import errno
 import json
 import os
 import threading
 import time
+import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -132,6 +134,7 @@ class SqliteFile:
             except BaseException:
                 self._writer.close(True)
                 raise
+            _left_open.add(self)
         except BaseException as error:
             self._own.close()
             known = self._translate(error)
@@ -272,6 +275,12 @@ class SqliteFile:
             self._rescue(gone, "")
             raise errors.Poisoned(self._guard.poisoned)
 
+    def save_at_last(self) -> None:
+        """Before it is gone for good: when it is closed, or the program ends without that."""
+        if not (self._guard.poisoned or self._guard.forked) and (gone := self._own.astray()):
+            with suppress(errors.PerdureError):
+                self._rescue(gone, "")
+
     def _look_before_reading(self) -> None:
         """The same, for who does not have the lock and would wait for it."""
         if self._own.astray():
@@ -288,6 +297,8 @@ class SqliteFile:
         # The last one to close would move our log over what others have written by then.
         self._orphaned = True
         moved = False
+        # Named anew each time: a process may have to do this again, for a second handle or a second removal.
+        aside = f"{self.path}.rescued-{os.getpid()}-{os.urandom(4).hex()}"
         try:
             # Whoever has opened the database since has a log of its own: to write beside it would mix two histories.
             with self._own.others_kept_out() as kept_out:
@@ -300,12 +311,14 @@ class SqliteFile:
                 # They have found it in the log, which is still where it was.
                 left = "all that was committed through it before is in the database"
             else:
-                # Named anew each time: a process may have to do this again, for a second handle or a second removal.
-                aside = f"{self.path}.rescued-{os.getpid()}-{os.urandom(4).hex()}"
                 self._cursor.execute("vacuum into ?", (aside,))
                 left = f"all that was committed through it was set aside in {aside}"
+                if gone == DATABASE:
+                    self._own.take_log_away()
         except apsw.Error as error:
             left = f"what was committed through it since could not be saved ({error})"
+            with suppress(OSError):  # half of it would pass for a whole
+                os.unlink(aside)
         self._guard.poisoned = (
             f"{self._own.name(gone)} was removed or replaced while it was open; {left}: "
             "close this handle, open a new one"
@@ -414,9 +427,8 @@ class SqliteFile:
         with self._lock, self._pool_lock, self._watch_lock:
             self._guard.closed = True
             if not self._guard.poisoned:
-                if gone := self._own.astray():
-                    with suppress(errors.PerdureError):
-                        self._rescue(gone, "")
+                if self._own.astray():
+                    self.save_at_last()
                 elif self._logged:
                     # Whoever is not the last one to close would leave what it wrote in the log alone.
                     self._checkpoint()
@@ -425,6 +437,7 @@ class SqliteFile:
             for connection in (*idle, *watchers, self._writer):
                 self._end(connection)
             self._own.close()
+            _left_open.discard(self)
 
     # -- connections -------------------------------------------------------------------------------
 
@@ -458,6 +471,16 @@ class SqliteFile:
         connection = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
         wait_for_others(connection, self._busy_ms)
         return connection
+
+
+_left_open: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
+"""Files that nobody has closed."""
+
+
+@atexit.register
+def _save_what_is_left() -> None:
+    for file in list(_left_open):
+        file.save_at_last()
 
 
 def _in_doubt(commits: Sequence[Append]) -> str:

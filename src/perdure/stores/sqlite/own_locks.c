@@ -6,7 +6,8 @@
  * description (F_OFD_*) go when that one is closed. SQLite lets its system calls be replaced, so these are.
  *
  * Within the process SQLite counts its locks by file, not by connection, so all connections to a file lock it through
- * one descriptor, as if the locks were still the process's.
+ * one descriptor, as if the locks were still the process's. It is of an open file of its own: SQLite maps the index, a
+ * child of a fork keeps what is mapped, and with it would keep the locks for as long as it lives.
  *
  * The table of system calls is the process's: others use it for files of theirs, whose locks must stay as they are.
  * So only files whose path was told to us are treated in this way, by their descriptors.
@@ -14,6 +15,7 @@
  * Somebody may remove the log while it is open. Then whoever opens the database next would begin another one, without
  * what only the first has, and the two could never be brought together. So whoever has a log open says which one, by a
  * lock on the database at a place of its own, and no log is opened beside another one that is in use; nor is an index.
+ * And whoever has a log says whose it is, by a lock on the log: it may be the database that was replaced.
  *
  * In C, because a callback into Python could be interrupted and would have to answer that the file is locked.
  * Nothing here needs Python: the functions are found by their addresses.
@@ -23,6 +25,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -107,28 +110,29 @@ static int same(Identity a, Identity b) { return a.known && b.known && a.dev == 
 #define SHARED_SIZE 510
 #define PLACES ((off_t)1 << 61)       /* ours: one for each log there could be, far behind the end, and for each index */
 
-static int lock(const Database *database, short type, off_t from, off_t length)
+static int lock(int fd, short type, off_t from, off_t length)
 {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = from, .l_len = length};
-    return fcntl(database->locks[0], F_OFD_SETLK, &lock) ? errno : 0;
+    return fcntl(fd, F_OFD_SETLK, &lock) ? errno : 0;
 }
 
-/* Whether another process has a lock there; a length of 0 is all that follows. */
-static int locked(const Database *database, off_t from, off_t length)
+/* Whether another process has a lock there. */
+static int locked(int fd, off_t from, off_t length)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = from, .l_len = length};
-    return !fcntl(database->locks[0], F_OFD_GETLK, &lock) && lock.l_type != F_UNLCK;
+    return !fcntl(fd, F_OFD_GETLK, &lock) && lock.l_type != F_UNLCK;
 }
 
+#define OWNER KEPT       /* the places in a log, or an index, that say whose it is */
 static off_t places(int which) { return which * PLACES; }
 static off_t place(int which, Identity file) { return places(which) + (off_t)(file.ino & (PLACES - 1)); }
 
-/* Whether another process has another log (or index) than this one, which may be none. */
-static int others_have_another(const Database *database, int which, Identity file)
+/* Whether another process has said there that it is another file than this one, which may be none. */
+static int others_say_another(int fd, int which, Identity file)
 {
     off_t first = places(which), at = place(which, file), end = first + (PLACES - 1);
-    if (!file.known) return locked(database, first, PLACES);
-    return (at > first && locked(database, first, at - first)) || (at < end && locked(database, at + 1, end - at));
+    if (!file.known) return locked(fd, first, PLACES);
+    return (at > first && locked(fd, first, at - first)) || (at < end && locked(fd, at + 1, end - at));
 }
 
 /* With the guard held: whether anybody, this process included, has another one than the one that is there now. */
@@ -136,17 +140,30 @@ static int another(const Database *database, int which, Identity there)
 {
     if (!which || which >= KEPT || !database->open[0] || database->locks[0] < 0) return 0;
     if (database->marked[which]) return !same(database->files[which], there);
-    return others_have_another(database, which, there);
+    return others_say_another(database->locks[0], which, there);
 }
 
 static void mark(Database *database, int which, int on)
 {
     if (!which || which >= KEPT || database->marked[which] == on || database->locks[0] < 0) return;
-    lock(database, on ? F_RDLCK : F_UNLCK, place(which, database->files[which]), 1);
+    lock(database->locks[0], on ? F_RDLCK : F_UNLCK, place(which, database->files[which]), 1);
+    lock(database->locks[which], on ? F_RDLCK : F_UNLCK, place(OWNER, database->files[0]), 1);
     database->marked[which] = on;
 }
 
 /* -- what SQLite calls ------------------------------------------------------------------------------------------- */
+
+/* The same file once more, by an open file of its own. */
+static int reopened(int fd)
+{
+    char name[32];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    int again = open(name, O_RDWR | O_CLOEXEC);
+    if (again < 0) again = open(name, O_RDONLY | O_CLOEXEC);
+    int high = fcntl(again < 0 ? fd : again, F_DUPFD_CLOEXEC, 3);
+    if (again >= 0) close(again);
+    return high;
+}
 
 /* With the guard held: a descriptor of ours is open. */
 static void opened(Database *database, int which, int fd)
@@ -155,7 +172,7 @@ static void opened(Database *database, int which, int fd)
     if (database->open[which] && !same(database->files[which], file)) database->split = 1;
     if (!database->open[which]++) {
         database->files[which] = database->left[which] = file;
-        database->locks[which] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        database->locks[which] = reopened(fd);
         if (database->open[0]) mark(database, which, 1);
     }
     of[fd] = database;
@@ -193,7 +210,8 @@ static int own_open(const char *path, int flags, int mode)
     if (database) opened(database, which, fd);
     /* And after it: the other one may have come just now. */
     refused = database && which && which < KEPT && database->marked[which]
-        && others_have_another(database, which, database->files[which]);
+        && (others_say_another(database->locks[0], which, database->files[which])
+            || others_say_another(database->locks[which], OWNER, database->files[0]));
     if (refused) database->refused = 1;
     pthread_mutex_unlock(&guard);
     if (refused) { own_close(fd); errno = EBUSY; return -1; }
@@ -329,7 +347,7 @@ int perdure_keep_out(const char *path, int on)
 {
     pthread_mutex_lock(&guard);
     Database *database = find(path, strlen(path));
-    int result = database && database->locks[0] >= 0 ? lock(database, on ? F_WRLCK : F_UNLCK, PENDING, 1) : ENOENT;
+    int result = database && database->locks[0] >= 0 ? lock(database->locks[0], on ? F_WRLCK : F_UNLCK, PENDING, 1) : ENOENT;
     pthread_mutex_unlock(&guard);
     return result;
 }
@@ -350,7 +368,7 @@ int perdure_alone(const char *path)
     if (!database || length + 5 > sizeof name) return 0;
     Identity there = identity(AT_FDCWD, path, 0, 0);
     if (!same(now.files[0], there) || memcmp(&now.files[0].changed, &there.changed, sizeof there.changed)) return 0;
-    int nobody = !locked(&now, SHARED, SHARED_SIZE);
+    int nobody = !locked(now.locks[0], SHARED, SHARED_SIZE);
     memcpy(name, path, length);
     for (int i = 1; i < KEPT; i++) {
         strcpy(name + length, suffixes[i]);

@@ -138,15 +138,23 @@ class OwnFile:
         if _library is not None:
             _library.perdure_unmark(self._name)
 
+    def take_log_away(self) -> None:
+        """The database was replaced, and what our log had is safe: whoever opens the new one shall not find it."""
+        for number in range(2, len(FILES) + 1):
+            if self._after(number - 1) != number:
+                with suppress(OSError):
+                    os.unlink(self.name(number))
+
     def refusal(self) -> str:
         """Why SQLite could not open the log, if that was because somebody else has another one; "" otherwise."""
         if _library is None or not _library.perdure_refused(self._name):
             return ""
-        holders = _processes_with({f"{self.path}{suffix} (deleted)" for suffix in FILES[1:]})
+        holders = _processes_with({f"{self.path}{suffix} (deleted)" for suffix in FILES})
         who = f"process {' and '.join(holders)}" if holders else "another process"
         return (
-            f"{self.path}: its log was removed or replaced while {who} had it open. Whoever has it finds that out when "
-            "it next reads or writes, and saves what only it has: try again then, or end it; nothing was written"
+            f"{self.path}: it, or its log, was removed or replaced while {who} had it open, or it has a second name (a "
+            "hard link). Whoever has it finds that out when it next reads or writes, or closes it, and saves what only "
+            "it has: try again then. Who is killed before that loses it. Nothing was written"
         )
 
     def _look(self, after: int) -> int:
