@@ -210,6 +210,26 @@ def test_a_run_begins_where_the_handle_stands_once_it_has_moved(url: str, clock:
     asyncio.run(main())
 
 
+def test_a_release_that_is_cancelled_before_it_began_lets_the_lease_go(url: str) -> None:
+    async def main() -> None:
+        async with perdure.open_async(url, lease_ttl=3600) as db:
+            s = await db.session("s")
+            busy = Slow(db, "look")
+            looks = [asyncio.ensure_future(db.driver.call(db.kernel.store.look, "s")) for _ in range(8)]
+            assert await asyncio.to_thread(busy.asked.wait, 30)
+            release = asyncio.ensure_future(s.release())
+            await asyncio.sleep(0.05)
+            release.cancel()
+            await asyncio.gather(release, return_exceptions=True)
+            busy.go.set()
+            await asyncio.gather(*looks)
+            await asyncio.to_thread(db.caretaker.heartbeat.renew)
+            await (await db.session("s")).release()
+            assert s.journal.guard.closed  # it was kept, and so would be what it holds
+
+    asyncio.run(main())
+
+
 def test_edits_made_while_a_rewind_is_on_its_way_are_not_swallowed(url: str, clock: FakeClock) -> None:
     async def main() -> None:
         async with perdure.open_async(url, clock=clock) as db, db.session("s") as s:

@@ -20,6 +20,7 @@ from tests.upkeep.pasts import write_past
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perdure.system.flow import Flow
     from perdure.testing.clock import FakeClock
 
 KEY = b"sixteen bytes or more"
@@ -423,7 +424,8 @@ class Told:
 
     def committed(self, journal: object) -> None: ...
 
-    def release(self, journal: object) -> None: ...
+    def release(self, journal: object) -> Flow[None]:
+        yield from ()
 
 
 def test_a_witness_that_cannot_be_written_does_not_fail_the_commit(db: perdure.Database, tmp_path: Path):

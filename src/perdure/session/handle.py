@@ -22,7 +22,7 @@ from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
 from perdure.session.read_cache import ReadCache
 from perdure.session.runs import Runs
-from perdure.system.flow import Do, Flow, drive, sync
+from perdure.system.flow import Flow, drive, sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,7 +172,7 @@ class SessionHandle(StateView):
             return
         journal.guard.closed = True
         if journal.caretaker is not None:
-            yield Do(journal.caretaker.release, (journal,))
+            yield from journal.caretaker.release(journal)
 
     def warn_uncommitted(self) -> None:
         """Say so when edits are about to be lost with the handle."""

@@ -81,7 +81,7 @@ class Caretaker(Protocol):
         """A commit of this journal is durable."""
         ...
 
-    def release(self, journal: Journal) -> None:
+    def release(self, journal: Journal) -> Flow[None]:
         """A handle is done with its session: give its lease back."""
         ...
 

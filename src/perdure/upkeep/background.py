@@ -259,6 +259,9 @@ class Claim:
             lease = self.lease
         if lease is None and not self._unsure:
             return
+        if lease is not None:
+            # At once: who is cancelled once more leaves the rest to the next beat.
+            self._heartbeat.remove(lease)
         if isinstance(sys.exception(), GeneratorExit):
             # Nobody carries out any more what is asked for here.
             self._give_back(lease)
@@ -324,10 +327,13 @@ class Caretaker:
             journal.unpacked = 0
             self._housekeeper.request(journal.id, journal.line, PACK_ROWS)
 
-    def release(self, journal: Journal) -> None:
+    def release(self, journal: Journal) -> Flow[None]:
         """A handle is done with its session: its lease is given back, and its line packed."""
-        if journal.lease is not None:
-            self.heartbeat.release(journal.lease)
+        lease = journal.lease
+        if lease is not None:
+            # At once: who is cancelled before the store was asked leaves that to the next beat.
+            self.heartbeat.remove(lease)
+            yield Do(self.heartbeat.release, (lease,))
             journal.lease = None
         if self._maintain and journal.unpacked >= PACK_MIN and journal.point is not None and not self._closed:
             self._housekeeper.request(journal.id, journal.line, PACK_MIN)
