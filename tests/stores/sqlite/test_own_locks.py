@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+NO_BEAT = 3600
+"""Seconds of a lease: a beat that renews it would find out that a file is gone."""
 VISIT = "import sys, perdure; perdure.open(sys.argv[1]).close()"
 
 
@@ -61,7 +63,7 @@ def locks_of(path: Path) -> set[str]:
 @pytest.mark.parametrize("gone", [("-wal",), ("-shm",), ("-wal", "-shm")], ids="".join)
 def test_what_was_committed_is_saved_when_the_log_is_removed(tmp_path: Path, gone: tuple[str, ...]):
     path = tmp_path / "agents.db"
-    db = perdure.open(url_of(path), maintain=False)
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
     s = db.session("s")
     commit(s, 1, 2)
     for suffix in gone:
@@ -84,7 +86,7 @@ def test_what_was_committed_is_saved_when_the_log_is_removed(tmp_path: Path, gon
 @pytest.mark.parametrize("finds_out", ["writer", "reader"])
 def test_nobody_goes_on_without_what_only_a_removed_log_has(tmp_path: Path, gone: tuple[str, ...], finds_out: str):
     path = tmp_path / "agents.db"
-    db = perdure.open(url_of(path), maintain=False)
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
     s = db.session("s")
     commit(s, 1)
     for suffix in gone:
@@ -106,7 +108,7 @@ def test_nobody_goes_on_without_what_only_a_removed_log_has(tmp_path: Path, gone
 @needs_own_locks
 def test_an_empty_log_in_the_place_of_ours_is_nobodys(tmp_path: Path):
     path = tmp_path / "agents.db"
-    db = perdure.open(url_of(path), maintain=False)
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
     s = db.session("s")
     commit(s, 1)
     os.unlink(f"{path}-wal")
@@ -122,7 +124,7 @@ def test_an_empty_log_in_the_place_of_ours_is_nobodys(tmp_path: Path):
 @pytest.mark.parametrize("gone", [("-wal",), ("-wal", "-shm")], ids="".join)
 def test_closing_a_handle_that_lost_its_log_removes_nobody_elses(tmp_path: Path, gone: tuple[str, ...]):
     path = tmp_path / "agents.db"
-    db = perdure.open(url_of(path), maintain=False)
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
     s = db.session("s")
     commit(s, 1)
     for suffix in gone:
@@ -141,7 +143,7 @@ def test_closing_a_handle_that_lost_its_log_removes_nobody_elses(tmp_path: Path,
 def test_a_log_that_was_replaced_by_somebody_elses_is_not_mixed_with_ours(tmp_path: Path):
     path = tmp_path / "agents.db"
     visit(path)
-    db = perdure.open(url_of(path), maintain=False)
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
     s = db.session("s")
     commit(s, 1, 2)
     os.unlink(f"{path}-wal")
@@ -158,7 +160,7 @@ def test_a_log_that_was_replaced_by_somebody_elses_is_not_mixed_with_ours(tmp_pa
 def test_what_others_committed_to_a_log_that_is_gone_as_well_is_not_written_over(tmp_path: Path):
     path = tmp_path / "agents.db"
     visit(path)
-    db = perdure.open(url_of(path), maintain=False)
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
     s = db.session("s")
     commit(s, 1)
     os.unlink(f"{path}-wal")
@@ -176,7 +178,7 @@ def test_what_others_committed_to_a_log_that_is_gone_as_well_is_not_written_over
 def test_whoever_opens_a_log_whose_index_is_gone_has_nothing_written_over(tmp_path: Path):
     path = tmp_path / "agents.db"
     visit(path)
-    db = perdure.open(url_of(path), maintain=False)
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
     s = db.session("s")
     commit(s, 1)
     os.unlink(f"{path}-shm")
@@ -192,7 +194,7 @@ def test_whoever_opens_a_log_whose_index_is_gone_has_nothing_written_over(tmp_pa
 def test_what_others_committed_who_are_gone_again_is_not_written_over(tmp_path: Path):
     path = tmp_path / "agents.db"
     visit(path)
-    db = perdure.open(url_of(path), maintain=False)
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
     s = db.session("s")
     commit(s, 1)
     os.unlink(f"{path}-wal")
@@ -262,7 +264,7 @@ def assert_theirs(path: Path) -> None:
 
 def test_what_was_committed_is_set_aside_when_the_database_itself_is_replaced(tmp_path: Path):
     path, older = tmp_path / "agents.db", tmp_path / "older.db"
-    db = perdure.open(url_of(path), maintain=False)
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
     s = db.session("s")
     commit(s, 1)
     perdure.open(url_of(older)).close()
@@ -278,7 +280,7 @@ def test_what_was_committed_is_set_aside_as_often_as_need_be_in_one_process(tmp_
     path = tmp_path / "agents.db"
     visit(path)
     for n in (1, 2):
-        db = perdure.open(url_of(path), maintain=False)
+        db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
         s = db.session(f"s{n}")
         commit(s, n)
         os.unlink(f"{path}-wal")
@@ -292,7 +294,7 @@ def test_what_was_committed_is_set_aside_as_often_as_need_be_in_one_process(tmp_
 
 def test_a_database_that_was_replaced_is_found_out_although_the_new_one_was_opened_since(tmp_path: Path):
     path, older = tmp_path / "agents.db", tmp_path / "older.db"
-    db = perdure.open(url_of(path), maintain=False)
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
     s = db.session("s")
     commit(s, 1)
     with closing(apsw.Connection(str(path))) as connection:
@@ -338,7 +340,7 @@ def test_two_handles_on_one_file_leave_each_others_locks_alone(tmp_path: Path):
 @needs_own_locks
 def test_nobody_opens_a_database_with_the_log_of_the_one_it_replaced(tmp_path: Path):
     path, older = tmp_path / "agents.db", tmp_path / "older.db"
-    db = perdure.open(url_of(path), maintain=False)
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
     s = db.session("s")
     commit(s, 1)
     with closing(apsw.Connection(str(path))) as connection:
