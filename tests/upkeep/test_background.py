@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import perdure
-from perdure.upkeep.compaction import PACK_MIN
+from perdure.upkeep.snapshots import PACK_MIN
 
 if TYPE_CHECKING:
     import pytest

@@ -16,8 +16,8 @@ from perdure.history.lives import end_session
 from perdure.model import ANCHOR, PACK, SNAPSHOT, Kind, Rewrite
 from perdure.system import faults
 from perdure.upkeep import retention
-from perdure.upkeep.compaction import compact
 from perdure.upkeep.retention import Keep
+from perdure.upkeep.snapshots import compact
 from tests.upkeep.aging import fill, steps, steps_there
 from tests.upkeep.pasts import all_states, write_past
 

@@ -1,5 +1,5 @@
 """Packs: rows of a line compressed together, and snapshots that refer to them. Formats only; who builds them when
-is decided in compaction.
+is decided in upkeep/snapshots.
 
 A pack has two parts, so that a load inflates only what it needs. Most rows do nothing but append to one list: what
 they append lies in the first part, ``[name of the list, how many values of each row, values]``. The second holds

@@ -2,7 +2,7 @@
 
 An entry is bound to its store, session, key, kind, time and number, verified before it is looked at, and limited in
 size. One that a checkpoint has taken is never given out again, whatever its row says. Some are given later, once or by
-cron: what of an inbox is due, ahead, missed or taken back is sorted out here.
+cron: ``wakes`` sorts out what is due.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from perdure.model import InboxEntry, Outrun
 from perdure.record import codec
 from perdure.record.binding import Stamp, bind_entry, open_entry_seal, where_entry
 from perdure.session.taken import Marks, is_taken, marks_of
-from perdure.session.wakes import due_at
+from perdure.session.wakes import CRON, WAKE, Waiting, due_at, sort_out
 from perdure.state.values import Wire
 from perdure.system import faults
 from perdure.system.flow import Do, Flow
@@ -34,8 +34,6 @@ LOOK = 100
 """How far into an inbox is looked at least."""
 TRIES = 1000
 """How often an input is sealed anew because somebody else was first to post to the same session."""
-WAKE, CRON = "wake", "cron"
-"""Kinds of inputs that are given at a later time, once or again and again."""
 
 
 class Message(NamedTuple):
@@ -120,38 +118,6 @@ def wake_entry(
     body = {"due": due, "message": message, **({"cron": cron, "zone": zone} if cron is not None else {})}
     key = f"wake:{due if again else ''}:{name}"
     return seal_entry(kernel, session, key, CRON if cron is not None else WAKE, body, at=due)
-
-
-class Waiting(NamedTuple):
-    """What waits in an inbox, sorted out."""
-
-    ready: list[InboxEntry]
-    """Messages, and what was to be given at a time that has come."""
-    ahead: list[InboxEntry]
-    """What is to be given later."""
-    void: list[InboxEntry]
-    """What was taken back, and what took it back."""
-    cancels: list[InboxEntry]
-
-
-def sort_out(entries: list[InboxEntry], given: set[str], now: int) -> Waiting:
-    """Sort entries out that were not given yet. Decisions and outcomes are asked for by their keys instead."""
-    found = Waiting([], [], [], [])
-    newest = {e.key.split(":", 2)[2]: e.key for e in entries if e.kind == CRON and e.at <= now}
-    off = {e.key.split(":", 2)[2]: e.seq for e in entries if e.kind == "unwake"}
-    for e in (e for e in entries if e.key not in given):
-        if e.kind == "unwake" or (e.kind in (WAKE, CRON) and e.seq < off.get(e.key.split(":", 2)[2], -1)):
-            found.void.append(e)
-        elif e.kind in (WAKE, CRON) and e.at > now:
-            found.ahead.append(e)
-        elif e.kind == CRON and newest[e.key.split(":", 2)[2]] != e.key:
-            # A process died when it had posted the next time, which has come, too.
-            found.void.append(e)
-        elif e.kind in ("message", WAKE, CRON):
-            found.ready.append(e)
-        elif e.kind == "cancel":
-            found.cancels.append(e)
-    return found
 
 
 class Inbox:

@@ -1,13 +1,19 @@
-"""Wakes: when an input that is given later is due, by a time, a delay or a cron expression."""
+"""Wakes: when an input that is given later is due, by a time, a delay or a cron expression; what of an inbox is due by
+now, ahead, missed or taken back."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, MissingExtra
 from perdure.session.tools import seconds
 
+if TYPE_CHECKING:
+    from perdure.model import InboxEntry
+
+WAKE, CRON = "wake", "cron"
+"""Kinds of inputs that are given at a later time, once or again and again."""
 FURTHEST = 100 * 365 * 24 * 3600 * 1000
 """How many ms ahead something may be due."""
 
@@ -54,3 +60,35 @@ def next_after(cron: str, zone: str, after: int) -> int:
     except (CronSimError, StopIteration):
         raise InvalidInput(f'{cron!r:.60} names no time: a cron expression is such as "0 9 * * *"') from None
     return int(found.timestamp() * 1000)
+
+
+class Waiting(NamedTuple):
+    """What waits in an inbox, sorted out."""
+
+    ready: list[InboxEntry]
+    """Messages, and what was to be given at a time that has come."""
+    ahead: list[InboxEntry]
+    """What is to be given later."""
+    void: list[InboxEntry]
+    """What was taken back, and what took it back."""
+    cancels: list[InboxEntry]
+
+
+def sort_out(entries: list[InboxEntry], given: set[str], now: int) -> Waiting:
+    """Sort entries out that were not given yet. Decisions and outcomes are asked for by their keys instead."""
+    found = Waiting([], [], [], [])
+    newest = {e.key.split(":", 2)[2]: e.key for e in entries if e.kind == CRON and e.at <= now}
+    off = {e.key.split(":", 2)[2]: e.seq for e in entries if e.kind == "unwake"}
+    for e in (e for e in entries if e.key not in given):
+        if e.kind == "unwake" or (e.kind in (WAKE, CRON) and e.seq < off.get(e.key.split(":", 2)[2], -1)):
+            found.void.append(e)
+        elif e.kind in (WAKE, CRON) and e.at > now:
+            found.ahead.append(e)
+        elif e.kind == CRON and newest[e.key.split(":", 2)[2]] != e.key:
+            # A process died when it had posted the next time, which has come, too.
+            found.void.append(e)
+        elif e.kind in ("message", WAKE, CRON):
+            found.ready.append(e)
+        elif e.kind == "cancel":
+            found.cancels.append(e)
+    return found

@@ -18,7 +18,7 @@ from perdure.history.hydrate import load
 from perdure.model import Lease
 from perdure.system.flow import Do, Flow
 from perdure.system.lease_holders import new_holder
-from perdure.upkeep.compaction import PACK_MIN, PACK_ROWS, compact
+from perdure.upkeep.snapshots import PACK_MIN, PACK_ROWS, compact
 
 if TYPE_CHECKING:
     import os

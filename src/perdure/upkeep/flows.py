@@ -15,7 +15,7 @@ from perdure.protocols import Logged
 from perdure.system.flow import Do, Flow
 from perdure.system.lease_holders import new_holder
 from perdure.system.names import check_session
-from perdure.upkeep.compaction import PACK_MIN, compact
+from perdure.upkeep.snapshots import PACK_MIN, compact
 
 if TYPE_CHECKING:
     import os

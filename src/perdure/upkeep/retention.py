@@ -17,8 +17,8 @@ from perdure.state.delta import apply, diff
 from perdure.state.document import BOOK
 from perdure.stores.listing import PAGE, Progress, each_session
 from perdure.system import faults
-from perdure.upkeep.compaction import PACK_ROWS
 from perdure.upkeep.expired_sessions import delete_for_good, expire
+from perdure.upkeep.snapshots import PACK_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

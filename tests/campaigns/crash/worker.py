@@ -17,7 +17,7 @@ from perdure.state.migrations import Migrations
 from perdure.stores.file import index
 from perdure.stores.sqlite import file
 from perdure.system.clock import SystemClock
-from perdure.upkeep import background, compaction, flows, retention
+from perdure.upkeep import background, flows, retention, snapshots
 from tests.campaigns.crash.journal import fingerprint
 from tests.campaigns.crash.watched import Watched
 from tests.campaigns.crash.world import World, job_call, receipt
@@ -43,8 +43,8 @@ def _rename(state: dict[str, Any]) -> dict[str, Any]:
 
 
 _SMALL: tuple[tuple[Any, str, int], ...] = (
-    *((module, "PACK_ROWS", 8) for module in (compaction, background, retention)),
-    *((module, "PACK_MIN", 4) for module in (compaction, background, flows)),
+    *((module, "PACK_ROWS", 8) for module in (snapshots, background, retention)),
+    *((module, "PACK_MIN", 4) for module in (snapshots, background, flows)),
     (index, "COMPACT_FROM", 2048),
     (file, "CHECKPOINT_PAGES", 24),
     (file, "KEEP_FREE", 2),

@@ -14,7 +14,7 @@ from perdure.errors import Conflict, CursorExpired, InvalidInput, LeaseLost, Sto
 from perdure.links.postgres import packed, unpacked
 from perdure.model import ANCHOR, Artifact, Landed, Rewrite, Span
 from perdure.stores import open_store, rules
-from perdure.stores.postgres import rows as postgres_rows
+from perdure.stores.postgres import store as postgres_store
 from perdure.stores.postgres.store import PostgresStore
 from perdure.stores.postgres.tables import VERSION
 from perdure.testing.sealed_rows import commit, entry, land, post, write
@@ -350,7 +350,7 @@ def test_many_deletions_are_remembered_well_enough(store: PostgresStore, admin: 
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_rows, "INLINE", 10)
+    monkeypatch.setattr(postgres_store, "DELETED_AT_ONCE", 10)
 
 
 @pytest.mark.usefixtures("small_steps")

@@ -26,9 +26,6 @@ ROW = "line, step, id, digest, envelope, payload"
 EXTRA = ("run", "effect", "approval")
 """Projections that only some rows have."""
 SHOWN = ", ".join((*rules.SHOWN, *EXTRA))
-INLINE = 5_000
-"""Rows that are deleted in the transaction that says so; more than that follow bit by bit."""
-
 _ROWS = (
     "pos, no, at, line, step, starts, id, digest, kind, branch, status, envelope, payload, tool, error, takes, blobs, "
     + ", ".join(EXTRA)

@@ -33,6 +33,8 @@ Ask = Callable[..., Rows]
 
 BATCH = 512
 """Commits in one transaction at most."""
+DELETED_AT_ONCE = 5_000
+"""Rows that are deleted in the transaction that says so; more than that follow bit by bit."""
 PASSING = (StoreFull, Clash)
 """What ends the transaction of one item and leaves the others a chance."""
 
@@ -402,7 +404,7 @@ class PostgresStore:
             (
                 self._timeline, self._time.now()[1], claim, packed(change.session), change.token,
                 *rows.columns_of(put, 7), rows.flat(change.thin), rows.flat(change.drop), rows.flat(change.needs),
-                *rows.columns_of(discard, 3), rows.INLINE,
+                *rows.columns_of(discard, 3), DELETED_AT_ONCE,
             ),
         )  # fmt: skip
         match code:
@@ -428,7 +430,7 @@ class PostgresStore:
 
     def _sweep_some(self, connection: Connection) -> int:
         """Delete some rows that nobody needs, and say how many; -1 when there are none."""
-        ((done,),) = connection.ask(f"select {self.schema}.perdure_sweep(%s)", (rows.INLINE,))
+        ((done,),) = connection.ask(f"select {self.schema}.perdure_sweep(%s)", (DELETED_AT_ONCE,))
         return done
 
     def _clean(self, dead: int) -> None:
