@@ -20,6 +20,7 @@
     │   │   └── RequestDiffers  a replayed run asked the model something else than the recorded one
     │   ├── InDoubt             an effect was started and its outcome is unknown
     │   ├── EffectFailed        the tool said that it failed; recorded as such
+    │   ├── EffectRaised        the tool raised; what it had changed by then is not known
     │   ├── DoneElsewhere       the same effect was already done on another branch
     │   ├── ApprovalNeeded      the call waits for a decision
     │   └── ResultPending       the call was made and its result comes later
@@ -182,6 +183,18 @@ class InDoubt(CallError):
 
 class EffectFailed(CallError):
     """The tool reported a definite failure (nothing happened); recorded under ``effect``."""
+
+
+class EffectRaised(CallError):
+    """The tool ended with an exception of its own: it is over, and what it had changed by then is not known.
+
+    ``error`` has ``class``, ``message`` and ``traceback`` as they were recorded; the exception itself is the cause, in
+    the process where it was raised.
+    """
+
+    def __init__(self, message: str, effect: str = "", error: dict[str, str] | None = None) -> None:
+        self.error = error or {}
+        super().__init__(message, effect)
 
 
 class DoneElsewhere(CallError):

@@ -42,6 +42,14 @@ class Clock(Protocol):
         """Milliseconds of a clock that never goes back, the same for all processes of this boot."""
         ...
 
+    def sleep(self, ms: int) -> None:
+        """Let so many milliseconds pass."""
+        ...
+
+    async def sleep_async(self, ms: int) -> None:
+        """The same in an event loop, while others go on."""
+        ...
+
 
 class Wanted(TypedDict, total=False):
     """Which sessions :meth:`Store.sessions` lists; what is None or not given does not matter, and ``limit`` is 100."""

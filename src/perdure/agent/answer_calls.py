@@ -198,6 +198,10 @@ def said_of(s: SessionHandle, record: dict[str, Any]) -> str:
         # The model asked for something else: it must know what was done instead.
         changed = {"note": "a person changed the arguments", "arguments": record["args"], "result": said}
         return json.dumps(changed, ensure_ascii=False)
+    if record["status"] == "raised":
+        told = record["raised"]
+        said = f"it ended with {told['class']}: {told['message']}. What it had changed by then is not known"
+        return _error(f"{said}: do not assume either, and do not simply try again")
     if record["status"] == "unknown":
         return _error("nobody knows whether this was done; do not assume either, and do not simply try again")
     return _error(str(record.get("error")))

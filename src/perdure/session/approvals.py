@@ -84,7 +84,7 @@ class Approvals:
         facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
         request: TrackedDict | None = self.of_call(record)
         if request is None:
-            yield from self._ask(tool, bound, record, facts)
+            yield from self.ask(tool, bound, record, facts)
             return False
         decided = yield from self._decision(request)
         if request["status"] != "approved":
@@ -97,12 +97,12 @@ class Approvals:
                 bound = self._edit_call(tool, record, request, decided["args"])
             except InvalidInput as e:
                 request["status"] = "stale"
-                yield from self._ask(tool, bound, record, facts, f"the edited arguments do not fit: {e}")
+                yield from self.ask(tool, bound, record, facts, f"the edited arguments do not fit: {e}")
             facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
         fine = tool.recheck(plain(request["facts"]), facts) if tool.recheck else same(plain(request["facts"]), facts)
         if not fine:
             request["status"] = "stale"
-            yield from self._ask(tool, bound, record, facts, "what the agreement rested on has changed")
+            yield from self.ask(tool, bound, record, facts, "what the agreement rested on has changed")
         return True
 
     def use(self, record: TrackedDict) -> None:
@@ -186,7 +186,7 @@ class Approvals:
     def ask_person(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, asking: Asking) -> Flow[None]:
         """Nothing was done yet: put the question, and the call aside."""
         record["status"] = "planned"
-        yield from self._ask(tool, bound, record, None, question=asking.question, schema=asking.schema)
+        yield from self.ask(tool, bound, record, None, question=asking.question, schema=asking.schema)
 
     def _edit_call(self, tool: Tool, record: TrackedDict, request: TrackedDict, args: dict[str, Any]) -> dict[str, Any]:
         """The decision came with other arguments: they are checked as any call's, and take the place of the asked."""
@@ -198,9 +198,10 @@ class Approvals:
         record["digest"] = call_digest(tool.name, tool.version, bound)
         return bound
 
-    def _ask(
+    def ask(
         self, tool: Tool, bound: dict[str, Any], record: TrackedDict, facts: Any, because: str = "", **asked: Any
     ) -> Flow[None]:
+        """Ask for agreement to a call, durably; ``ApprovalNeeded`` tells the caller."""
         approval = self.request(tool, bound, record, facts, because, **asked)
         x = {"effect": record["id"], "tool": tool.name, "approval": approval.id}
         yield from self._journal.write(Kind.APPROVAL, x=x, status=Status.WAITING_APPROVAL)

@@ -1,17 +1,20 @@
 """The effect journal: a call is written down before it is made, and its outcome before anybody is told.
 
-An effect is planned, started, done, failed or in doubt: :class:`Effects` keeps the records, :class:`Calls` makes the
-calls, one at a time or those of a model's answer in parallel. Identity of a call: inside a run its place in the run;
-with ``options(key=...)`` that key; otherwise tool, version and arguments. A recorded outcome is returned, never made
-again.
+An effect is planned, started, done, failed, raised or in doubt: :class:`Effects` keeps the records, :class:`Calls`
+makes the calls, one at a time or those of a model's answer in parallel. Identity of a call: inside a run its place in
+the run; with ``options(key=...)`` that key; otherwise tool, version and arguments. A recorded outcome is returned, never
+made again. What a tool declares decides what an exception, a lost answer or a kill means; ``tool_exceptions`` tells them
+apart.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from perdure import telemetry
@@ -21,6 +24,7 @@ from perdure.errors import (
     Diverged,
     DoneElsewhere,
     EffectFailed,
+    EffectRaised,
     InDoubt,
     NotFound,
     NotJson,
@@ -28,12 +32,16 @@ from perdure.errors import (
 )
 from perdure.model import Kind, Status
 from perdure.session.effects_on_other_branches import OtherBranches
+from perdure.session.inbox import posted, seal_entry
+from perdure.session.late_returns import Attempt, runs_on
 from perdure.session.read_cache import declared
+from perdure.session.tool_exceptions import Meaning, described, is_cancellation, is_own_cancellation, meaning
 from perdure.session.tools import (
     Asking,
     Context,
     Done,
     Later,
+    ModelRetry,
     NotDone,
     Tool,
     Unknown,
@@ -45,7 +53,7 @@ from perdure.session.tools import (
 from perdure.state.document import plain
 from perdure.state.values import refusal
 from perdure.system import faults
-from perdure.system.flow import Do, Flow, Invoke, entered
+from perdure.system.flow import Do, Flow, Invoke, Wait, drive, entered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,14 +66,24 @@ if TYPE_CHECKING:
 
     Carrier = Callable[[], Callable[[Flow[Any]], Any]]
 
+log = logging.getLogger(__name__)
+
 OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
 RESTORED = "restored"
 """Marks the record of an effect that only a witness knew of when the store had been put back to an older state."""
 MAX_ERROR = 2000
 """Characters of an error's text that are kept."""
-MAX_ATTEMPTS = 3
-"""How often one call of ``s.call`` tries a tool that keeps raising before it asks a human."""
+READ_TRIES = 3
+"""How often a read is tried whose answer is lost."""
+FIRST_PAUSE, LONGEST_PAUSE = 1_000, 60_000
+"""Ms before a call is tried again whose answer was lost, at first and at most; doubled each time, and durable."""
+RETRY_FOR = 24 * 3600
+"""Seconds for which a call whose answers are lost is tried again under its id before a person is asked."""
+ASK_AGAIN = 2
+"""How often in a row a tool may have the model ask otherwise."""
+RAISED_KEPT = 1000
+"""Calls that raised and are remembered so that a repetition is noticed, the newest."""
 _UNSET: Any = object()
 _under_way: ContextVar[frozenset[tuple[int, str]]] = ContextVar("perdure_under_way", default=frozenset())
 """The calls that the code which runs now is inside of."""
@@ -100,7 +118,7 @@ class Effects:
         if (done is not _UNSET) + retry + abort != 1:
             raise CallError("resolve with exactly one of done=result, retry=True, abort=True")
         record = self.find(effect)
-        if record["status"] not in ("started", "in_doubt", "unknown"):
+        if record["status"] not in ("started", "in_doubt", "unknown", "raised"):
             raise CallError(f"effect {effect} is {record['status']}, not in doubt")
         record["resolved_by"] = by
         if done is not _UNSET:
@@ -131,7 +149,8 @@ class Effects:
         return Status.IDLE if self._inbox.wakes_at is None else Status.SLEEPING
 
     def find(self, effect: str) -> TrackedDict:
-        for record in self._journal.book.get("effects", {}).values():
+        # The newest: a call that is repeated after it raised goes on under its id.
+        for record in reversed(list(self._journal.book.get("effects", {}).values())):
             if record["id"] == effect:
                 return record
         raise NotFound(f"session {self._journal.id!r} has no effect {effect!r} on branch {self._journal.branch!r}")
@@ -178,7 +197,8 @@ class Effects:
             )
         if self.observer is not None and self.observer.may_wait(record):
             return
-        kind, x = (Kind.DONE, about(record)) if status == "done" else (Kind.FAILED, about(record, error=error))
+        kind = Kind(status) if status in ("done", "raised") else Kind.FAILED
+        x = about(record) if status == "done" else about(record, error=error)
         faults.point("call.before_outcome")
         yield from self._journal.write(kind, x=x, status=self.session_status, stamp=(record, "where"))
         self._journal.calls.pop(record["id"], None)
@@ -189,6 +209,7 @@ class Effects:
         if "reused" in record:
             telemetry.replayed(record["tool"], "cache" if record["reused"] == "cache" else "branch")
         if status == "done":
+            self._journal.book.get("asked_again", {}).pop(record["tool"], None)
             # It happened: that must be recorded even though what it returned cannot be.
             if problem := refusal(result):
                 record["problem"] = problem
@@ -196,10 +217,29 @@ class Effects:
             self._cache.keep_outcome(record)
         else:
             record["error"] = error
+        self._remember(record, status)
         # Last: an interrupt before this leaves a call without an outcome, never one that is done without its result.
         record["status"] = status
         if self.observer is not None:
             self.observer.outcome(record)
+
+    def _remember(self, record: TrackedDict, status: str) -> None:
+        """Keep that a call raised, by what it was asked for, until the same has an outcome."""
+        if "read" in record:
+            return
+        self._journal.book.get("raised", {}).pop(record["digest"], None)
+        if status == "raised":
+            raised = self._journal.book.setdefault("raised", {})
+            kept = {name: record[name] for name in ("id", "attempt", "at")}
+            raised[record["digest"]] = {**kept, "class": record["raised"]["class"]}
+            for digest in list(raised)[:-RAISED_KEPT]:
+                del raised[digest]
+
+    def asked_again(self, tool: str) -> int:
+        """Count that a tool has the model ask otherwise; how often in a row by now."""
+        counts = self._journal.book.setdefault("asked_again", {})
+        counts[tool] = counts.get(tool, 0) + 1
+        return counts[tool]
 
     def retire(self, prefix: str) -> None:
         """Forget settled calls but for their digests: nobody will ask for them by their place again.
@@ -221,7 +261,7 @@ class Effects:
                 # Without a place of its own the outcome came with a sibling's commit: it is at the head, in any case.
                 where = record.get("where", [self._journal.line, self._journal.step])
                 done.setdefault(record["digest"], []).append([record["id"], *where])
-            elif record["status"] == "unknown":
+            elif record["status"] in ("unknown", "raised"):
                 # Another line that would do it must be told, and there is no outcome to give it.
                 done.setdefault(record["digest"], []).append([record["id"], self._journal.line, 0])
             self._journal.calls.pop(record["id"], None)
@@ -318,7 +358,7 @@ class Calls:
         if record is not None and record.get("asked", record["digest"]) != digest:
             msg = f"{slot}: recorded as a call of {record['tool']} with other arguments than this call of {tool.name}"
             raise Diverged(msg)
-        if record is not None and self._is_over(slot, record):
+        if record is not None and (self._is_over(slot, record) or self._is_repeated(slot, record)):
             self.effects.retire(slot)
             record = None
         if record is None:
@@ -342,6 +382,10 @@ class Calls:
         kept = record.get("cache", {})
         return slot.startswith("c:") and record["status"] == "done" and "at" in kept and not self._cache.fresh(kept)
 
+    def _is_repeated(self, slot: str, record: TrackedDict) -> bool:
+        """Whether a call that raised is asked for again, and not merely caught up with."""
+        return not slot.startswith("r:") and record["status"] == "raised"
+
     def _kept(self, tool: Tool, digest: str) -> Flow[dict[str, Any] | None]:
         """What the same call returned lately: here, on another branch, or in another session of the owner."""
         if tool.cache is None:
@@ -358,9 +402,7 @@ class Calls:
         if (hit := (yield from self._kept(tool, digest))) is not None:
             telemetry.replayed(tool.name, "cache")
             return hit["result"]
-        with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, {}) as span:
-            result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, None))
-            span.returned(result)
+        result = yield from self._read_patiently(tool, bound)
         if tool.cache is not None and self._journal.catching_up is None:
             wanted = declared(tool, digest)
             self._cache.keep(wanted, result)
@@ -369,6 +411,20 @@ class Calls:
             if wanted["shared"]:
                 yield from self._cache.keep_shared(tool.name, wanted, result)
         return result
+
+    def _read_patiently(self, tool: Tool, bound: dict[str, Any]) -> Flow[Any]:
+        """Make a read; one whose answer is lost is made again, a few times."""
+        for attempt in range(1, READ_TRIES + 1):
+            try:
+                with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, {}) as span:
+                    result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, None))
+                    span.returned(result)
+                    return result
+            except BaseException as e:
+                if attempt == READ_TRIES or is_own_cancellation(e) or not _is_lost(tool, e):
+                    raise
+            yield Wait(self._journal.kernel.clock, pause_after(attempt))
+        raise AssertionError
 
     def _arguments(self, tool: Tool, bound: dict[str, Any], record: TrackedDict | None) -> dict[str, Any]:
         if not tool.wants_context:
@@ -402,11 +458,30 @@ class Calls:
             reused = yield from self._reuse(tool, digest)
             if reused is None and self._journal.settings.effects == "dry":
                 raise CallError(f"dry run: {tool.name} is not called")
+        before = plain(self._journal.book.get("raised", {}).get(digest))
         record = self.effects.new(tool, bound, digest, slot)
         if reused is not None:
             record["reused"] = reused[0]
             yield from self.effects.finish(record, "done", reused[1], None)
+        elif before is not None and (refused := self._repeat(tool, record, before)):
+            yield from self.effects.finish(record, "failed", None, refused)
+        elif "because" in record:
+            facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
+            yield from self._approvals.ask(tool, bound, record, facts, record.pop("because"))
         return record
+
+    def _repeat(self, tool: Tool, record: TrackedDict, before: dict[str, Any]) -> str:
+        """A call is asked for again that raised: go on under its id, ask somebody, or say why it is refused."""
+        known = f"the same call ended with {before['class']}, and what it had changed by then is not known"
+        if callable(tool.if_unsure):
+            record.update(id=before["id"], attempt=before["attempt"], at=before["at"], status="started")
+        elif tool.if_unsure == "retry" and self._key_holds(tool, before["at"]):
+            record.update(id=before["id"], attempt=before["attempt"], at=before["at"])
+        elif tool.if_unsure == "report":
+            return f"{known}: it is not made again"
+        else:
+            record["because"] = known
+        return ""
 
     def _finish_with(self, record: TrackedDict, hit: dict[str, Any]) -> Flow[None]:
         record["reused"] = "cache"
@@ -472,14 +547,13 @@ class Calls:
 
     def go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, *, fresh: bool = False) -> Flow[Any]:
         """Take a recorded call from where it stands to its outcome; a ``fresh`` one was written as started just now."""
-        tries = 0
         if not tool.read and record["status"] in OPEN:
             # Planned by another handle: where it has its place is not known here.
             self._journal.calls.setdefault(record["id"], (tool.name, "", record["digest"]))
+        raised: BaseException | None = None
         if record["status"] == "started" and (fresh or record["id"] in self._unmade):
             self._unmade.discard(record["id"])
-            tries += 1
-            yield from self._make(tool, bound, record)
+            raised = yield from self._make(tool, bound, record)
         while True:
             status = record["status"]
             if status == "done":
@@ -488,23 +562,24 @@ class Calls:
                 return plain(record["result"])
             if status == "failed":
                 raise EffectFailed(f"{tool.name} did not happen: {record['error']}", record["id"])
+            if status == "raised":
+                raise _raised(tool, record) from raised
             if status == "unknown":
                 return Unknown(record["id"])
             if status == "waiting":
                 yield from self._late(tool, record)
                 continue
-            if tries == MAX_ATTEMPTS:
-                yield from self._park(record)
             if status in ("started", "in_doubt") and not (yield from self._unsure(tool, bound, record)):
                 continue
             if (yield from self._approvals.gate(tool, bound, record)):
-                tries += 1
                 # A decision may have come with other arguments.
                 bound = plain(record["args"]) if "edited" in record else bound
-                yield from self._attempt(tool, bound, record)
+                raised = yield from self._attempt(tool, bound, record)
 
-    def _attempt(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
-        """Write down that the call starts, make it, write its outcome down."""
+    def _attempt(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[BaseException | None]:
+        """Write down that the call starts, make it, write its outcome down; what it raised, if it did."""
+        if runs_on(record["id"]):
+            yield from self._park(record)
         tried = record["attempt"]
         faults.point("call.before_started")
         try:
@@ -522,7 +597,7 @@ class Calls:
                     self._unmark_started(record)
             raise
         faults.point("call.after_started")
-        yield from self._make(tool, bound, record)
+        return (yield from self._make(tool, bound, record))
 
     def _mark_started(self, record: TrackedDict) -> None:
         record["status"] = "started"
@@ -534,33 +609,114 @@ class Calls:
         record["attempt"] -= 1
         self._approvals.unuse(record)
 
-    def _make(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
-        """Make a call that is written down as started, and write its outcome down."""
+    def _make(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[BaseException | None]:
+        """Make a call that is written down as started, and write its outcome down; what it raised, if it did."""
+        attempt = Attempt(record["id"], partial(self._returned_late, record["id"]))
         try:
             with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, record, (Asking,)) as span:
-                result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, record))
+                call = runnable(tool, attempt.watched)
+                result = yield Invoke(call, (), self._arguments(tool, bound, record))
                 span.returned(result)
         except Asking as e:
             yield from self._approvals.ask_person(tool, bound, record, e)
-        except NotDone as e:
-            yield from self.effects.finish(record, "failed", None, str(e) or "the tool said so")
-        except Exception as e:
-            if tool.read:
-                # Nothing can have happened: its error is its answer.
-                yield from self.effects.finish(record, "failed", None, f"{type(e).__name__}: {e}"[:MAX_ERROR])
-                return
-            record["status"] = "in_doubt"
-            record["error"] = type(e).__name__
-            telemetry.doubted(tool.name)
-            yield from self._journal.write(Kind.IN_DOUBT, x=about(record, error=type(e).__name__))
-        else:
-            if isinstance(result, Later):
-                record["status"] = "waiting"
-                record["handle"] = result.handle
-                status = self.effects.session_status()
-                yield from self._journal.write(Kind.WAITING, x=about(record), status=status)
+        except BaseException as e:
+            late = attempt.abandon()
+            if not _is_of_the_call(e):
+                # A kill that left us time to see it: nothing is written, and whoever resumes finds a lost answer.
+                raise
+            if late is not None:
+                yield from self._returned(record, late[0])
             else:
-                yield from self.effects.finish(record, "done", result, None)
+                yield from self._ended(tool, bound, record, e)
+                return e
+        else:
+            yield from self._returned(record, result)
+        return None
+
+    def _returned(self, record: TrackedDict, result: Any) -> Flow[None]:
+        if not isinstance(result, Later):
+            yield from self.effects.finish(record, "done", result, None)
+            return
+        record["status"] = "waiting"
+        record["handle"] = result.handle
+        yield from self._journal.write(Kind.WAITING, x=about(record), status=self.effects.session_status())
+
+    def _returned_late(self, effect: str, result: Any) -> None:
+        """In the thread of a tool that nobody waits for any more: post what it returned."""
+        kernel, session = self._journal.kernel, self._journal.id
+        drive(kernel.store, posted(kernel, seal_entry(kernel, session, f"outcome:{effect}", "outcome", result)))
+
+    def _ended(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, error: BaseException) -> Flow[None]:
+        """A call has ended with an exception: what that means is what its tool declares."""
+        found = meaning(error, tool.lost)
+        if found is Meaning.OURS:
+            raise error
+        if found is Meaning.NOT_DONE:
+            yield from self.effects.finish(record, "failed", None, self._said(tool, error))
+            return
+        told = described(error)
+        again = tool.read or tool.if_unsure == "retry"
+        if found is Meaning.LOST or (found is Meaning.UNREACHED and again):
+            yield from self._lost(tool, record, told)
+            return
+        record["raised"] = told
+        if tool.read:
+            # Nothing can have happened: its error is its answer.
+            yield from self.effects.finish(record, "failed", None, _short(told))
+            return
+        verdict = (yield from self._reconciled(tool, bound)) if callable(tool.if_unsure) else None
+        if isinstance(verdict, Done):
+            yield from self.effects.finish(record, "done", verdict.result, None)
+        elif isinstance(verdict, NotDone):
+            yield from self.effects.finish(record, "failed", None, _short(told))
+        else:
+            yield from self.effects.finish(record, "raised", None, told["class"])
+
+    def _said(self, tool: Tool, error: BaseException) -> str:
+        """What a tool says that has done nothing; one that has the model ask otherwise is not asked for ever."""
+        said = str(error) or "the tool said so"
+        if isinstance(error, ModelRetry) and self.effects.asked_again(tool.name) > ASK_AGAIN:
+            said += f" ({tool.name} has said so {ASK_AGAIN} times before: do not call it again for this)"
+        return said
+
+    def _lost(self, tool: Tool, record: TrackedDict, told: dict[str, str]) -> Flow[None]:
+        """The answer of a call did not come: a read is made again, the rest as its tool declares for a doubt."""
+        record["error"] = told["class"]
+        record["lost"] = told
+        if tool.read:
+            if record["attempt"] >= READ_TRIES:
+                yield from self.effects.finish(record, "failed", None, _short(told))
+            else:
+                yield Wait(self._journal.kernel.clock, pause_after(record["attempt"]))
+            return
+        telemetry.doubted(tool.name)
+        if tool.if_unsure == "retry":
+            # Durable, so that whoever resumes does not begin with the shortest pause again.
+            now = self._journal.kernel.clock.wall()
+            record.setdefault("lost_since", now)
+            record["retry_at"] = now + pause_after(record["attempt"])
+            yield from self._journal.write(Kind.RETRYING, x=about(record, error=told["class"]))
+        else:
+            record["status"] = "in_doubt"
+            yield from self._journal.write(Kind.IN_DOUBT, x=about(record, error=told["class"]))
+
+    def _reconciled(self, tool: Tool, bound: dict[str, Any]) -> Flow[Done | NotDone | Unknown]:
+        """What a tool's own function finds out about a call; one that fails has found out nothing."""
+        assert callable(tool.if_unsure)
+        try:
+            verdict = yield Invoke(tool.if_unsure, (), bound)
+        except Exception as e:
+            log.warning("nobody could be asked about %s: %s", tool.name, _in_full(described(e)))
+            return Unknown()
+        if verdict is NotDone:
+            return NotDone()
+        return verdict if isinstance(verdict, Done | NotDone) else Unknown()
+
+    def _key_holds(self, tool: Tool, began: int) -> bool:
+        """Whether the other side still knows a call by its id."""
+        valid = tool.key_valid_for
+        # A clock that was set back, or was fast when it began, tells no age: the key may be long forgotten.
+        return valid is None or 0 <= self._journal.kernel.clock.wall() - began < valid * 1000
 
     def _late(self, tool: Tool, record: TrackedDict) -> Flow[None]:
         """Look whether the result of a call that said "later" has come; ``ResultPending`` while it has not."""
@@ -593,16 +749,23 @@ class Calls:
                 return False
         policy = tool.if_unsure
         if callable(policy):
-            verdict = yield Invoke(policy, (), bound)
+            verdict = yield from self._reconciled(tool, bound)
             if isinstance(verdict, Done):
                 yield from self.effects.finish(record, "done", verdict.result, None)
                 return False
-            if verdict is NotDone or isinstance(verdict, NotDone):
+            if isinstance(verdict, NotDone) and not runs_on(record["id"]):
                 return True
         elif policy == "retry":
-            valid = tool.key_valid_for
-            # A clock that was set back, or was fast when it began, tells no age: the key may be long forgotten.
-            if valid is None or 0 <= self._journal.kernel.clock.wall() - record["at"] < valid * 1000:
+            clock = self._journal.kernel.clock
+            tried_for = clock.wall() - record.get("lost_since", clock.wall())
+            if self._key_holds(tool, record["at"]) and tried_for < RETRY_FOR * 1000:
+                left = record.get("retry_at", 0) - clock.wall()
+                if left > 0 or runs_on(record["id"]):
+                    # A clock that was set back makes nobody wait for longer than was meant.
+                    yield Wait(clock, min(max(left, FIRST_PAUSE), LONGEST_PAUSE))
+                    record.pop("retry_at", None)
+                    # It may have returned meanwhile; and no second attempt is made while one lives.
+                    return not runs_on(record["id"]) and not (yield from self.effects.take_posted(record))
                 return True
         elif policy == "report":
             self.effects.settle(record, "unknown", None, record.get("error"))
@@ -642,6 +805,7 @@ class Calls:
         hit = yield from self._kept(tool, digest)
         if hit is None and not tool.read:
             again, asks = yield from self._on_another_branch(digest)
+        before = None if tool.read else plain(self._journal.book.get("raised", {}).get(digest))
         record = self.effects.new(tool, bound, digest, call.slot)
         record["call"] = call.id
         if hit is not None:
@@ -655,13 +819,18 @@ class Calls:
         elif asks and self._journal.settings.effects != "live":
             said = f'was done {self._where(asks)} already (effect {asks}): run with effects="live" to do it again'
             self.effects.settle(record, "failed", None, said)
-        elif asks or tool.needs_approval(bound):
+        elif before is not None and (refused := self._repeat(tool, record, before)):
+            self.effects.settle(record, "failed", None, refused)
+        elif record["status"] == "started":
+            # It raised before: whoever can be asked about it is asked first.
+            pass
+        elif asks or "because" in record or (not record["attempt"] and tool.needs_approval(bound)):
             facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
-            because = f"the same was done {self._where(asks)} (effect {asks})" if asks else ""
+            because = f"the same was done {self._where(asks)} (effect {asks})" if asks else record.pop("because", "")
             self._approvals.request(tool, bound, record, facts, because)
         elif tool.limit is None and not any(twins(record, other) for other in before):
             record["status"] = "started"
-            record["attempt"] = 1
+            record["attempt"] += 1
         # One that must wait for a place, or for its twin, is only planned: whoever dies before has not started it.
         return record
 
@@ -672,9 +841,43 @@ class Calls:
             if not fresh and (not tool.read or tool.cache is not None) and record["status"] in OPEN:
                 yield from self.reconsider(tool, record)
             yield from self.go_on(tool, plain(record["args"]), record, fresh=fresh)
-        except (EffectFailed, NotJson, InDoubt, ApprovalNeeded, ResultPending):
-            pass
+        except (EffectFailed, EffectRaised, NotJson, InDoubt, ApprovalNeeded, ResultPending):
+            # The model is told; whoever wrote the tool reads logs.
+            if record["status"] in ("raised", "failed") and "raised" in record:
+                log.warning("%s (effect %s) raised %s", tool.name, record["id"], _in_full(plain(record["raised"])))
         return record["status"]
+
+
+def pause_after(attempt: int) -> int:
+    """Ms before a call is tried again whose answer was lost.
+
+    >>> [pause_after(n) for n in (1, 2, 3, 20)]
+    [1000, 2000, 4000, 60000]
+    """
+    return min(LONGEST_PAUSE, FIRST_PAUSE << min(attempt - 1, 16))
+
+
+def _is_lost(tool: Tool, error: BaseException) -> bool:
+    return _is_of_the_call(error) and meaning(error, tool.lost) in (Meaning.LOST, Meaning.UNREACHED)
+
+
+def _is_of_the_call(error: BaseException) -> bool:
+    """Whether an exception is the call's own, and no sign that we are to end: Ctrl-C, the end of our own task."""
+    return isinstance(error, Exception) or (is_cancellation(error) and not is_own_cancellation(error))
+
+
+def _in_full(told: dict[str, str]) -> str:
+    return f"{_short(told)}\n{told['traceback']}"
+
+
+def _short(told: dict[str, str]) -> str:
+    return f"{told['class']}: {told['message']}"[:MAX_ERROR]
+
+
+def _raised(tool: Tool, record: TrackedDict) -> EffectRaised:
+    told = plain(record["raised"])
+    msg = f"{tool.name} raised {_short(told)} (effect {record['id']}). What it had changed by then is not known"
+    return EffectRaised(msg, record["id"], told)
 
 
 def twins(one: TrackedDict, other: TrackedDict) -> bool:

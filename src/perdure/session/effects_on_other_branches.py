@@ -66,7 +66,7 @@ class OtherBranches:
                     self.kept[name] = hit
             entries: list[tuple[str, Foreign]] = []
             for record in other.get("effects", {}).values():
-                if record["status"] in ("done", "started", "in_doubt", "unknown"):
+                if record["status"] in ("done", "started", "in_doubt", "unknown", "raised"):
                     at = record.get("where") or [line, end.point.envelope.step if end.point else 0]
                     settled = record["status"] == "done"
                     entries.append((record["digest"], Foreign(record["id"], at[0], at[1], settled, record["attempt"])))

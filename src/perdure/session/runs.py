@@ -218,7 +218,7 @@ class CatchUp:
         i = self._find(lambda e: e.kind in _CALLS and e.x.get("effect") == recorded["id"])
         if i is not None:
             yield from self._advance(i)
-        if recorded["status"] not in ("done", "failed", "unknown"):
+        if recorded["status"] not in ("done", "failed", "raised", "unknown"):
             # It must be settled before anything else, and settling it is written on top of all that is recorded.
             self._called.update(id for r in self._book["effects"].values() for id in _ids(r))
             self.end()

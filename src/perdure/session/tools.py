@@ -30,6 +30,17 @@ class NotDone(Exception):
     """It certainly did not happen: a reconciler returns it, a tool raises it."""
 
 
+class ToolError(NotDone):
+    """A tool raises it when it cannot do what was asked, and has done nothing: the model is told why."""
+
+
+class ModelRetry(NotDone):
+    """A tool raises it when it was asked wrongly, and has done nothing: the model is told how to ask instead.
+
+    After the second time in a row it is told to leave it.
+    """
+
+
 class Unknown(NamedTuple):
     """Nobody knows whether it happened: a reconciler's answer, or the outcome of an ``if_unsure="report"`` call."""
 
@@ -81,6 +92,7 @@ class Tool:
         timeout: str | float | None = None,
         poll: Callable[..., Any] | None = None,
         limit: int | None = None,
+        lost: type[BaseException] | tuple[type[BaseException], ...] = (),
     ) -> None:
         if isinstance(if_unsure, str) and if_unsure not in POLICIES:
             msg = f"if_unsure is one of {', '.join(POLICIES)} or a function that finds out, not {if_unsure!r:.40}"
@@ -121,6 +133,9 @@ class Tool:
         if limit is not None and limit < 1:
             raise InvalidInput(f"limit is how many calls may be made at once, 1 or more, not {limit}")
         self.limit = limit
+        self.lost = lost if isinstance(lost, tuple) else (lost,)
+        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in self.lost):
+            raise InvalidInput(f"lost= names classes of exceptions that mean a lost answer, not {lost!r:.60}")
         self._signature = inspect.signature(fn)
         self.wants_context = "ctx" in self._signature.parameters
         functools.update_wrapper(self, fn)
@@ -179,6 +194,7 @@ def tool(
     timeout: str | float | None = None,
     poll: Callable[..., Any] | None = None,
     limit: int | None = None,
+    lost: type[BaseException] | tuple[type[BaseException], ...] = (),
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     """Declare a tool.
@@ -239,9 +255,14 @@ def check_depth(tool: Tool) -> None:
         raise LimitExceeded(f"{tool.name} was not called: {DEEPEST} calls are made inside each other already")
 
 
-def runnable(tool: Tool) -> Callable[..., Any]:
-    """What a call of a tool runs: its function, within its time."""
-    return in_time(_deeper(tool.fn if around is None else around(tool)), tool.timeout)
+def runnable(
+    tool: Tool, watched: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+) -> Callable[..., Any]:
+    """What a call of a tool runs: its function, within its time; ``watched`` sees its end where it cannot be stopped."""
+    fn = _deeper(tool.fn if around is None else around(tool))
+    if watched is not None and not inspect.iscoroutinefunction(fn):
+        fn = watched(fn)
+    return in_time(fn, tool.timeout)
 
 
 def _deeper(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,6 +22,16 @@ class SystemClock:
         """Milliseconds of the boot's own clock, shared by all processes of this machine."""
         return time.monotonic_ns() // 1_000_000
 
+    def sleep(self, ms: int) -> None:
+        """Let so many milliseconds pass."""
+        time.sleep(ms / 1000)
+
+    async def sleep_async(self, ms: int) -> None:
+        """The same in an event loop, while others go on."""
+        import asyncio
+
+        await asyncio.sleep(ms / 1000)
+
 
 _SLACK = 1000
 """Ms that the wall clock may be behind the kept one before that is kept anew."""

@@ -18,7 +18,7 @@ from perdure.errors import ForkedProcess, HandleClosed, Misuse, Poisoned
 
 if TYPE_CHECKING:
     from perdure.model import Append
-    from perdure.protocols import Store
+    from perdure.protocols import Clock, Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,6 +45,13 @@ class Invoke(NamedTuple):
     kwargs: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default is never mutated here
 
 
+class Wait(NamedTuple):
+    """Let time pass."""
+
+    clock: Clock
+    ms: int
+
+
 class Enter(NamedTuple):
     """Wait for a session's gate that only an event loop can wait for; answered with what gives it back."""
 
@@ -52,7 +59,7 @@ class Enter(NamedTuple):
 
 
 _Lock = type(threading.RLock())
-Request = Do | Write | Invoke | Enter
+Request = Do | Write | Invoke | Enter | Wait
 Flow = Generator[Request, Any, R]
 
 
@@ -64,9 +71,11 @@ def entered(gate: Any) -> Flow[Any]:
     return gate if isinstance(gate, _Lock) else (yield Enter(gate))
 
 
-def _perform(request: Do | Enter | Invoke) -> Any:
+def _perform(request: Do | Enter | Invoke | Wait) -> Any:
     if isinstance(request, Do):
         return request.fn(*request.args)
+    if isinstance(request, Wait):
+        return request.clock.sleep(request.ms)
     if isinstance(request, Enter):
         raise Misuse("this handle belongs to an event loop: await it")
     answer = request.fn(*request.args, **request.kwargs)

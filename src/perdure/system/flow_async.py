@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from perdure.errors import HandleClosed, PerdureError, Unavailable
-from perdure.system.flow import Do, Enter, Flow, Invoke, Write
+from perdure.system.flow import Do, Enter, Flow, Invoke, Wait, Write
 
 if TYPE_CHECKING:
     from perdure.model import Append, Landed
@@ -129,10 +129,12 @@ class AsyncDriver:
         self.writer = GroupCommit(store, max_batch)
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-io")
 
-    async def _perform(self, request: Do | Enter | Invoke) -> Any:
+    async def _perform(self, request: Do | Enter | Invoke | Wait) -> Any:
         if isinstance(request, Enter):
             await request.gate.acquire()
             return _Held(request.gate)
+        if isinstance(request, Wait):
+            return await request.clock.sleep_async(request.ms)
         loop = asyncio.get_running_loop()
         if isinstance(request, Do):
             return await loop.run_in_executor(self._pool, functools.partial(request.fn, *request.args))

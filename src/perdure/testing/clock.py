@@ -30,6 +30,17 @@ class FakeClock:
         self._wall += ms
         self._monotonic += ms
 
+    def sleep(self, ms: int) -> None:
+        """Nobody waits: the time has passed."""
+        self.advance(ms)
+
+    async def sleep_async(self, ms: int) -> None:
+        """Nobody waits here either, but others have their turn."""
+        import asyncio
+
+        self.advance(ms)
+        await asyncio.sleep(0)
+
     def set_wall(self, ms: int) -> None:
         """Somebody sets the wall clock; the monotonic one does not notice."""
         self._wall = ms

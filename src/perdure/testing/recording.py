@@ -29,6 +29,7 @@ from perdure.errors import InvalidInput, ModelError
 from perdure.session import tools
 from perdure.session.tools import Asking, Later, NotDone, Tool
 from perdure.state.values import refusal
+from perdure.system.secrets import SECRET_FIELD, of_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -38,12 +39,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 VARIABLE = "PERDURE_RECORD"
 HIDDEN = "(not recorded)"
-_SECRET_FIELD = re.compile(
-    r"(?:^|[_-])(?:api_?key|key|secret|password|passwd|authorization|auth|headers?|credentials?|cookie)s?$"
-    r"|(?:access|auth|refresh|id|api|bearer)_?token$|^token$",
-    re.IGNORECASE,
-)
-_SECRET_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _EFFECT = re.compile(r"ef_[0-9a-f]{24}")
 _SAME = ("model", "tools", "params")
 """Parts of a request that are written only where they differ from the request before."""
@@ -322,7 +317,7 @@ def _cleaned(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
 def _hidden(value: Any) -> Any:
     """A value without what stands under names that are those of secrets."""
     if isinstance(value, dict):
-        return {k: HIDDEN if _SECRET_FIELD.search(str(k)) and _is_leaf(v) else _hidden(v) for k, v in value.items()}
+        return {k: HIDDEN if SECRET_FIELD.search(str(k)) and _is_leaf(v) else _hidden(v) for k, v in value.items()}
     return [_hidden(v) for v in value] if isinstance(value, list | tuple) else value
 
 
@@ -333,9 +328,8 @@ def _is_leaf(value: Any) -> bool:
 
 def _scrubbed(text: str) -> str:
     """A text without the values of variables of the environment that hold secrets."""
-    for name, value in os.environ.items():
-        if len(value) >= 8 and _SECRET_VARIABLE.search(name):
-            text = text.replace(json.dumps(value, ensure_ascii=False)[1:-1], f"({name})")
+    for name, value in of_environment():
+        text = text.replace(json.dumps(value, ensure_ascii=False)[1:-1], f"({name})")
     return text
 
 

@@ -1,0 +1,204 @@
+"""What an exception of a tool means for its call, and what is written down of it.
+
+Only what a tool says on purpose (``NotDone``, ``ToolError``, ``ModelRetry``) means that nothing happened. An answer
+that was lost (a time-out, a broken connection) says nothing at all; whatever else a tool raises has ended the call, and
+what it had changed by then is not known.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+import traceback
+from enum import Enum
+from http.client import IncompleteRead, RemoteDisconnected
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import Busy, LeaseLost, OutcomeUnknown, Unavailable
+from perdure.session.tools import NotDone
+from perdure.system.secrets import scrubbed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_MESSAGE = 1000
+"""Characters of an exception's own words that are kept."""
+MAX_TRACEBACK = 4000
+"""Characters of its traceback, the end of it."""
+FRAMES = 12
+"""Innermost frames of a traceback that are kept."""
+DEEPEST = 32
+"""Exceptions that are looked at along causes, contexts and groups."""
+
+OURS = (LeaseLost, OutcomeUnknown, Unavailable, Busy)
+"""What says something of our own store, and nothing of the call."""
+
+
+class Meaning(Enum):
+    """What became of a call that ended with an exception."""
+
+    NOT_DONE = "not_done"
+    """Nothing happened: the tool says so."""
+    LOST = "lost"
+    """Nobody knows whether it happened: the answer did not come."""
+    UNREACHED = "unreached"
+    """The other side could not be reached."""
+    OURS = "ours"
+    """Our own store is the matter: the call stays as it is."""
+    RAISED = "raised"
+    """It ended, and what it had changed by then is not known."""
+
+
+_LOST_NAMES = frozenset({
+    "httpx.ReadTimeout", "httpx.WriteTimeout", "httpx.ReadError", "httpx.WriteError", "httpx.CloseError",
+    "httpx.RemoteProtocolError", "requests.ReadTimeout", "requests.ChunkedEncodingError", "urllib3.ReadTimeoutError",
+    "urllib3.ProtocolError", "urllib3.IncompleteRead", "aiohttp.ServerDisconnectedError", "aiohttp.ServerTimeoutError",
+    "aiohttp.ClientPayloadError", "botocore.ReadTimeoutError", "botocore.ConnectionClosedError",
+    "subprocess.TimeoutExpired", "concurrent.BrokenExecutor", "concurrent.CancelledError",
+    "asyncio.IncompleteReadError", "ssl.SSLEOFError", "ssl.SSLZeroReturnError",
+})  # fmt: skip
+_UNREACHED_NAMES = frozenset({
+    "httpx.ConnectError", "httpx.ConnectTimeout", "httpx.PoolTimeout", "requests.ConnectTimeout",
+    "urllib3.NewConnectionError", "urllib3.ConnectTimeoutError", "urllib3.NameResolutionError",
+    "aiohttp.ClientConnectorError", "aiohttp.ConnectionTimeoutError", "botocore.EndpointConnectionError",
+    "botocore.ConnectTimeoutError",
+})  # fmt: skip
+"""By the package and the name of the class: nobody need have any of them installed."""
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_SAME_PACKAGE = {"httpcore": "httpx", "httpx2": "httpx", "httpcore2": "httpx"}
+_NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
+_LOST_GRPC = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+
+
+def meaning(error: BaseException, lost: tuple[type[BaseException], ...] = ()) -> Meaning:
+    """What an exception says of the call that it ended; ``lost`` are classes the tool names for lost answers.
+
+    The outermost one that says something counts, along causes, contexts and groups.
+
+    >>> meaning(KeyError("id")), meaning(TimeoutError()), meaning(ConnectionRefusedError())
+    (<Meaning.RAISED: 'raised'>, <Meaning.LOST: 'lost'>, <Meaning.UNREACHED: 'unreached'>)
+    """
+    if isinstance(error, NotDone):
+        return Meaning.NOT_DONE
+    chain = list(_chain(error))
+    if any(isinstance(one, OURS) for one in chain):
+        return Meaning.OURS
+    for one in chain:
+        if (said := _said(one, lost)) is not None:
+            return said
+    return Meaning.RAISED
+
+
+def _said(error: BaseException, lost: tuple[type[BaseException], ...]) -> Meaning | None:
+    """What one exception says by itself; None when it says nothing."""
+    if isinstance(error, lost):
+        return Meaning.LOST
+    names = {f"{_package(kind)}.{kind.__name__}" for kind in type(error).__mro__}
+    if names & _UNREACHED_NAMES:
+        return Meaning.UNREACHED
+    if names & _LOST_NAMES or is_cancellation(error):
+        return Meaning.LOST
+    if (status := _http_status(error)) is not None:
+        # The other side has answered: what it said is the tool's business, unless it did not get to an answer itself.
+        return Meaning.LOST if status == 408 or 500 <= status < 600 else Meaning.RAISED
+    if (code := _grpc_code(error)) is not None:
+        return Meaning.LOST if code in _LOST_GRPC else Meaning.RAISED
+    if isinstance(error, ConnectionRefusedError | socket.gaierror) or (
+        isinstance(error, OSError) and error.errno in _NO_WAY
+    ):
+        return Meaning.UNREACHED
+    if isinstance(error, TimeoutError | ConnectionError | IncompleteRead | RemoteDisconnected):
+        return Meaning.LOST
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception, and those it came from, outermost first."""
+    waiting, seen = [error], set[int]()
+    while waiting and len(seen) < DEEPEST:
+        one = waiting.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        if isinstance(one, BaseExceptionGroup):
+            waiting.extend(one.exceptions)
+        waiting.extend(e for e in (one.__cause__, one.__context__) if e is not None)
+
+
+def _package(kind: type) -> str:
+    package = kind.__module__.partition(".")[0]
+    return _SAME_PACKAGE.get(package, package)
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Whether a task was cancelled, ours or one inside."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
+
+
+def _http_status(error: BaseException) -> int | None:
+    """The status of an answer that an HTTP client has made an exception of."""
+    response: Any = getattr(error, "response", None)
+    if isinstance(response, dict):
+        # As botocore keeps it.
+        response = response.get("ResponseMetadata", {})
+        found = response.get("HTTPStatusCode") if isinstance(response, dict) else None
+        return found if isinstance(found, int) else None
+    for place, name in ((error, "status_code"), (response, "status_code"), (error, "status"), (response, "status")):
+        found = getattr(place, name, None)
+        if isinstance(found, int) and 100 <= found < 600:
+            return found
+    found = getattr(error, "code", None)
+    is_urllib = type(error).__module__.startswith("urllib.")
+    return found if is_urllib and isinstance(found, int) else None
+
+
+def _grpc_code(error: BaseException) -> str | None:
+    """The status of a gRPC call that failed."""
+    code = getattr(error, "code", None)
+    if "grpc" not in type(error).__module__ or not callable(code):
+        return None
+    name = getattr(code(), "name", None)
+    return name if isinstance(name, str) else None
+
+
+def is_own_cancellation(error: BaseException) -> bool:
+    """Whether it is our own task that is being cancelled, and not something inside the tool that was."""
+    if not is_cancellation(error):
+        return False
+    import asyncio
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def described(error: BaseException) -> dict[str, str]:
+    """What is kept of an exception: its class, its words and where it came from, bounded and without secrets."""
+    frames = traceback.extract_tb(error.__traceback__)
+    # Above the tool's own frames stand ours, which called it.
+    own = [frame for frame in frames if not frame.filename.startswith(_HERE)] or frames
+    lines = [f"{frame.filename}:{frame.lineno} in {frame.name}\n    {frame.line or ''}".rstrip() for frame in own]
+    return {
+        "class": class_name(error),
+        "message": scrubbed(_words(error))[:MAX_MESSAGE],
+        "traceback": scrubbed("\n".join(lines[-FRAMES:]))[-MAX_TRACEBACK:],
+    }
+
+
+def class_name(error: BaseException) -> str:
+    """The name of its class, with the module where it is not one of Python's own."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as e:
+        return f"(its text cannot be told: {type(e).__name__})"
