@@ -56,7 +56,20 @@ if TYPE_CHECKING:
 
 
 class PerdureError(Exception):
-    """Root of all errors. ``str()`` says what happened, where, and what to do next."""
+    """Root of all errors. ``str()`` says what happened, where, and what to do next.
+
+    ``kept`` is whether a message that was given to :meth:`perdure.Agent.run` is durable all the same, ``message_key``
+    its key: said again with that key, it is not said twice.
+    """
+
+    message_key: str = ""
+    kept: bool = False
+
+    def __str__(self) -> str:
+        said = super().__str__()
+        if not self.kept:
+            return said
+        return f"{said}. The message is kept: say it again with key={self.message_key!r} to get its answer"
 
 
 class InvalidInput(PerdureError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,15 +17,15 @@ from perdure.agent.context.window import Window
 from perdure.agent.live_answers import Feed
 from perdure.agent.loop import Limits, Loop
 from perdure.agent.models import Answer, Request, message_digest, request_digest, text_of
-from perdure.agent.models.parts import packed
 from perdure.agent.models.prices import Price, price_of
 from perdure.agent.notify import check_notify
 from perdure.agent.requests import FORM
 from perdure.agent.run_result import RunResult, Spent
+from perdure.agent.said_once import Said
 from perdure.agent.session_stream import Event
 from perdure.agent.tool_schema import ToolSpec
 from perdure.aio import AsyncDatabase
-from perdure.errors import InvalidInput
+from perdure.errors import Busy, InvalidInput, PerdureError
 from perdure.opening import open_async
 from perdure.session.tools import Tool, as_tool
 from perdure.system.names import check_name
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncSession
 
 NUDGE = "Go on."
+FIRST_LOOK, LONGEST_LOOK = 50, 1_000
+"""Ms between two looks at a session that somebody else has, at first and at most."""
 
 
 class Agent:
@@ -130,29 +131,64 @@ class Agent:
         agents: Sequence[Agent] = (),
         parent: dict[str, str] | None = None,
         stop: asyncio.Event | None = None,
+        wait: bool | float = False,
     ) -> RunResult:
         """Start or resume a session and work until it is done or must wait. Call it again to go on.
 
-        ``message`` is put into the session's inbox first, durably; with ``key`` it is put there only once, however
-        often this is called. ``context`` is told to the model and is fresh with every run. ``ttl`` is how many seconds
+        ``message`` is put into the session's inbox, durably. With ``key`` that is the first thing that happens, and it
+        happens once, however often this is called: a repetition gets the answer to *this* message, goes on with its run,
+        or finds it answered (``repeated``). Without one it is written only when nothing refuses it, such as ``Busy``.
+        Results and errors carry its ``message_key``. With ``wait`` (for so many seconds, or for as long as it takes)
+        whoever finds the session busy waits for the answer, or for the session. ``context`` is told to the model and is fresh with every run. ``ttl`` is how many seconds
         the session lives after its last commit (None: for ever), as for ``db.session``. With ``live``
         whoever reads along from another process gets answers while they are made. ``agents`` are others that
         may have the conversation, beside those it can be handed to from here; ``parent`` is set by :meth:`as_tool`.
         Once ``stop`` is set the run is put down after its current step, as "stopped": run it again to go on.
         """
         async with _opened(db, lambda: release(self, *agents)) as open_db:
-            if message is not None:
-                await open_db.post(session, packed(message), key=key or os.urandom(12).hex(), owner=owner)
-            async with open_db.session(session, owner=owner, branch=branch, ttl=ttl, effects=effects) as s:
-                limits = Limits(
-                    open_db.kernel.clock,
-                    max_turns=self.max_turns if max_turns is None else max_turns,
-                    max_tokens=max_tokens,
-                    max_cost=max_cost,
-                    deadline=deadline,
-                )
-                more: dict[str, Any] = {"db": open_db, "agents": agents, "parent": parent, "live": live, "stop": stop}
-                return await Loop(self, s, limits, context=context, tell=on_event, **more).go()
+            said = Said(open_db, session, branch, message, key, owner)
+            options: dict[str, Any] = {"owner": owner, "branch": branch, "ttl": ttl, "effects": effects}
+            try:
+                if said.named:
+                    await said.post()
+                opened = await self._hold(open_db, said, wait, options)
+                if isinstance(opened, RunResult):
+                    return opened
+                async with opened as s:
+                    await said.post()
+                    limits = Limits(
+                        open_db.kernel.clock,
+                        max_turns=self.max_turns if max_turns is None else max_turns,
+                        max_tokens=max_tokens,
+                        max_cost=max_cost,
+                        deadline=deadline,
+                    )
+                    more: dict[str, Any] = {"db": open_db, "agents": agents, "parent": parent, "live": live}
+                    loop = Loop(self, s, limits, context=context, tell=on_event, stop=stop, **more)
+                    return said.result(await loop.go(), s, self.parsed)
+            except PerdureError as e:
+                said.mark(e)
+                raise
+
+    async def _hold(
+        self, db: AsyncDatabase, said: Said, wait: bool | float, options: dict[str, Any]
+    ) -> AsyncSession | RunResult:
+        """The session to work in, or what its message was answered with meanwhile, by whoever has it."""
+        clock = db.kernel.clock
+        until = clock.monotonic() + int(wait * 1000) if wait is not True else None
+        pause = FIRST_LOOK
+        while True:
+            if said.kept and not said.new and (answer := await said.answer(self.parsed)) is not None:
+                return answer
+            try:
+                return await db.session(said.session, **options)
+            except Busy:
+                if until is not None and clock.monotonic() >= until:
+                    raise
+            # From now on somebody else may answer it.
+            said.new = False
+            await clock.sleep_async(pause)
+            pause = min(LONGEST_LOOK, pause * 2)
 
     def run_sync(self, db: str | None, **options: Any) -> RunResult:
         """The same as :meth:`run`, blocking; not for use inside an event loop."""

@@ -27,6 +27,7 @@ from perdure.agent.models import Answer, Delta, ask, text_of
 from perdure.agent.models.parts import unpacked
 from perdure.agent.requests import AGENT, build, note
 from perdure.agent.run_result import Doubt, RunResult, Spent
+from perdure.agent.said_once import note_answer
 from perdure.agent.session_stream import Event
 from perdure.agent.upgrades import upgrade
 from perdure.errors import ContextTooLong, ModelError
@@ -226,6 +227,8 @@ class Loop:
             self.s.messages.append(as_message(message.body))
         if self.book["run"] is None and (messages or self._has_more_to_say()):
             self._begin_run()
+        if keys := [message.key for message in messages if message.kind == "message"]:
+            self.book["run"]["messages"] = [*plain(self.book["run"].get("messages", [])), *keys]
         return bool(messages)
 
     def _begin_run(self) -> None:
@@ -275,6 +278,7 @@ class Loop:
             said = f"This answer does not have the form that is wanted: {wrong}. Answer again, with the JSON alone."
             self.s.messages.append({"role": "user", "content": said})
         else:
+            note_answer(self.book, self.s.messages, self.s.step + 1, self.agent.name)
             self.book["run"] = None
 
     async def _ask(self, request: Any) -> Answer:

@@ -94,6 +94,10 @@ class RunResult(NamedTuple):
     """Agents that were given work by this one and have not ended."""
     agent: str = ""
     """Who has the conversation: the agent that was run, or whom it was handed to."""
+    message_key: str = ""
+    """The key of the message that was given: said again with it, it is answered with the same."""
+    repeated: bool = False
+    """Whether the message had been answered before, and this is that answer."""
 
     @property
     def ok(self) -> bool:
