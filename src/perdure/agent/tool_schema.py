@@ -16,6 +16,7 @@ import msgspec
 
 from perdure.errors import InvalidInput
 from perdure.session.tools import Context, NotDone, tool
+from perdure.session.typed_values import TypedValue, as_json, hints_of
 from perdure.system.times import when as in_words
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class ToolSpec:
         self.name = tool.name
         self.description, documented = _documented(tool.fn)
         fields: list[Any] = []
-        hints = _hints(tool.fn)
+        hints = hints_of(tool.fn)
         for name, p in inspect.signature(tool.fn).parameters.items():
             if name in _NOT_ARGUMENTS or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
                 continue
@@ -43,7 +44,8 @@ class ToolSpec:
         fields.sort(key=len)
         try:
             self._type = msgspec.defstruct(f"{tool.name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
-            self.parameters = _inlined(msgspec.json.schema(self._type))
+            self._typed = TypedValue(self._type)
+            self.parameters = _inlined(self._typed.schema())
         except TypeError as e:
             raise InvalidInput(f"tool {tool.name}: {e}: declare its parameters with JSON types") from None
 
@@ -71,10 +73,11 @@ class ToolSpec:
         if not isinstance(given, dict):
             raise InvalidInput(f"the arguments of {self.name} must be an object")
         try:
-            value = msgspec.convert(given, self._type, strict=False)
-        except msgspec.ValidationError as e:
-            raise InvalidInput(f"the arguments of {self.name} do not fit: {e}") from None
-        return msgspec.to_builtins(value)
+            value = self._typed.from_json(given)
+        except ValueError as e:
+            said = "; ".join(line.strip() for line in str(e).splitlines() if line.strip())
+            raise InvalidInput(f"the arguments of {self.name} do not fit: {said}") from None
+        return as_json(value)
 
 
 _OWN: dict[str, ToolSpec] = {}
@@ -85,13 +88,6 @@ def own_spec(tool: Tool) -> ToolSpec:
     if tool.name not in _OWN:
         _OWN[tool.name] = ToolSpec(tool)
     return _OWN[tool.name].of(tool)
-
-
-def _hints(fn: Any) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(fn, include_extras=True)
-    except (NameError, TypeError):
-        return {}
 
 
 def _documented(fn: Any) -> tuple[str, dict[str, str]]:

@@ -401,8 +401,8 @@ class Calls:
         """A read runs whenever asked, unless a recorded answer is still fresh."""
         if (hit := (yield from self._kept(tool, digest))) is not None:
             telemetry.replayed(tool.name, "cache")
-            return hit["result"]
-        result = yield from self._read_patiently(tool, bound)
+            return tool.types.result(hit["result"])
+        result = tool.types.result_as_json((yield from self._read_patiently(tool, bound)))
         if tool.cache is not None and self._journal.catching_up is None:
             wanted = declared(tool, digest)
             self._cache.keep(wanted, result)
@@ -410,7 +410,7 @@ class Calls:
             yield from self._journal.write(Kind.DONE, x={"tool": tool.name})
             if wanted["shared"]:
                 yield from self._cache.keep_shared(tool.name, wanted, result)
-        return result
+        return tool.types.result(result)
 
     def _read_patiently(self, tool: Tool, bound: dict[str, Any]) -> Flow[Any]:
         """Make a read; one whose answer is lost is made again, a few times."""
@@ -427,6 +427,7 @@ class Calls:
         raise AssertionError
 
     def _arguments(self, tool: Tool, bound: dict[str, Any], record: TrackedDict | None) -> dict[str, Any]:
+        bound = tool.types.arguments(bound)
         if not tool.wants_context:
             return bound
         if record is None:
@@ -559,7 +560,7 @@ class Calls:
             if status == "done":
                 if "problem" in record:
                     raise NotJson(("result",), record["problem"])
-                return plain(record["result"])
+                return tool.types.result(plain(record["result"]))
             if status == "failed":
                 raise EffectFailed(f"{tool.name} did not happen: {record['error']}", record["id"])
             if status == "raised":
@@ -611,7 +612,7 @@ class Calls:
 
     def _make(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[BaseException | None]:
         """Make a call that is written down as started, and write its outcome down; what it raised, if it did."""
-        attempt = Attempt(record["id"], partial(self._returned_late, record["id"]))
+        attempt = Attempt(record["id"], partial(self._returned_late, tool, record["id"]))
         try:
             with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, record, (Asking,)) as span:
                 call = runnable(tool, attempt.watched)
@@ -625,25 +626,26 @@ class Calls:
                 # A kill that left us time to see it: nothing is written, and whoever resumes finds a lost answer.
                 raise
             if late is not None:
-                yield from self._returned(record, late[0])
+                yield from self._returned(tool, record, late[0])
             else:
                 yield from self._ended(tool, bound, record, e)
                 return e
         else:
-            yield from self._returned(record, result)
+            yield from self._returned(tool, record, result)
         return None
 
-    def _returned(self, record: TrackedDict, result: Any) -> Flow[None]:
+    def _returned(self, tool: Tool, record: TrackedDict, result: Any) -> Flow[None]:
         if not isinstance(result, Later):
-            yield from self.effects.finish(record, "done", result, None)
+            yield from self.effects.finish(record, "done", tool.types.result_as_json(result), None)
             return
         record["status"] = "waiting"
         record["handle"] = result.handle
         yield from self._journal.write(Kind.WAITING, x=about(record), status=self.effects.session_status())
 
-    def _returned_late(self, effect: str, result: Any) -> None:
+    def _returned_late(self, tool: Tool, effect: str, result: Any) -> None:
         """In the thread of a tool that nobody waits for any more: post what it returned."""
         kernel, session = self._journal.kernel, self._journal.id
+        result = tool.types.result_as_json(result)
         drive(kernel.store, posted(kernel, seal_entry(kernel, session, f"outcome:{effect}", "outcome", result)))
 
     def _ended(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, error: BaseException) -> Flow[None]:

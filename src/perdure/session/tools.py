@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, overload
 import msgspec
 
 from perdure.errors import InvalidInput, LimitExceeded, Misuse
+from perdure.session.typed_values import TypedCall
 from perdure.state.values import Wire
 
 POLICIES = ("retry", "ask", "report")
@@ -140,6 +141,11 @@ class Tool:
         self.wants_context = "ctx" in self._signature.parameters
         functools.update_wrapper(self, fn)
 
+    @functools.cached_property
+    def types(self) -> TypedCall:
+        """What its parameters and its result are declared as."""
+        return TypedCall(self.name, self.fn)
+
     def options(self, *, key: str | None = None) -> Tool:
         """The same tool with options for one call; ``key`` tells calls with the same arguments apart."""
         other = Tool.__new__(Tool)
@@ -152,7 +158,7 @@ class Tool:
         return self.approve(args) if callable(self.approve) else bool(self.approve)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The call's arguments by name, defaults included, without ``ctx``."""
+        """The call's arguments by name as they are recorded, defaults included, without ``ctx``."""
         try:
             given = {**kwargs, "ctx": None} if self.wants_context else kwargs
             bound = self._signature.bind(*args, **given)
@@ -166,7 +172,7 @@ class Tool:
                 flat.update(flat.pop(p.name, {}))
             elif p.kind is p.VAR_POSITIONAL and not flat.get(p.name):
                 flat.pop(p.name, None)
-        return flat
+        return self.types.arguments_as_json(flat)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
