@@ -109,6 +109,7 @@ class DatabaseHandle:
 
     def in_schema(self, schema: str) -> Self:
         """The same database for somebody without the program's state type, who writes states in this schema."""
+        self.guard.check()
         view = copy.copy(self)
         view.kernel = copy.copy(self.kernel)
         view.kernel.schema = schema
@@ -185,6 +186,7 @@ class DatabaseHandle:
             settings.validate = validator(self._state)
         journal = Journal(self.kernel, session, branch, granted, settings, self._new_gate())
         journal.caretaker = self.caretaker
+        journal.guard.part_of = self.guard
         if granted is not None:
             # An interrupt may come between here and whoever opens the session: then nobody releases it.
             self.caretaker.heartbeat.held_by(granted, journal)

@@ -10,7 +10,7 @@
     │   └── UnknownStore        the URL names no store we know
     ├── NotFound                no such session, branch, tag or step
     │   └── Gone                it existed; says why it no longer does
-    ├── Conflict                someone else moved the head first; carries the new head
+    ├── Conflict                the head has moved since it was read; carries the new head
     │   └── MergeConflict       both sides changed the same paths; lists them
     ├── LeaseError
     │   ├── Busy                another writer holds the session; says who and until when
@@ -101,9 +101,9 @@ class Gone(NotFound):
 
 
 class Conflict(PerdureError):
-    """Another writer moved the head first. ``head`` is where it stands now.
+    """The head has moved since this handle read it. ``head`` is where it stands now.
 
-    Nothing was written. ``session.reload()`` and do it again on the new head, or let
+    Another writer was first: another process, or another handle of this one. Nothing was written. ``session.reload()`` and do it again on the new head, or let
     :meth:`perdure.Database.update` replay the input.
     """
 

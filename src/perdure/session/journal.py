@@ -6,6 +6,8 @@ business of the handle that drives them.
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from copy import copy
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from perdure.session.runs import CatchUp
 
 R = TypeVar("R")
+E = TypeVar("E", bound=PerdureError)
 MAX_COMMIT = codec.MAX_ROW
 """The most bytes one commit may carry, blobs apart."""
 MAX_ABOUT = 4096
@@ -59,6 +62,21 @@ _STATUSES = tuple(status.value for status in Status)
 _NOTHING_WRITTEN = (Unavailable, Conflict, LeaseError, InvalidInput, LimitExceeded, Misuse)
 """Errors of a store that certainly wrote nothing."""
 _REOPENING = (Kind.MIGRATED, Kind.REOPENED)
+
+
+sent: deque[bytes] = deque(maxlen=4096)
+"""The newest commits that this process has sent to any store, landed or not."""
+os.register_at_fork(after_in_child=sent.clear)
+
+
+def whose(error: E) -> E:
+    """A conflict that says so when this very process has made the head that it met."""
+    if isinstance(error, Conflict) and error.head is not None and error.head.id in sent.copy():
+        error.args = (
+            f"{error.args[0]} (the head was made by this process: by another handle of it, or by a commit of it that "
+            "was interrupted and landed all the same)",
+        )
+    return error
 
 
 def still_unknown(item: Append, error: Unavailable) -> OutcomeUnknown:
@@ -314,21 +332,28 @@ class Journal:
         ``edit`` makes the edits that must become durable in this very commit, not in another one of this handle that
         happens to be written first; a ``status`` that depends on them is a function.
         """
-        asked = asked or (kind, x, extra, status)
-        return (yield from self.within(self._write(kind, x, extra, status, stamp, edit, asked, empty=empty)))
+        return (
+            yield from self.within(
+                self.write_inside(
+                    kind, x=x, extra=extra, status=status, empty=empty, stamp=stamp, edit=edit, asked=asked
+                )
+            )
+        )
 
-    def _write(
+    def write_inside(
         self,
         kind: str,
-        x: dict[str, Any] | None,
-        extra: dict[str, Any] | None,
-        status: str | Callable[[], str] | None,
-        stamp: tuple[TrackedDict, str] | None,
-        edit: Callable[[], None] | None,
-        asked: tuple[Any, ...],
         *,
-        empty: bool,
+        x: dict[str, Any] | None = None,
+        extra: dict[str, Any] | None = None,
+        status: str | Callable[[], str] | None = None,
+        empty: bool = True,
+        stamp: tuple[TrackedDict, str] | None = None,
+        edit: Callable[[], None] | None = None,
+        asked: tuple[Any, ...] = (),
     ) -> Flow[Checkpoint]:
+        """Write one checkpoint, for who is inside the gate already."""
+        asked = asked or (kind, x, extra, status)
         if self.stale is not None or self.pending is not None:
             again = stamp is None and self.pending is not None and self.pending.asked == asked
             yield from self.settle()
@@ -422,6 +447,7 @@ class Journal:
                 yield Do(self.kernel.keep, (ref, held))
         faults.point("commit.before_write")
         began = perf_counter() if telemetry.sinks else 0.0
+        sent.append(item.id)
         try:
             answer: Landed | PerdureError = yield Write(item)
             faults.point("commit.after_write")
@@ -436,6 +462,7 @@ class Journal:
                 raise lost from answer
             if isinstance(answer, Conflict):
                 # The head moved: what we built on is no longer there, so this handle must be reloaded.
+                answer = whose(answer)
                 self.stale, self.pending = answer, None
             raise answer
         # In this order: a commit that is sent once more because of an interrupt is found to have landed.

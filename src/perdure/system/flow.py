@@ -138,7 +138,7 @@ SPAWN = (
 class HandleGuard:
     """Asked before anything is done through a handle."""
 
-    __slots__ = ("_again", "_anew", "_pid", "_what", "closed", "poisoned")
+    __slots__ = ("_again", "_anew", "_pid", "_what", "closed", "part_of", "poisoned")
 
     def __init__(self, what: str, again: str = "open a new one", anew: str = SPAWN) -> None:
         self._what = what
@@ -146,6 +146,8 @@ class HandleGuard:
         self._anew = anew
         self._pid = os.getpid()
         self.closed = False
+        self.part_of: HandleGuard | None = None
+        """The guard of the handle that this one came from, and ends with."""
         self.poisoned = ""
         """What went wrong on the disk, when nobody knows any more what is on it."""
 
@@ -162,3 +164,5 @@ class HandleGuard:
             raise ForkedProcess(f"{self._what} was opened before a fork: {self._anew}")
         if self.poisoned:
             raise Poisoned(self.poisoned)
+        if self.part_of is not None:
+            self.part_of.check()
