@@ -42,6 +42,7 @@
     └── Misuse                  the API was called in a way that can never work
         ├── ReadOnly            an edit of a state that was opened for reading
         ├── HandleClosed        the handle was closed
+        ├── SessionClosed       the session has ended: it can be read, not written, until it is opened again
         ├── ForkedProcess       the handle was opened before a fork of the process
         └── MissingExtra        an optional dependency is not installed
 """
@@ -310,6 +311,10 @@ class ReadOnly(Misuse):
 
 class HandleClosed(Misuse):
     """The handle was closed."""
+
+
+class SessionClosed(Misuse):
+    """The session has ended: it can be read, and written once it is opened with ``reopen=True``."""
 
 
 class ForkedProcess(Misuse):

@@ -152,6 +152,7 @@ class Loop:
         return result
 
     async def _go(self) -> RunResult:
+        self.s.journal.check_open()
         before = self.s.step
         if self.parent is not None and self.book.get("parent") is None:
             self.book["parent"] = self.parent

@@ -32,6 +32,7 @@ from perdure.errors import (
     OutcomeUnknown,
     PerdureError,
     Poisoned,
+    SessionClosed,
     StoreError,
     Unavailable,
 )
@@ -139,7 +140,7 @@ def after_error(work: Work, error: Exception, now: int, *, most: int, span: int,
     if isinstance(error, Busy):
         # A person talks to it, or a worker that was thought dead is alive after all.
         return rest._replace(uncounted=True, due=now + max(50, span // 4))
-    if isinstance(error, (Gone, NotFound)):
+    if isinstance(error, (Gone, NotFound, SessionClosed)):
         return rest
     if isinstance(error, Incompatible):
         # Another version of the program has brought it to a schema that this one does not know: it is theirs.

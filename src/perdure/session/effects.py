@@ -358,6 +358,7 @@ class Calls:
         if (hit := (yield from self._kept(tool, digest))) is not None:
             telemetry.replayed(tool.name, "cache")
             return hit["result"]
+        self._journal.check_open()
         with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, {}) as span:
             result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, None))
             span.returned(result)

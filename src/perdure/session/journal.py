@@ -24,13 +24,14 @@ from perdure.errors import (
     NotFound,
     OutcomeUnknown,
     PerdureError,
+    SessionClosed,
     TailLost,
     Unavailable,
 )
 from perdure.history.checkpoint import Checkpoint
 from perdure.history.hydrate import load_head, look
 from perdure.history.lives import next_life
-from perdure.model import Append, Kind, Landed, Lease, Status
+from perdure.model import MAIN, Append, Kind, Landed, Lease, Status
 from perdure.record import codec
 from perdure.record.codec import Loaded, Point, Settings, encode_commit, seal_commit
 from perdure.record.tombstones import LIFE
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from perdure.kernel import Kernel
+    from perdure.model import SessionRow
     from perdure.session.inbox import Message
     from perdure.session.runs import CatchUp
 
@@ -86,6 +88,19 @@ def still_unknown(item: Append, error: Unavailable) -> OutcomeUnknown:
         f"be asked at the moment ({error}); try again with the same handle, or look it up",
         item.id,
     )
+
+
+def session_closed(session: str) -> SessionClosed:
+    """What to say when somebody wants to go on with a session that was closed."""
+    return SessionClosed(f"session {session!r} is closed: open it with reopen=True to go on")
+
+
+def check_not_closed(kernel: Kernel, row: SessionRow) -> None:
+    """Refuse work for a session whose main branch was closed; only a verified checkpoint says that it was."""
+    if row.status == _CLOSED and any(head.branch == MAIN for head in row.heads):
+        point = load_head(kernel, row, MAIN).point
+        if point is not None and point.envelope.status == _CLOSED:
+            raise session_closed(row.id)
 
 
 class Caretaker(Protocol):
@@ -222,6 +237,11 @@ class Journal:
     def changed(self) -> bool:
         """Whether there are edits that no commit has taken yet."""
         return any(op[1][0] == STATE for op in self.document.collect())
+
+    def check_open(self) -> None:
+        """Refuse to go on with a session that was closed: before anything is paid that could not be written down."""
+        if self.status == _CLOSED:
+            raise session_closed(self.id)
 
     # -- loading --------------------------------------------------------------------------------------------------
 
@@ -361,8 +381,8 @@ class Journal:
                 # The answer to this very commit was lost: it has landed now, once.
                 return Checkpoint(self.point)
         before = self.point
-        if before is not None and before.envelope.status == _CLOSED and kind not in _REOPENING:
-            raise Misuse(f"session {self.id!r} is closed: open it with reopen=True to go on")
+        if kind not in _REOPENING:
+            self.check_open()
         if stamp is not None:
             # Known only here: other commits of this handle may have landed while we waited for the gate.
             stamp[0][stamp[1]] = [self.line, self.step + 1]

@@ -15,6 +15,7 @@ from perdure.fleet.status import change, drain_workers, settle_all, steer
 from perdure.history.expiry import ended
 from perdure.model import MAIN
 from perdure.protocols import Boarded, Filter, NewWork
+from perdure.session.journal import check_not_closed
 from perdure.server.api.inputs import (
     BulkAction,
     Cancellation,
@@ -101,6 +102,8 @@ async def start_run(call: Call[Nothing, NewRun]) -> Started:
     row: SessionRow | None = await call.ctx.blocking(call.ctx.db.kernel.store.look, call.session)
     if row is None or (b.branch not in row.branches and not (gone and b.branch == MAIN)):
         raise InvalidInput(f"session {call.session!r:.80} has no branch {b.branch!r:.80}: fork it first")
+    if b.branch == MAIN:
+        await call.ctx.blocking(check_not_closed, call.ctx.db.kernel, row)
     agent = runs.agent(b.agent or row.agent)
     options: dict[str, Any] = {"effects": b.effects, "max_turns": b.max_turns}
     if b.branch != MAIN and b.key is not None:
