@@ -113,7 +113,9 @@ def after_run(
         case ended.WAITING_RESULT if going:
             # What it waits for may be a child that was put down between two steps, as this worker goes.
             return rest._replace(again=True)
-        case ended.WAITING_RESULT if any(t.poll is not None for agent in agents for t in agent.tools.values()):
+        case ended.WAITING_RESULT if any(
+            t.poll is not None or t.cache_scope == "shared" for agent in agents for t in agent.tools.values()
+        ):
             return rest._replace(due=now + POLL)
         case _:
             return rest._replace(due=result.until)
