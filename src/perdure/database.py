@@ -25,7 +25,7 @@ from perdure.state.declared_types import validator
 from perdure.state.delta import diff
 from perdure.state.document import STATE, edit
 from perdure.system import faults
-from perdure.system.flow import Do, Flow, HandleGuard, Invoke, sync
+from perdure.system.flow import Do, Dropped, Flow, HandleGuard, Invoke, sync
 from perdure.system.names import check_branch, check_name, check_owner, check_session, check_ttl
 from perdure.upkeep.background import Caretaker, Claim
 from perdure.upkeep.flows import Upkeep
@@ -57,11 +57,14 @@ class DatabaseHandle:
     ) -> None:
         self.kernel = kernel
         self.guard = HandleGuard("this database", "open it again")
+        self.dropped = Dropped(self.guard, kernel.store.url)
         self._state = state
         self._new_handle = new_handle
         self._new_gate = new_gate
         try:
-            self.caretaker = Caretaker(kernel, int(lease_ttl * 1000), maintain=maintain, witness=witness)
+            self.caretaker = Caretaker(
+                kernel, int(lease_ttl * 1000), self.dropped, maintain=maintain, witness=witness
+            )
         except BaseException:
             kernel.store.close()
             kernel.blobs.close()

@@ -4,6 +4,8 @@ An effect is planned, started, done, failed or in doubt: :class:`Effects` keeps 
 calls, one at a time or those of a model's answer in parallel. Identity of a call: inside a run its place in the run;
 with ``options(key=...)`` that key; otherwise tool, version and arguments. A recorded outcome is returned, never made
 again.
+
+Long because every way to an outcome is a way through the same few states: read apart, none could be checked.
 """
 
 from __future__ import annotations
