@@ -62,9 +62,7 @@ class DatabaseHandle:
         self._new_handle = new_handle
         self._new_gate = new_gate
         try:
-            self.caretaker = Caretaker(
-                kernel, int(lease_ttl * 1000), self.dropped, maintain=maintain, witness=witness
-            )
+            self.caretaker = Caretaker(kernel, int(lease_ttl * 1000), self.dropped, maintain=maintain, witness=witness)
         except BaseException:
             kernel.store.close()
             kernel.blobs.close()

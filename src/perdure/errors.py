@@ -104,8 +104,8 @@ class Gone(NotFound):
 class Conflict(PerdureError):
     """The head has moved since this handle read it. ``head`` is where it stands now.
 
-    Another writer was first: another process, or another handle of this one. Nothing was written. ``session.reload()`` and do it again on the new head, or let
-    :meth:`perdure.Database.update` replay the input.
+    Another writer was first: another process, or another handle of this one. Nothing was written.
+    ``session.reload()`` and do it again on the new head, or let :meth:`perdure.Database.update` replay the input.
     """
 
     def __init__(self, message: str, head: Any = None) -> None:

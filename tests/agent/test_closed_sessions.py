@@ -121,6 +121,7 @@ def test_a_worker_puts_it_down_and_tries_it_no_more(url: str, closed: str):
                 try:
                     async with asyncio.timeout(LIMIT):
                         while not worker.done:
+                            assert not running.done()
                             await asyncio.sleep(0.02)
                 finally:
                     worker.stop()

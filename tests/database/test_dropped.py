@@ -15,7 +15,9 @@ from perdure.upkeep.compaction import PACK_MIN
 
 
 def threads() -> set[threading.Thread]:
-    return {t for t in threading.enumerate() if t.name in ("perdure-heartbeat", "perdure-housekeeper", "perdure-writer")}
+    return {
+        t for t in threading.enumerate() if t.name in ("perdure-heartbeat", "perdure-housekeeper", "perdure-writer")
+    }
 
 
 def ended(those: set[threading.Thread]) -> bool:

@@ -151,6 +151,6 @@ def test_a_conflict_with_another_process_does_not_call_it_this_one(tmp_path: Pat
         s.vars["a"] = 1
         other = f"import perdure; db = perdure.open({url!r}); db.session('s', lease=False).commit(); db.close()"
         subprocess.run([sys.executable, "-c", other], check=True)
-        with pytest.raises(perdure.Conflict, match="the head has moved|is another checkpoint") as conflict:
+        with pytest.raises(perdure.Conflict, match=r"the head has moved|is another checkpoint") as conflict:
             s.commit()
         assert "this process" not in str(conflict.value)

@@ -175,7 +175,12 @@ class Effects:
     def finish(self, record: TrackedDict, status: str, result: Any, error: str | None) -> Flow[None]:
         """Make an outcome durable."""
         self.settle(record, status, result, error)
-        if status == "done" and "at" in record.get("cache", ()) and record["cache"]["shared"] and "reused" not in record:
+        if (
+            status == "done"
+            and "at" in record.get("cache", ())
+            and record["cache"]["shared"]
+            and "reused" not in record
+        ):
             # First: whoever dies before the outcome is written finds it there, and no other session pays meanwhile.
             yield from self._cache.keep_shared(
                 record["tool"], plain(record["cache"]), plain(record["result"]), record["id"]
@@ -552,9 +557,9 @@ class Calls:
             return "approval" not in record
         record[BEHIND] = {"session": other["session"], "effect": other["effect"]}
         raise ResultPending(
-            f"session {other['session']!r} has begun the same call of {tool.name} (effect {other['effect']}), and there "
-            "is no outcome yet. Its result is shared, so it is not made twice: call again once it is there, or settle "
-            "it in that session",
+            f"session {other['session']!r} has begun the same call of {tool.name} (effect {other['effect']}), and "
+            "there is no outcome yet. Its result is shared, so it is not made twice: call again once it is there, or "
+            "settle it in that session",
             other["effect"],
         )
 

@@ -2,8 +2,8 @@
 
 A session keeps them in its own book. Those that all sessions of one owner share are each in a small session of their
 own, which expires by itself. An effect claims its entry there before it is made, so that of two sessions that ask at
-once one pays: a claim lasts until there is an outcome, or until a result would no longer be kept. No owner ever sees another one's: the owner is part of the name, and is compared with the
-verified checkpoint.
+once one pays: a claim lasts until there is an outcome, or until a result would no longer be kept. No owner ever sees
+another one's: the owner is part of the name, and is compared with the verified checkpoint.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from perdure.fleet.status import change, drain_workers, settle_all, steer
 from perdure.history.expiry import ended
 from perdure.model import MAIN
 from perdure.protocols import Boarded, Filter, NewWork
-from perdure.session.journal import check_not_closed
 from perdure.server.api.inputs import (
     BulkAction,
     Cancellation,
@@ -30,6 +29,7 @@ from perdure.server.api.inputs import (
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.api.sessions import properties
 from perdure.server.problems import Refusal
+from perdure.session.journal import check_not_closed
 from perdure.shapes.basics import Failure, Page, failure, page
 from perdure.shapes.store import Store, store
 from perdure.shapes.work import (
