@@ -191,6 +191,30 @@ def test_an_agent_waits_for_the_session_that_pays_and_goes_on_with_its_result(tm
     assert len(shop.paid) == 1
 
 
+def test_a_call_that_is_given_up_because_its_agent_was_cancelled_may_be_made_by_another_session(tmp_path: Path):
+    url, asks = url_of("sqlite", tmp_path), [True]
+
+    @tool(cache="7d", cache_scope="shared")
+    def buy(city: str, ctx: perdure.Context) -> str:
+        """Buy a ticket."""
+        return f"{ctx.ask('Which class?')} to {city}" if asks.pop() else f"ticket to {city}"
+
+    agent = Agent("desk", model=ScriptedModel(lambda _: calls(("buy", {"city": "Rome"}))), tools=[buy])
+
+    async def main() -> None:
+        async with perdure.open_async(url) as db:
+            await agent.run(db, session="a", owner="ana", message="go")
+            async with db.session("b", owner="ana") as s:
+                with pytest.raises(ResultPending):
+                    await s.call(buy, "Rome")
+                await db.cancel("a", by="eve")
+                assert (await agent.run(db, session="a", owner="ana")).status == "cancelled"
+                asks.append(False)
+                assert await s.call(buy, "Rome") == "ticket to Rome"
+
+    asyncio.run(main())
+
+
 PROGRAM = """
 import os, signal, sys
 import perdure

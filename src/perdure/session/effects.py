@@ -185,8 +185,8 @@ class Effects:
             yield from self._cache.keep_shared(
                 record["tool"], plain(record["cache"]), plain(record["result"]), record["id"]
             )
-        elif status == "failed" and claims(record):
-            yield from self._cache.give_up(record["tool"], plain(record["cache"]), record["id"])
+        elif status == "failed":
+            yield from self.unclaim(plain(record))
         if self.observer is not None and self.observer.may_wait(record):
             return
         kind, x = (Kind.DONE, about(record)) if status == "done" else (Kind.FAILED, about(record, error=error))
@@ -194,6 +194,11 @@ class Effects:
         yield from self._journal.write(kind, x=x, status=self.session_status, stamp=(record, "where"))
         self._journal.calls.pop(record["id"], None)
         faults.point("call.after_outcome")
+
+    def unclaim(self, record: dict[str, Any]) -> Flow[None]:
+        """A call has certainly not happened: another session may make it, should it be a shared one."""
+        if claims(record):
+            yield from self._cache.give_up(record["tool"], record["cache"], record["id"])
 
     def settle(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
         """Put an outcome into the journal; the next commit makes it durable."""
@@ -716,7 +721,7 @@ class Calls:
         return record["status"]
 
 
-def claims(record: TrackedDict) -> bool:
+def claims(record: TrackedDict | dict[str, Any]) -> bool:
     """Whether a call must be claimed before it is made: its result is shared with other sessions, which may ask now."""
     return "cache" in record and record["cache"]["shared"] and "read" not in record
 
