@@ -25,7 +25,7 @@ from perdure.state.declared_types import validator
 from perdure.state.delta import diff
 from perdure.state.document import STATE, edit
 from perdure.system import faults
-from perdure.system.flow import Do, Flow, HandleGuard, Invoke, sync
+from perdure.system.flow import Do, Dropped, Flow, HandleGuard, Invoke, sync
 from perdure.system.names import check_branch, check_name, check_owner, check_session, check_ttl
 from perdure.upkeep.background import Caretaker, Claim
 from perdure.upkeep.flows import Upkeep
@@ -57,11 +57,12 @@ class DatabaseHandle:
     ) -> None:
         self.kernel = kernel
         self.guard = HandleGuard("this database", "open it again")
+        self.dropped = Dropped(self.guard, kernel.store.url)
         self._state = state
         self._new_handle = new_handle
         self._new_gate = new_gate
         try:
-            self.caretaker = Caretaker(kernel, int(lease_ttl * 1000), maintain=maintain, witness=witness)
+            self.caretaker = Caretaker(kernel, int(lease_ttl * 1000), self.dropped, maintain=maintain, witness=witness)
         except BaseException:
             kernel.store.close()
             kernel.blobs.close()
@@ -109,6 +110,7 @@ class DatabaseHandle:
 
     def in_schema(self, schema: str) -> Self:
         """The same database for somebody without the program's state type, who writes states in this schema."""
+        self.guard.check()
         view = copy.copy(self)
         view.kernel = copy.copy(self.kernel)
         view.kernel.schema = schema
@@ -185,6 +187,7 @@ class DatabaseHandle:
             settings.validate = validator(self._state)
         journal = Journal(self.kernel, session, branch, granted, settings, self._new_gate())
         journal.caretaker = self.caretaker
+        journal.guard.part_of = self.guard
         if granted is not None:
             # An interrupt may come between here and whoever opens the session: then nobody releases it.
             self.caretaker.heartbeat.held_by(granted, journal)

@@ -10,7 +10,7 @@
     │   └── UnknownStore        the URL names no store we know
     ├── NotFound                no such session, branch, tag or step
     │   └── Gone                it existed; says why it no longer does
-    ├── Conflict                someone else moved the head first; carries the new head
+    ├── Conflict                the head has moved since it was read; carries the new head
     │   └── MergeConflict       both sides changed the same paths; lists them
     ├── LeaseError
     │   ├── Busy                another writer holds the session; says who and until when
@@ -42,6 +42,7 @@
     └── Misuse                  the API was called in a way that can never work
         ├── ReadOnly            an edit of a state that was opened for reading
         ├── HandleClosed        the handle was closed
+        ├── SessionClosed       the session has ended: it can be read, not written, until it is opened again
         ├── ForkedProcess       the handle was opened before a fork of the process
         └── MissingExtra        an optional dependency is not installed
 """
@@ -101,10 +102,10 @@ class Gone(NotFound):
 
 
 class Conflict(PerdureError):
-    """Another writer moved the head first. ``head`` is where it stands now.
+    """The head has moved since this handle read it. ``head`` is where it stands now.
 
-    Nothing was written. ``session.reload()`` and do it again on the new head, or let
-    :meth:`perdure.Database.update` replay the input.
+    Another writer was first: another process, or another handle of this one. Nothing was written.
+    ``session.reload()`` and do it again on the new head, or let :meth:`perdure.Database.update` replay the input.
     """
 
     def __init__(self, message: str, head: Any = None) -> None:
@@ -310,6 +311,10 @@ class ReadOnly(Misuse):
 
 class HandleClosed(Misuse):
     """The handle was closed."""
+
+
+class SessionClosed(Misuse):
+    """The session has ended: it can be read, and written once it is opened with ``reopen=True``."""
 
 
 class ForkedProcess(Misuse):

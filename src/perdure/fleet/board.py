@@ -9,6 +9,7 @@ from perdure.agent.models.parts import packed
 from perdure.errors import InvalidInput
 from perdure.protocols import Boarded, NewWork
 from perdure.session.handover import work_of
+from perdure.session.journal import check_not_closed
 from perdure.system.flow import Do, Flow, awaited, sync
 from perdure.system.names import check_name, check_session
 
@@ -64,6 +65,8 @@ def submit_flow(
             raise InvalidInput(
                 f"session {session!r} is one of agent {row.agent!r:.80}, not {agent!r:.80}: say that one"
             )
+        if row is not None:
+            yield Do(check_not_closed, (db.kernel, row))
     if priority is None:
         there: Work | None = None if fresh else (yield Do(work_of, (board, session)))
         priority = there.priority if there is not None else 0

@@ -23,6 +23,7 @@ from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Boarded, Filter, Work
 from perdure.session.actions import Action, Do
 from perdure.session.decisions import decided
+from perdure.session.effects import BEHIND
 from perdure.session.handover import obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
 from perdure.state.document import BOOK, plain
@@ -443,6 +444,10 @@ def _approval(f: Facts) -> Why:
 
 def _result(f: Facts) -> Why:
     waiting = _effects(f, "waiting")
+    if not waiting and (behind := [e for e in _effects(f, "planned") if BEHIND in e]):
+        other, call = behind[0][BEHIND], _call(behind[0])
+        line = f"{call} waits for session {other['session']}, which has begun the same call: its result is shared."
+        return Why(line, f"See why that one has no outcome of {other['effect']} yet.", WAIT)
     if not waiting:
         return _waiting_for_somebody(f, "The result it waited for is there")
     first = waiting[0]

@@ -32,6 +32,7 @@ from perdure.errors import (
     OutcomeUnknown,
     PerdureError,
     Poisoned,
+    SessionClosed,
     StoreError,
     Unavailable,
 )
@@ -112,7 +113,9 @@ def after_run(
         case ended.WAITING_RESULT if going:
             # What it waits for may be a child that was put down between two steps, as this worker goes.
             return rest._replace(again=True)
-        case ended.WAITING_RESULT if any(t.poll is not None for agent in agents for t in agent.tools.values()):
+        case ended.WAITING_RESULT if any(
+            t.poll is not None or t.cache_scope == "shared" for agent in agents for t in agent.tools.values()
+        ):
             return rest._replace(due=now + POLL)
         case _:
             return rest._replace(due=result.until)
@@ -139,7 +142,7 @@ def after_error(work: Work, error: Exception, now: int, *, most: int, span: int,
     if isinstance(error, Busy):
         # A person talks to it, or a worker that was thought dead is alive after all.
         return rest._replace(uncounted=True, due=now + max(50, span // 4))
-    if isinstance(error, (Gone, NotFound)):
+    if isinstance(error, (Gone, NotFound, SessionClosed)):
         return rest
     if isinstance(error, Incompatible):
         # Another version of the program has brought it to a schema that this one does not know: it is theirs.

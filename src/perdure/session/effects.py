@@ -4,6 +4,8 @@ An effect is planned, started, done, failed or in doubt: :class:`Effects` keeps 
 calls, one at a time or those of a model's answer in parallel. Identity of a call: inside a run its place in the run;
 with ``options(key=...)`` that key; otherwise tool, version and arguments. A recorded outcome is returned, never made
 again.
+
+Long because every way to an outcome is a way through the same few states: read apart, none could be checked.
 """
 
 from __future__ import annotations
@@ -62,6 +64,8 @@ OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
 RESTORED = "restored"
 """Marks the record of an effect that only a witness knew of when the store had been put back to an older state."""
+BEHIND = "behind"
+"""Under this a planned call names the effect of another session whose result it waits for."""
 MAX_ERROR = 2000
 """Characters of an error's text that are kept."""
 MAX_ATTEMPTS = 3
@@ -171,11 +175,18 @@ class Effects:
     def finish(self, record: TrackedDict, status: str, result: Any, error: str | None) -> Flow[None]:
         """Make an outcome durable."""
         self.settle(record, status, result, error)
-        if status == "done" and "at" in record.get("cache", ()) and record["cache"]["shared"]:
+        if (
+            status == "done"
+            and "at" in record.get("cache", ())
+            and record["cache"]["shared"]
+            and "reused" not in record
+        ):
             # First: whoever dies before the outcome is written finds it there, and no other session pays meanwhile.
             yield from self._cache.keep_shared(
                 record["tool"], plain(record["cache"]), plain(record["result"]), record["id"]
             )
+        elif status == "failed":
+            yield from self.unclaim(plain(record))
         if self.observer is not None and self.observer.may_wait(record):
             return
         kind, x = (Kind.DONE, about(record)) if status == "done" else (Kind.FAILED, about(record, error=error))
@@ -183,6 +194,11 @@ class Effects:
         yield from self._journal.write(kind, x=x, status=self.session_status, stamp=(record, "where"))
         self._journal.calls.pop(record["id"], None)
         faults.point("call.after_outcome")
+
+    def unclaim(self, record: dict[str, Any]) -> Flow[None]:
+        """A call has certainly not happened: another session may make it, should it be a shared one."""
+        if claims(record):
+            yield from self._cache.give_up(record["tool"], record["cache"], record["id"])
 
     def settle(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
         """Put an outcome into the journal; the next commit makes it durable."""
@@ -358,6 +374,7 @@ class Calls:
         if (hit := (yield from self._kept(tool, digest))) is not None:
             telemetry.replayed(tool.name, "cache")
             return hit["result"]
+        self._journal.check_open()
         with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, {}) as span:
             result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, None))
             span.returned(result)
@@ -406,6 +423,9 @@ class Calls:
         if reused is not None:
             record["reused"] = reused[0]
             yield from self.effects.finish(record, "done", reused[1], None)
+        elif claims(record):
+            # A claim names it, so it must be known here after a crash.
+            yield from self._journal.write(Kind.PLANNED, x=about(record))
         return record
 
     def _finish_with(self, record: TrackedDict, hit: dict[str, Any]) -> Flow[None]:
@@ -505,6 +525,8 @@ class Calls:
 
     def _attempt(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[None]:
         """Write down that the call starts, make it, write its outcome down."""
+        if claims(record) and (yield from self._behind(tool, record)):
+            return
         tried = record["attempt"]
         faults.point("call.before_started")
         try:
@@ -523,6 +545,28 @@ class Calls:
             raise
         faults.point("call.after_started")
         yield from self._make(tool, bound, record)
+
+    def _behind(self, tool: Tool, record: TrackedDict) -> Flow[bool]:
+        """Claim a call whose result is shared; whether another session was faster, and its result is taken.
+
+        ``ResultPending`` while there is none: that one may have paid, and nobody pays twice unasked.
+        """
+        other = yield from self._cache.claim(tool.name, plain(record["cache"]), record["id"])
+        faults.point("call.after_claimed")
+        record.pop(BEHIND, None)
+        if other is None:
+            return False
+        if "result" in other:
+            if "approval" not in record:
+                yield from self._finish_with(record, other)
+            return "approval" not in record
+        record[BEHIND] = {"session": other["session"], "effect": other["effect"]}
+        raise ResultPending(
+            f"session {other['session']!r} has begun the same call of {tool.name} (effect {other['effect']}), and "
+            "there is no outcome yet. Its result is shared, so it is not made twice: call again once it is there, or "
+            "settle it in that session",
+            other["effect"],
+        )
 
     def _mark_started(self, record: TrackedDict) -> None:
         record["status"] = "started"
@@ -659,10 +703,10 @@ class Calls:
             facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
             because = f"the same was done {self._where(asks)} (effect {asks})" if asks else ""
             self._approvals.request(tool, bound, record, facts, because)
-        elif tool.limit is None and not any(twins(record, other) for other in before):
+        elif tool.limit is None and not claims(record) and not any(twins(record, other) for other in before):
             record["status"] = "started"
             record["attempt"] = 1
-        # One that must wait for a place, or for its twin, is only planned: whoever dies before has not started it.
+        # One that must wait for a place, its twin or its claim is only planned: whoever dies before has not started it.
         return record
 
     def carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
@@ -675,6 +719,11 @@ class Calls:
         except (EffectFailed, NotJson, InDoubt, ApprovalNeeded, ResultPending):
             pass
         return record["status"]
+
+
+def claims(record: TrackedDict | dict[str, Any]) -> bool:
+    """Whether a call must be claimed before it is made: its result is shared with other sessions, which may ask now."""
+    return "cache" in record and record["cache"]["shared"] and "read" not in record
 
 
 def twins(one: TrackedDict, other: TrackedDict) -> bool:

@@ -29,6 +29,7 @@ from perdure.server.api.inputs import (
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.api.sessions import properties
 from perdure.server.problems import Refusal
+from perdure.session.journal import check_not_closed
 from perdure.shapes.basics import Failure, Page, failure, page
 from perdure.shapes.store import Store, store
 from perdure.shapes.work import (
@@ -101,6 +102,8 @@ async def start_run(call: Call[Nothing, NewRun]) -> Started:
     row: SessionRow | None = await call.ctx.blocking(call.ctx.db.kernel.store.look, call.session)
     if row is None or (b.branch not in row.branches and not (gone and b.branch == MAIN)):
         raise InvalidInput(f"session {call.session!r:.80} has no branch {b.branch!r:.80}: fork it first")
+    if b.branch == MAIN:
+        await call.ctx.blocking(check_not_closed, call.ctx.db.kernel, row)
     agent = runs.agent(b.agent or row.agent)
     options: dict[str, Any] = {"effects": b.effects, "max_turns": b.max_turns}
     if b.branch != MAIN and b.key is not None:
