@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from perdure import telemetry
 from perdure.errors import Busy, Conflict, InvalidInput, OutcomeUnknown
 from perdure.history.blob_streams import BlobStreams, as_file
+from perdure.history.hydrate import find
 from perdure.history.origin import Origin, origin_of
 from perdure.history.reader import Reader
 from perdure.model import DEFAULT_TTL, MAIN, Kind, Lease, SessionRow, Status
@@ -206,7 +207,7 @@ class DatabaseHandle:
 
     def _expire(self, session: str, granted: Lease | None, claim: Claim) -> Flow[tuple[Origin, Lease | None]]:
         """An expired session is swept before its name is used again; says what was there, and whose it is now."""
-        row: SessionRow | None = yield Do(self.kernel.store.look, (session,))
+        row: SessionRow | None = yield Do(find, (self.kernel, session))
         if row is None or not row.heads:
             return origin_of(row), granted
         if not row.over:
@@ -223,7 +224,7 @@ class DatabaseHandle:
         if granted is not None:
             # A tombstone ends every lease, ours included.
             granted = yield from claim.acquire()
-        return origin_of((yield Do(self.kernel.store.look, (session,)))), granted
+        return origin_of((yield Do(find, (self.kernel, session)))), granted
 
     def _migrate(self, s: SessionHandle) -> Flow[None]:
         assert s.journal.point is not None
@@ -245,7 +246,7 @@ class DatabaseHandle:
         """
         self.guard.check()
         check_name(agent, "agent name")
-        row: SessionRow | None = yield Do(self.kernel.store.look, (check_session(session),))
+        row: SessionRow | None = yield Do(find, (self.kernel, check_session(session)))
         over = False
         if row is not None and row.heads:
             check_owner(session, row.owner, owner)

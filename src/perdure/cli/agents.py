@@ -15,6 +15,7 @@ from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing_async
 from perdure.errors import InvalidInput
 from perdure.history.expiry import ended, living
+from perdure.history.hydrate import find
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
 from perdure.shapes import work as shapes
@@ -190,7 +191,7 @@ async def _once(
 
 def _check_it_goes_on(db: AsyncDatabase, session: str) -> None:
     """There is something to go on with: a session, or what waits for one that has expired and begins anew."""
-    row = db.kernel.store.look(check_session(session))
+    row = find(db.kernel, check_session(session))
     if row is None or not row.pending or not ended(db.kernel, session):
         living(db.kernel, session)
 

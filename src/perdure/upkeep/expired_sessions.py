@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Conflict, NotFound
 from perdure.history.expiry import expired
-from perdure.history.hydrate import look
+from perdure.history.hydrate import find, look
 from perdure.history.lives import aside_id, end_session, life_of, of_aside
 from perdure.model import Artifact, LeaseInfo, Status
 from perdure.session.read_cache import PREFIX
@@ -112,7 +112,7 @@ def newest_life(kernel: Kernel, session: str) -> Aside:
 
 def bring_back(kernel: Kernel, session: str, token: int) -> Aside:
     """Put the newest of a session's earlier lives in its place again; the one that has begun since is set aside."""
-    now = kernel.store.look(session)
+    now = find(kernel, session)
     assert now is not None, "its lease is ours"
     if now.heads and expired(kernel, now):
         # No sweep has come by yet.

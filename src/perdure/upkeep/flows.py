@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, Misuse, PerdureError
-from perdure.history.hydrate import look
+from perdure.history.hydrate import find, look
 from perdure.history.reader import history
 from perdure.model import TAG_PREFIX, SessionRow, Status, Usage
 from perdure.protocols import Logged
@@ -118,6 +118,7 @@ class Upkeep:
 
         self.guard.check()
         # A lease makes a row for a session that never was: look first.
+        yield Do(find, (self.kernel, check_session(session)))
         yield Do(newest_life, (self.kernel, check_session(session)))
         claim = self._caretaker.claim(session)
         try:
