@@ -12,7 +12,7 @@ from perdure.agent.app_loader import load_agent
 from perdure.cli.options import App, AsJson, BlobsAt, Made, Message, MessageKey, Owner, Session, Store
 from perdure.cli.output import STOPPED, Out, print_json, tell
 from perdure.cli.terminal_text import brief, cut
-from perdure.cli.which_database import open_existing_async
+from perdure.cli.which_database import open_existing_async, witness
 from perdure.errors import InvalidInput
 from perdure.history.expiry import ended, living
 from perdure.history.hydrate import find
@@ -116,7 +116,7 @@ def run(
         # A branch is of a session that is there.
         if branch != MAIN:
             return open_existing_async(store, blobs, maintain=True)
-        return perdure.open_async(store or None, blobs=blobs or None)
+        return perdure.open_async(store or None, blobs=blobs or None, witness=witness())
 
     _run(app, session, opened, branch, effects, as_json, message=message or None, key=key, owner=owner,
          max_turns=max_turns)  # fmt: skip

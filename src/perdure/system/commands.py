@@ -14,6 +14,12 @@ _named: dict[str, str] = {}
 """By option: what the command line of this process said."""
 _found: dict[str, str] = {}
 """The same of what nobody said and was found in the folder."""
+WITNESSED = (
+    "fork", "rewind", "merge", "tag", "approve", "reject", "answer", "resolve", "post", "outcome", "wake", "chat",
+    "run", "resume", "cancel", "worker", "submit", "import", "sweep", "revive", "prune", "migrate", "serve", "console",
+)  # fmt: skip
+"""Commands that write sessions: they take a witness."""
+WITNESS = "--witness"
 MAKERS = ("chat", "run", "worker")
 """Commands that make a database where there is none at the default place, and look for no other."""
 
@@ -41,5 +47,7 @@ def typed(words: str) -> str:
     >>> typed("why t")
     'perdure why t'
     """
-    options = {**_found, **_named} if words.partition(" ")[0] in MAKERS else _named
-    return " ".join((f"perdure {words}", *(f"{option} {shlex.quote(value)}" for option, value in options.items())))
+    command = words.partition(" ")[0]
+    options = {**_found, **_named} if command in MAKERS else _named
+    told = {option: value for option, value in options.items() if option != WITNESS or command in WITNESSED}
+    return " ".join((f"perdure {words}", *(f"{option} {shlex.quote(value)}" for option, value in told.items())))

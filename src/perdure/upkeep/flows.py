@@ -274,6 +274,7 @@ class Upkeep:
         if witness is not None:
             # Before anything is written: without it nothing could be put in doubt.
             yield Do(read_witness, (self.kernel, witness))
+        yield Do(self._caretaker.before_write)
         done: Transferred = yield Do(restore, (self.kernel, path, progress))
         if witness is not None:
             accepted = yield from self.accept_loss(witness)
@@ -293,6 +294,7 @@ class Upkeep:
         from perdure.upkeep.backup import restore
 
         self.guard.check()
+        yield Do(self._caretaker.before_write)
         return (yield Do(lambda: restore(self.kernel, path, progress, whole=False)))
 
     def usage(self) -> Flow[Usage]:
@@ -321,6 +323,8 @@ class Upkeep:
 
         self.guard.check()
         other.guard.check()
+        if not dry_run:
+            yield Do(other.caretaker.before_write)
         named = None if sessions is None else [check_session(id) for id in sessions]
         how = Options(verify, dry_run, revive)
         return (yield Do(copy, (self.kernel, other.kernel, new_holder(), other.lease_ttl, named, owner, how, progress)))

@@ -92,9 +92,11 @@ class LiveWitness:
     # -- opening ----------------------------------------------------------------------------------------------------
 
     def _open(self) -> int:
-        if not os.path.exists(self._path):
-            write_file(self._kernel, self._path, list(see_store(self._kernel)))
         while True:
+            if not os.path.exists(self._path):
+                # Somebody else may be making it: whoever comes second takes the other one's, which is written to.
+                with contextlib.suppress(FileExistsError):
+                    write_file(self._kernel, self._path, list(see_store(self._kernel)), new=True)
             try:
                 fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
             except OSError as e:
