@@ -25,7 +25,7 @@ from perdure.session.posting import Posting
 from perdure.state.declared_types import validator
 from perdure.state.delta import diff
 from perdure.state.document import STATE, edit
-from perdure.system import faults
+from perdure.system import commands, faults
 from perdure.system.flow import Do, Flow, HandleGuard, Invoke, sync
 from perdure.system.names import check_branch, check_name, check_owner, check_session, check_ttl
 from perdure.upkeep.background import Caretaker, Claim
@@ -61,11 +61,13 @@ class DatabaseHandle:
         self._state = state
         self._new_handle = new_handle
         self._new_gate = new_gate
+        commands.opened(self.url)
         try:
             self.caretaker = Caretaker(kernel, int(lease_ttl * 1000), maintain=maintain, witness=witness)
         except BaseException:
             kernel.store.close()
             kernel.blobs.close()
+            commands.closed(self.url)
             raise
         self._new_reader = new_reader
 
@@ -121,6 +123,7 @@ class DatabaseHandle:
         self.caretaker.close()
         self.kernel.store.close()
         self.kernel.blobs.close()
+        commands.closed(self.url)
 
     # -- sessions -------------------------------------------------------------------------------------------------
 

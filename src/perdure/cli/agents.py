@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from perdure.model import MAIN
 from perdure.session.actions import Action, Do
 from perdure.shapes import work as shapes
 from perdure.shapes.machine import NewAgent
+from perdure.system.commands import typed
 from perdure.system.names import check_session
 
 if TYPE_CHECKING:
@@ -105,7 +107,8 @@ def run(
     """Run an agent on a session until it is done or must wait. Killed at any moment, the same command goes on."""
     if message and branch != MAIN:
         raise InvalidInput(
-            "a message goes to main: on a branch, change what was said with perdure fork --set said=TEXT"
+            "a message goes to main: on a branch, change what was said with "
+            + typed(f"fork {shlex.quote(session)}@STEP --set said=TEXT")
         )
     if key is not None and not message:
         raise InvalidInput("--key names a message: say one")
@@ -152,6 +155,8 @@ def _run(
     if how not in EFFECTS:
         raise InvalidInput(f"--effects is one of {', '.join(EFFECTS)}, not {how!r:.40}")
     agent = load_agent(app)
+    on = "" if branch == MAIN else f" --branch {shlex.quote(branch)}"
+    again = typed(f"resume {shlex.quote(app)} {shlex.quote(session)}{on}")
     screen = None if as_json else Screen()
     try:
         result = asyncio.run(
@@ -159,7 +164,7 @@ def _run(
         )
     except KeyboardInterrupt:
         if screen is not None:
-            screen.line("Stopped. perdure resume goes on from here.", "dim")
+            screen.line(f"Stopped. {again} goes on from here.", "dim")
         raise typer.Exit(STOPPED) from None
     if screen is not None:
         screen.end_line()

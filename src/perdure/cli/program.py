@@ -152,6 +152,7 @@ def run(argv: list[str]) -> int:
     sys.stderr = sys.stderr or _nowhere()
     with warnings.catch_warnings():
         warnings.showwarning = _one_line
+        commands.begin()
         try:
             code = _ended(argv)
             # What cannot be written must not be found out when nobody can say so any more.

@@ -32,7 +32,7 @@ from perdure.history.lives import aside_id, life_of, tombstone_of
 from perdure.record import codec
 from perdure.record.tombstones import LIFE
 from perdure.stores.listing import each_session
-from perdure.system.commands import typed
+from perdure.system.commands import typed_by_anybody as typed
 from perdure.system.disk import write_whole
 from perdure.upkeep.verify import Finding
 
