@@ -1,7 +1,7 @@
 """The campaign: thousands of mutations of stored bytes, each on a fresh copy, each judged, counted by kind.
 
-``make tamper``, or ``python -m tests.campaigns.tamper.campaign --count 10000 --seed 1 --jobs 2 [--json | --report]``; ends
-with 1 when any outcome is "other".
+``make tamper``, or ``python -m tests.campaigns.tamper.campaign --count 10000 --seed 1 --jobs 2`` with ``--json`` or
+``--report``; ends with 1 when any outcome is "other".
 """
 
 from __future__ import annotations
