@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from perdure import telemetry
 from perdure.errors import Busy, Conflict, InvalidInput, OutcomeUnknown
 from perdure.history.blob_streams import BlobStreams, as_file
+from perdure.history.hydrate import find
 from perdure.history.origin import Origin, origin_of
 from perdure.history.reader import Reader
 from perdure.model import DEFAULT_TTL, MAIN, Kind, Lease, SessionRow, Status
@@ -24,7 +25,7 @@ from perdure.session.posting import Posting
 from perdure.state.declared_types import validator
 from perdure.state.delta import diff
 from perdure.state.document import STATE, edit
-from perdure.system import faults
+from perdure.system import commands, faults
 from perdure.system.flow import Do, Dropped, Flow, HandleGuard, Invoke, sync
 from perdure.system.names import check_branch, check_name, check_owner, check_session, check_ttl
 from perdure.upkeep.background import Caretaker, Claim
@@ -61,11 +62,13 @@ class DatabaseHandle:
         self._state = state
         self._new_handle = new_handle
         self._new_gate = new_gate
+        commands.opened(self.url)
         try:
             self.caretaker = Caretaker(kernel, int(lease_ttl * 1000), self.dropped, maintain=maintain, witness=witness)
         except BaseException:
             kernel.store.close()
             kernel.blobs.close()
+            commands.closed(self.url)
             raise
         self._new_reader = new_reader
 
@@ -122,6 +125,7 @@ class DatabaseHandle:
         self.caretaker.close()
         self.kernel.store.close()
         self.kernel.blobs.close()
+        commands.closed(self.url)
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
@@ -209,7 +213,7 @@ class DatabaseHandle:
 
     def _expire(self, session: str, granted: Lease | None, claim: Claim) -> Flow[tuple[Origin, Lease | None]]:
         """An expired session is swept before its name is used again; says what was there, and whose it is now."""
-        row: SessionRow | None = yield Do(self.kernel.store.look, (session,))
+        row: SessionRow | None = yield Do(find, (self.kernel, session))
         if row is None or not row.heads:
             return origin_of(row), granted
         if not row.over:
@@ -226,7 +230,7 @@ class DatabaseHandle:
         if granted is not None:
             # A tombstone ends every lease, ours included.
             granted = yield from claim.acquire()
-        return origin_of((yield Do(self.kernel.store.look, (session,)))), granted
+        return origin_of((yield Do(find, (self.kernel, session)))), granted
 
     def _migrate(self, s: SessionHandle) -> Flow[None]:
         assert s.journal.point is not None
@@ -248,7 +252,7 @@ class DatabaseHandle:
         """
         self.guard.check()
         check_name(agent, "agent name")
-        row: SessionRow | None = yield Do(self.kernel.store.look, (check_session(session),))
+        row: SessionRow | None = yield Do(find, (self.kernel, check_session(session)))
         over = False
         if row is not None and row.heads:
             check_owner(session, row.owner, owner)

@@ -52,7 +52,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+
+suggested: Callable[[str], str] = "perdure {}".format
+"""How a command is typed; :mod:`perdure.system.commands` knows the database that it has to name."""
 
 
 class PerdureError(Exception):
@@ -225,7 +229,7 @@ class Corrupted(StoreError):
         self.where = where
         self.what = what
         super().__init__(
-            f"{where}: {what}. Nothing was changed: restore a backup, or run `perdure verify` to see what is intact"
+            f"{where}: {what}. Nothing was changed: restore a backup, or see what is left: {suggested('verify --all')}"
         )
 
 

@@ -26,6 +26,7 @@ from perdure.session.actions import Action, Do
 from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted
+from perdure.system.commands import typed
 from perdure.system.names import check_session
 from perdure.system.times import ago
 from perdure.system.wording import count, json_or_text
@@ -112,7 +113,9 @@ def answer(
 
     def say(db: Database, id: str) -> Handover:
         if value is None:
-            raise InvalidInput("an answer is missing: perdure answer SESSION APPROVAL VALUE")
+            raise InvalidInput(
+                f"an answer is missing: {typed(f'answer {shlex.quote(session)} {shlex.quote(id)} VALUE')}"
+            )
         return db.answer(session, id, json_or_text(value), by=by or user_name(), reason=reason)
 
     _decide(session, approval, store, blobs, branch, as_json, "answered", say, listed=approval is None)

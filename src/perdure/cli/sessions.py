@@ -102,7 +102,7 @@ def ls(
     """List sessions in order of id, or another one, with what waits in their inboxes."""
     check_one_of("status", status, list(Status))
     if watch and as_json:
-        raise InvalidInput("--watch is for people: programs follow what happens with perdure tail --json")
+        raise InvalidInput(f"--watch is for people: programs follow what happens with {typed('tail --json')}")
     sort = "updated" if newest else check_one_of("order", sort, SORTS)
     if after is not None and sort not in KEPT:
         raise InvalidInput("--after goes with --sort id or updated: other orders are made anew each time")

@@ -17,7 +17,7 @@ from perdure.errors import NotFound, PerdureError
 from perdure.fleet.board import board_of
 from perdure.history.checkpoint import Checkpoint
 from perdure.history.expiry import expired
-from perdure.history.hydrate import load_head
+from perdure.history.hydrate import find, load_head
 from perdure.history.reader import history
 from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Boarded, Filter, Work
@@ -129,7 +129,7 @@ def why(db: DatabaseHandle, session: str, *, branch: str = MAIN) -> Why:
 
     It blocks while it reads; ``NotFound`` when there is no such session.
     """
-    row = db.kernel.store.look(check_session(session))
+    row = find(db.kernel, check_session(session))
     if row is None:
         raise NotFound(f"there is no session {session!r} in {db.url}")
     return of_row(db, row, branch)

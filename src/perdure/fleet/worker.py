@@ -24,6 +24,7 @@ from perdure.agent.requests import AGENT
 from perdure.agent.run_result import DONE, INCOMPATIBLE
 from perdure.agent.upgrades import declared
 from perdure.errors import (
+    BehindWitness,
     Busy,
     Gone,
     Incompatible,
@@ -147,8 +148,8 @@ def after_error(work: Work, error: Exception, now: int, *, most: int, span: int,
     if isinstance(error, Incompatible):
         # Another version of the program has brought it to a schema that this one does not know: it is theirs.
         return rest._replace(again=True, avoid_version=version)
-    if isinstance(error, (Unavailable, OutcomeUnknown)):
-        # The store is down or full, which is not the session's doing: it is not suspected, nor ever parked for it.
+    if isinstance(error, (Unavailable, OutcomeUnknown, BehindWitness)):
+        # The store is down, full or put back, which is not the session's doing: it is not suspected, nor ever parked.
         return rest._replace(uncounted=True, due=now + wait_before(1))
     if work.tries >= most:
         return rest._replace(failed=True, park=f"failed {work.tries} times: {type(error).__name__}: {error}"[:500])
@@ -315,7 +316,7 @@ class Worker:
                 wait = RETRY_STORE[0]
                 if not claimed:
                     await self._wait_for_work(board)
-            except Poisoned:
+            except (Poisoned, BehindWitness):
                 # This handle is of no use any more: whoever started this process starts another one.
                 raise
             except StoreError as e:
@@ -326,6 +327,8 @@ class Worker:
     async def _turn(self, board: Board) -> bool:
         """Put down what has ended and claim what there is room for; whether something was claimed."""
         await self._put_down(board)
+        # A session may have shown it since.
+        await self._do(self.db.caretaker.before_write)
         free = self.settings.concurrency - len(self._tasks)
         if free <= 0:
             return False
@@ -539,15 +542,18 @@ async def start_worker(
     lease: float = 10.0,
     schema: str = "1.0.0",
     direct: str | None = None,
+    witness: str | None = None,
     ready: Callable[[Worker], None] | None = None,
 ) -> None:
     """Run a worker in this process until it is told to stop; ``ready`` is given it once it is about to begin.
 
-    ``schema`` is the version of the state that the program writes, as for :func:`perdure.open`.
+    ``schema`` is the version of the state that the program writes, and ``witness`` a file outside the store, as for
+    :func:`perdure.open`. A worker whose store is behind its witness ends with ``BehindWitness``: it can write nothing.
     """
     url = store or default_store()
-    async with open_async(url, lease_ttl=lease, blobs=blobs, schema=schema) as db:
-        # Before anybody is told that it serves: where there is no board it cannot.
+    async with open_async(url, lease_ttl=lease, blobs=blobs, schema=schema, witness=witness) as db:
+        # Before anybody is told that it serves: behind its witness, or where there is no board, it cannot.
+        await db.driver.call(db.caretaker.before_write)
         await db.driver.call(board_of, db)
         worker = Worker(db, agents, settings, url=url)
         engine = worker.engine = engine_for(url, worker, direct)

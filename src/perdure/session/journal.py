@@ -29,7 +29,7 @@ from perdure.errors import (
     Unavailable,
 )
 from perdure.history.checkpoint import Checkpoint
-from perdure.history.hydrate import load_head, look
+from perdure.history.hydrate import find, load_head, look
 from perdure.history.lives import next_life
 from perdure.model import MAIN, Append, Kind, Landed, Lease, Status
 from perdure.record import codec
@@ -263,7 +263,7 @@ class Journal:
             row = yield Do(look, (self.kernel, self.id))
         except NotFound:
             self._agent = ""
-            before = yield Do(self.kernel.store.look, (self.id,))
+            before = yield Do(find, (self.kernel, self.id))
             # What waits now came after the last one ended: nobody could take any of it yet.
             self.inherited = beginning(self.kernel.store_id, before.posts - before.pending if before else 0)
             self._life = next_life(self.kernel, before)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import ApprovalError, InvalidInput
 from perdure.history.expiry import expired, has_expired, revive
-from perdure.history.hydrate import load_head, look
+from perdure.history.hydrate import find, load_head, look
 from perdure.session.answer_schema import misfit
 from perdure.session.approvals import Approval, decision
 from perdure.session.handover import CALLER, hand_over
@@ -43,7 +43,7 @@ class Posting:
         name = check_name(key, "message key") if key is not None else os.urandom(12).hex()
         if check_name(owner, "owner", empty=True):
             self._guard.check()
-            row: SessionRow | None = yield Do(self._kernel.store.look, (check_session(session),))
+            row: SessionRow | None = yield Do(find, (self._kernel, check_session(session)))
             if row is not None and not row.reason:
                 check_owner(session, row.owner, owner)
         return (yield from self._post(session, name, "message", body))
@@ -149,7 +149,7 @@ class Posting:
         """
         self._guard.check()
         name = check_name(key, "wake key", 100) if key is not None else os.urandom(8).hex()
-        row: SessionRow | None = yield Do(self._kernel.store.look, (check_session(session),))
+        row: SessionRow | None = yield Do(find, (self._kernel, check_session(session)))
         if row is not None and row.over and (yield Do(expired, (self._kernel, row))):
             # It would keep alive what nobody can read any more.
             next = f"wake it when it is back ({revive(session)}), or when somebody has begun it anew by running it"

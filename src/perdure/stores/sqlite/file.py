@@ -12,14 +12,14 @@ import threading
 import time
 import weakref
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 import apsw
 
 from perdure import errors
 from perdure.model import Span
 from perdure.stores.rules import StoredLease
-from perdure.stores.sqlite.own_locks import DATABASE, INDEX, OwnFile
+from perdure.stores.sqlite.own_locks import CUT, DATABASE, INDEX, WRITTEN_OVER, OwnFile
 from perdure.system import faults
 from perdure.system.flow import HandleGuard
 
@@ -239,7 +239,7 @@ class SqliteFile:
             if known is error:
                 raise
             raise known from error
-        if (gone := self._own.astray()) and not self._own.alone():
+        if (gone := self._own.astray()) and (gone in (CUT, WRITTEN_OVER) or not self._own.alone()):
             # Others go on without us, maybe in the very same log by another index: not a page is written over theirs.
             self._rollback()
             self._rescue(gone, "; nothing of this was written")
@@ -296,6 +296,8 @@ class SqliteFile:
         """
         # The last one to close would move our log over what others have written by then.
         self._orphaned = True
+        if gone in (CUT, WRITTEN_OVER):
+            self._give_up(gone, fate)
         moved = False
         # Named anew each time: a process may have to do this again, for a second handle or a second removal.
         aside = f"{self.path}.rescued-{os.getpid()}-{os.urandom(4).hex()}"
@@ -326,6 +328,21 @@ class SqliteFile:
         self._own.let_others_in()
         if not moved:
             raise errors.Poisoned(self._guard.poisoned + fate)
+
+    def _give_up(self, gone: int, fate: str) -> NoReturn:
+        """Somebody cut a file of ours, or wrote over it: what only it had is gone, and nothing is added to the rest."""
+        left = "what was committed since it was last moved into the database is lost"
+        if gone == WRITTEN_OVER:
+            # Moved into what is there now, our log would make neither of the two of it.
+            left = "what was put there is left as it is"
+            with suppress(OSError):
+                left += f", and our log is set aside in {self._own.set_log_aside()}"
+        self._guard.poisoned = (
+            f"{self._own.name(gone)} was cut or written over in place while it was open; {left}: stop whoever does "
+            "that, close this handle, open a new one, and compare it with a witness, or restore a backup"
+        )
+        self._own.let_others_in()
+        raise errors.Poisoned(self._guard.poisoned + fate)
 
     def _empty_lost_log(self) -> bool:
         """Move all of our log into the database; False when somebody who is reading is in the way."""
