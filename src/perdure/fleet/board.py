@@ -14,7 +14,6 @@ from perdure.system.names import check_name, check_session
 
 if TYPE_CHECKING:
     from perdure.database import DatabaseHandle
-    from perdure.model import SessionRow
     from perdure.protocols import Board, Work
 
 
@@ -58,12 +57,6 @@ def submit_flow(
         raise InvalidInput(f"a priority is between -1000 and 1000, not {priority}")
     board: Board = yield Do(board_of, (db,))
     fresh = yield from db.create_flow(session, agent=agent, owner=owner, ttl=ttl)
-    if not fresh:
-        row: SessionRow | None = yield Do(db.kernel.store.look, (session,))
-        if row is not None and row.agent not in ("", agent):
-            raise InvalidInput(
-                f"session {session!r} is one of agent {row.agent!r:.80}, not {agent!r:.80}: say that one"
-            )
     if priority is None:
         there: Work | None = None if fresh else (yield Do(work_of, (board, session)))
         priority = there.priority if there is not None else 0

@@ -22,7 +22,7 @@ from perdure.history.reader import history
 from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Boarded, Filter, Work
 from perdure.session.actions import Action, Do
-from perdure.session.decisions import decided
+from perdure.session.decisions import decided, pending
 from perdure.session.effects import OPEN
 from perdure.session.handover import obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
@@ -183,7 +183,7 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     book: dict[str, Any] = plain(loaded.doc[BOOK])
     inbox = kernel.store.inbox(row.id, _READ) if row.pending else []
     facts = Facts(row, Checkpoint(loaded.point), book, inbox, None, None, False, kernel.clock.wall())
-    facts = facts._replace(decided=decided(kernel, row, book), over=expired(kernel, row))
+    facts = facts._replace(decided=decided(kernel, row, pending(book, facts.head.line)), over=expired(kernel, row))
     notes: dict[str, Any] = book.get(AGENT) or {}
     if notes.get("parent"):
         facts = facts._replace(parent=str(notes["parent"]["session"]))
@@ -483,10 +483,12 @@ def _in_doubt(f: Facts) -> Why:
 
 
 def _approval(f: Facts) -> Why:
-    waiting = [a for a in f.book.get("approvals", {}).values() if a["status"] == "pending"]
+    waiting = pending(f.book, f.head.line)
     still = [a for a in waiting if a["id"] not in f.decided]
     if not still:
-        return _waiting_for_somebody(f, "The decision is in")
+        planned = _effects(f, "planned")
+        asks = f"{_call(planned[0])} is asked for anew when it goes on" if planned else "Nothing is to be decided"
+        return _waiting_for_somebody(f, "The decision is in" if waiting else asks)
     first = still[0]
     since = _gap(f.now - first["asked"])
     if f.now >= first["expires"]:
@@ -544,7 +546,7 @@ def _left_open(f: Facts) -> Why | None:
     """What the book says, whatever the status does: a program may set that as it likes."""
     if _effects(f, "in_doubt"):
         return _in_doubt(f)
-    if any(a["status"] == "pending" for a in f.book.get("approvals", {}).values()):
+    if pending(f.book, f.head.line):
         return _approval(f)
     if _effects(f, "waiting"):
         return _result(f)
