@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
-from perdure import tool
 from perdure.session.actions import Action, Do
+from tests.cli.desk import refund, wire
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.conftest import Command
-
-
-@tool(approve=True)
-def refund(order: str) -> str:
-    return order
-
-
-@tool
-def wire(amount: int) -> None:
-    raise TimeoutError
 
 
 @pytest.fixture
@@ -36,7 +26,7 @@ def named(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with db.session("doubt") as s, pytest.raises(perdure.InDoubt):
             s.call(wire, 7)
         with db.session("asks") as s, pytest.raises(perdure.CallError):
-            s.call(refund, "o1")
+            s.call(refund, 1)
     return "other place/x.db"
 
 
