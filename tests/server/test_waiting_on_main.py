@@ -251,3 +251,33 @@ def test_a_branch_that_was_just_made_stands_for_itself(tmp_path: Path):
         assert (await db.look("s")).status == "closed"
 
     play(tmp_path, "sqlite", work)
+
+
+def test_a_branch_is_told_how_to_be_gone_on_with_not_how_main_is(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> None:
+        await clerk.run(db, session="s", message="hello")
+        await branch_off(db, "s", "b", at=1, before=True, said="hi")
+        await db.post("s", "meant for main")
+
+    play(tmp_path, "sqlite", work)
+    with asking(tmp_path) as ask:
+        told = why(ask.db, "s", branch="b")
+        assert told.line == "What was said last on it has no answer yet, and nobody works on it."
+        assert told.actions[0].command == "perdure resume APP s --branch b"
+    play(tmp_path, "sqlite", lambda db: run_on(db, clerk, "s", "b"))
+    with asking(tmp_path) as ask:
+        told = why(ask.db, "s", branch="b")
+        assert told.line == "It has answered everything."
+        assert told.actions[0].command == "perdure run APP s MESSAGE --branch b"
+
+
+def test_what_a_program_puts_among_the_messages_of_a_branch_is_looked_at_as_it_is(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> None:
+        async with db.session("s") as s:
+            s.messages.append("no message at all")
+            await s.commit()
+            await s.fork("b")
+
+    play(tmp_path, "sqlite", work)
+    with asking(tmp_path) as ask:
+        assert why(ask.db, "s", branch="b").line == "Nothing in it is open."

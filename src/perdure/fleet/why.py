@@ -24,9 +24,9 @@ from perdure.protocols import Boarded, Filter, Work
 from perdure.session.actions import Action, Do
 from perdure.session.decisions import decided, pending
 from perdure.session.effects import OPEN
-from perdure.session.handover import obstacle_of, served_by, work_of
+from perdure.session.handover import lives, obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
-from perdure.state.document import BOOK, plain
+from perdure.state.document import BOOK, STATE, plain
 from perdure.system import times
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 OK, WAIT, FAILING, ACT = "ok", "wait", "failing", "act"
 """Nothing is to be done; it goes on by itself; it is tried again by itself and gets no further; a person must act."""
 _TIMERS = ("wake", "cron")
+_OF_ANY_BRANCH = ("decision", "outcome", "failure")
+"""Inputs that a branch takes; all others are main's."""
 _LEFT_OUT = 90
 """Characters of a call's arguments, or of an error, that are told."""
 _READ = 100
@@ -118,6 +120,10 @@ class Facts(NamedTuple):
     """Whether a worker has its agent; None when there is no fleet to ask."""
     held: bool
     now: int
+    at_work: bool = False
+    """Whether the worker that has it on the board lives, as far as is known."""
+    unanswered: bool = False
+    """Whether what was said last on a branch has no answer: it does not lie in the inbox, which is main's."""
     trail: Trail | None = None
     """What it wrote last, where workers get no further with it."""
     parent: str = ""
@@ -182,12 +188,17 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     assert loaded.point is not None
     book: dict[str, Any] = plain(loaded.doc[BOOK])
     inbox = kernel.store.inbox(row.id, _READ) if row.pending else []
+    if branch != MAIN:
+        inbox = [entry for entry in inbox if entry.kind in _OF_ANY_BRANCH]
     facts = Facts(row, Checkpoint(loaded.point), book, inbox, None, None, False, kernel.clock.wall())
     facts = facts._replace(decided=decided(kernel, row, pending(book, facts.head.line)), over=expired(kernel, row))
     notes: dict[str, Any] = book.get(AGENT) or {}
     if notes.get("parent"):
         facts = facts._replace(parent=str(notes["parent"]["session"]))
-    if branch == MAIN and isinstance(kernel.store, Boarded):
+    if branch != MAIN:
+        messages: Any = plain(loaded.doc[STATE]).get("messages")
+        facts = facts._replace(unanswered=bool(messages) and _role(messages) == "user")
+    elif isinstance(kernel.store, Boarded):
         facts = _on_the_board(kernel.store.board(), facts)
     if facts.head.status == Status.FAILED or (facts.work is not None and (facts.work.parked or _failures(facts))):
         facts = facts._replace(trail=_trail(kernel, row, branch))
@@ -197,11 +208,19 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     return facts
 
 
+def _role(messages: Any) -> Any:
+    """Who said the last message; None when it is no message: a program may put there what it likes."""
+    last = cast("Any", messages)[-1] if isinstance(messages, list) else None
+    return cast("dict[str, Any]", last).get("role") if isinstance(last, dict) else None
+
+
 def _on_the_board(board: Board, f: Facts) -> Facts:
-    work, workers, held = work_of(board, f.row.id), served_by(board.workers()), board.held()
+    rows = board.workers()
+    work, workers, held = work_of(board, f.row.id), served_by(rows), board.held()
     agent = f.row.agent or (work.agent if work is not None else "")
     if agent:
-        f = f._replace(work=work, served=agent in workers, held=agent in held)
+        alive = work is not None and any(lives(w) for w in rows if w.id == work.worker)
+        f = f._replace(work=work, served=agent in workers, held=agent in held, at_work=alive)
     if f.parent and (above := work_of(board, f.parent)) is not None:
         free = above.agent in workers and not obstacle_of(above, above.agent in held)
         f = f._replace(polled=free and _is_taken_up(above))
@@ -231,7 +250,7 @@ def place_in(book: Mapping[str, Any]) -> int:
 
 def failures(row: SessionRow, work: Work) -> int:
     """How often workers have failed at the place where a session stands, or died of it, as far as its row tells."""
-    ended = work.tries - bool(work.worker)
+    ended = work.tries - (bool(work.worker) and not is_dead(work.worker))
     # Where a worker that died had come to, only the book tells, and the next worker then.
     told = work.worker or row.status == Status.FAILED or (work.due is not None and not work.queued)
     return max(0, ended if told else ended - 1)
@@ -240,11 +259,11 @@ def failures(row: SessionRow, work: Work) -> int:
 def _failures(f: Facts) -> int:
     """The same for one whose book was read."""
     assert f.work is not None
-    ended = max(0, f.work.tries - bool(f.work.worker))
+    ended = max(0, f.work.tries - f.at_work)
     if place_in(f.book) == f.work.step:
         return ended
     # It stands at another place than where it was counted: who has it now got there, or the last one ended there.
-    return 0 if f.work.worker and _is_held(f) else min(1, ended)
+    return 0 if f.at_work and _is_held(f) else min(1, ended)
 
 
 def inputs(kernel: Kernel, entries: list[InboxEntry]) -> list[Input]:
@@ -418,7 +437,7 @@ def _by_status(f: Facts) -> Why:
                 return _waiting_for_somebody(f, f"It was cancelled, and {what[0].lower()}{what[1:]}")
             note = str(f.head.more.get("note") or "cancelled")
             line = _end(f"It was {note}" if note.startswith("cancelled") else note)
-            return Why(line, "A new message makes it go on.", OK, _do(f.row, Do.MESSAGE))
+            return Why(line, *_go_on_by_message(f))
         case Status.CLOSED if _is_held(f):
             return _waiting_for_somebody(f, "It was closed")
         case Status.CLOSED:
@@ -528,7 +547,7 @@ def _child_of(effect: dict[str, Any]) -> dict[str, Any] | None:
 def _running(f: Facts) -> Why:
     holder = f.row.lease.holder
     if not holder:
-        return _waiting_for_somebody(f, "It was put down in the middle of its work")
+        return _waiting_for_somebody(f, "It stands in the middle of its work")
     if is_dead(holder):
         return _waiting_for_somebody(f, f"{describe(holder).capitalize()} died while it worked on it")
     working = _effects(f, "started")
@@ -559,6 +578,8 @@ def _resting(f: Facts) -> Why:
         return found
     if what := _to_do(f.inbox, f.now, agent=bool(f.row.agent)):
         return _waiting_for_somebody(f, what)
+    if f.unanswered and f.row.agent:
+        return _waiting_for_somebody(f, "What was said last on it has no answer yet")
     timers = sorted(e.at for e in f.inbox if e.kind in _TIMERS)
     if timers:
         soon = _ahead(timers[0] - f.now)
@@ -573,7 +594,12 @@ def _resting(f: Facts) -> Why:
     if not f.row.agent:
         # Whatever writes it is not an agent: there is no command that could.
         return Why("Nothing in it is open.", "Its program can go on with it at any time.")
-    return Why("It has answered everything.", "A new message makes it go on.", OK, _do(f.row, Do.MESSAGE))
+    return Why("It has answered everything.", *_go_on_by_message(f))
+
+
+def _go_on_by_message(f: Facts) -> tuple[str, str, tuple[Action, ...]]:
+    """What to do with one that rests."""
+    return "A new message makes it go on.", OK, (Action(Do.MESSAGE, f.row.id, "", f.head.branch),)
 
 
 def _to_do(inbox: list[InboxEntry], now: int, *, agent: bool = True) -> str:

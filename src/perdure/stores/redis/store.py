@@ -1,6 +1,7 @@
-"""The Redis store: one Redis or Valkey server, any number of machines. Long because it is one object.
+"""The Redis store: one Redis or Valkey server, any number of machines.
 
-Each question is answered at one instant by one script, and every value read is checked; each change is one script,
+Long because it is one object, and because a server's answer has no types: each method checks and unpacks its own. Each
+question is answered at one instant by one script, and every value read is checked; each change is one script,
 all or nothing, and the same when it is sent twice. Putting a dump back, which takes several, is in ``restore``.
 """
 
