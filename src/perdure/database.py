@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -248,7 +249,8 @@ class DatabaseHandle:
     ) -> Flow[bool]:
         """Make a session that an agent will work on, durably and without its lease; False when it is there already.
 
-        It is also there when somebody else is making it at this moment. One of another owner is an ``InvalidInput``.
+        It is also there when somebody else is making it at this moment. One of another owner or agent is an
+        ``InvalidInput``.
         """
         self.guard.check()
         check_name(agent, "agent name")
@@ -258,16 +260,21 @@ class DatabaseHandle:
             check_owner(session, row.owner, owner)
             over = row.over
             if not over:
+                _check_agent(row, agent)
                 return False
-        try:
+        new = False
+        with suppress(Busy):
             # Only its lease ends what has expired, and only then the name is free.
             s: SessionHandle = yield from self.session_flow(session, owner=owner, ttl=ttl, lease=over)
-        except Busy:
-            return False
-        try:
-            return (yield from _begun(s, agent))
-        finally:
-            yield from s.release_flow()
+            try:
+                new = yield from _begun(s, agent)
+            finally:
+                yield from s.release_flow()
+        if not new and (row := (yield Do(self.kernel.store.look, (session,)))) is not None:
+            # Somebody else made it, or is about to.
+            check_owner(session, row.owner, owner)
+            _check_agent(row, agent)
+        return new
 
     def update_flow(self, session: str, fn: Callable[[Any], Any], *, tries: int = 10, **options: Any) -> Flow[Any]:
         """Apply ``fn(session)`` and commit, optimistically: on a conflict it is applied again on the new head.
@@ -288,6 +295,11 @@ class DatabaseHandle:
             finally:
                 yield from s.release_flow()
         return None
+
+
+def _check_agent(row: SessionRow, agent: str) -> None:
+    if row.agent not in ("", agent):
+        raise InvalidInput(f"session {row.id!r} is one of agent {row.agent!r:.80}, not {agent!r:.80}: say that one")
 
 
 def _begun(s: SessionHandle, agent: str) -> Flow[bool]:

@@ -13,9 +13,9 @@ import apsw
 import pytest
 
 import perdure
-from perdure import tool
 from perdure.cli.program import COMMANDS
 from perdure.session.actions import Action, Do
+from tests.cli.desk import refund, wire
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 
 ELSEWHERE = {"cli/agents.py", "cli/server.py", "cli/transfer.py", "system/commands.py", "upkeep/backup.py"}
 """Their words are of no database: a new folder, what prints JSON, what a file is called."""
-
-
-@tool(approve=True)
-def refund(order: str) -> str:
-    return order
-
-
-@tool
-def wire(amount: int) -> None:
-    raise TimeoutError
 
 
 @pytest.fixture
@@ -43,7 +33,7 @@ def named(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with db.session("doubt") as s, pytest.raises(perdure.InDoubt):
             s.call(wire, 7)
         with db.session("asks") as s, pytest.raises(perdure.CallError):
-            s.call(refund, "o1")
+            s.call(refund, 1)
     return "other place/x.db"
 
 

@@ -21,8 +21,8 @@ from perdure.errors import InvalidInput
 from perdure.fleet.status import settle, settle_all
 from perdure.history.expiry import ended, living
 from perdure.model import MAIN
-from perdure.session import decisions
 from perdure.session.actions import Action, Do
+from perdure.session.decisions import undecided
 from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted
@@ -180,8 +180,8 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
     """What waits for somebody in a session, with what to type."""
     opened = open_place(db, session, branch)
     if as_json:
-        over = decisions.decided(db.kernel, opened.row, opened.reading.book)
-        print_json(waiting(opened.reading, opened.row.id, branch, over))
+        open_ = undecided(db.kernel, opened.row, opened.reading.book, opened.reading.checkpoint.line)
+        print_json(waiting(opened.reading, opened.row.id, branch, open_))
         return
     matters = open_matters(db, opened)
     out, now = Out(), db.kernel.clock.wall()

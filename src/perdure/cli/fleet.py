@@ -182,7 +182,7 @@ def worker(
         int | None, typer.Option(metavar="N", min=1, help="Sessions of one owner at once, in the whole fleet.")
     ] = None,
     tries: Annotated[
-        int, typer.Option(metavar="N", min=1, help="As often may a session fail at one place before it is parked.")
+        int, typer.Option(metavar="N", min=1, help="So many tries a session has at one place before it is parked.")
     ] = 10,
     version: Annotated[
         str, typer.Option(metavar="NAME", help="Names what this worker runs; made from its agents if not said.")

@@ -23,7 +23,7 @@ from perdure.fleet.why import why as look_into
 from perdure.history.expiry import living
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
-from perdure.session.decisions import decided
+from perdure.session.decisions import undecided
 from perdure.session.handover import works_of
 from perdure.shapes import store as store_shapes
 from perdure.shapes.basics import Page
@@ -214,8 +214,9 @@ def show(
     with open_existing(store, blobs) as db:
         opened = open_place(db, place, branch)
         if as_json:
-            over = decided(db.kernel, opened.row, opened.reading.book)
-            print_json(session_state(opened.row, opened.reading, branch, over))
+            reading = opened.reading
+            open_ = undecided(db.kernel, opened.row, reading.book, reading.checkpoint.line)
+            print_json(session_state(opened.row, reading, branch, open_))
         else:
             waiting = inputs(db.kernel, db.kernel.store.inbox(opened.row.id, SHOWN))
             _print_state(opened, open_matters(db, opened), waiting, db.kernel.clock.wall(), full=full)

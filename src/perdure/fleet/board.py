@@ -16,7 +16,6 @@ from perdure.system.names import check_name, check_session
 
 if TYPE_CHECKING:
     from perdure.database import DatabaseHandle
-    from perdure.model import SessionRow
     from perdure.protocols import Board, Work
 
 
@@ -62,10 +61,6 @@ def submit_flow(
     fresh = yield from db.create_flow(session, agent=agent, owner=owner, ttl=ttl)
     if not fresh:
         row: SessionRow | None = yield Do(find, (db.kernel, session))
-        if row is not None and row.agent not in ("", agent):
-            raise InvalidInput(
-                f"session {session!r} is one of agent {row.agent!r:.80}, not {agent!r:.80}: say that one"
-            )
         if row is not None:
             yield Do(check_not_closed, (db.kernel, row))
     if priority is None:

@@ -479,14 +479,15 @@ class Calls:
                 if further:
                     raise _done_elsewhere(tool, record["id"], self._where(record["id"]))
                 reused = yield from self._reuse(tool, record["digest"])
+        if planned and (reused is not None or record["line"] != self._journal.line):
+            request = self._journal.book.get("approvals", {}).get(record.pop("approval", ""))
+            if request is not None and request["status"] in ("pending", "approved"):
+                request["status"] = "stale"
         if reused is not None:
             record["reused"] = reused[0]
             yield from self.effects.finish(record, "done", reused[1], None)
         elif planned and record["line"] != self._journal.line:
             # Not made anywhere yet, and both lines may: each does it under an id, and with an approval, of its own.
-            request = self._journal.book.get("approvals", {}).get(record.pop("approval", ""))
-            if request is not None and request["status"] in ("pending", "approved"):
-                request["status"] = "stale"
             record["was"] = [*record.get("was", ()), record["id"]]
             record.update(id=new_effect_id(), line=self._journal.line, attempt=0, at=self._journal.kernel.clock.wall())
 
