@@ -63,13 +63,13 @@ class DatabaseHandle:
         self._state = state
         self._new_handle = new_handle
         self._new_gate = new_gate
-        commands.opened(self.url)
+        commands.opened(self.guard, self.url)
         try:
             self.caretaker = Caretaker(kernel, int(lease_ttl * 1000), self.dropped, maintain=maintain, witness=witness)
         except BaseException:
             kernel.store.close()
             kernel.blobs.close()
-            commands.closed(self.url)
+            commands.closed(self.guard)
             raise
         self._new_reader = new_reader
 
@@ -126,7 +126,7 @@ class DatabaseHandle:
         self.caretaker.close()
         self.kernel.store.close()
         self.kernel.blobs.close()
-        commands.closed(self.url)
+        commands.closed(self.guard)
 
     # -- sessions -------------------------------------------------------------------------------------------------
 

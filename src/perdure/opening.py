@@ -119,11 +119,11 @@ def build_kernel(
         store = url
     else:
         # What is wrong with it already is told by an error that names it.
-        commands.opened(name := shown(url or DEFAULT_PATH))
+        commands.opened(ring, shown(url or DEFAULT_PATH))
         try:
             store = open_store(url, clock=time, **options)
         finally:
-            commands.closed(name)
+            commands.closed(ring)
     try:
         kept = _blobs(url, store, blobs, time)
     except BaseException:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.upkeep.compaction import PACK_MIN
+from perdure.upkeep.snapshots import PACK_MIN
 
 
 def threads() -> set[threading.Thread]:

@@ -16,6 +16,7 @@ from perdure.system.names import check_name, check_session
 
 if TYPE_CHECKING:
     from perdure.database import DatabaseHandle
+    from perdure.model import SessionRow
     from perdure.protocols import Board, Work
 
 

@@ -7,7 +7,8 @@ to another one. What comes from the environment is there again; what was found i
 from __future__ import annotations
 
 import shlex
-from collections import Counter
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from perdure import errors
 from perdure.system.urls import TIERED, shown
@@ -38,8 +39,8 @@ def found(path: str) -> None:
 
 
 _commands: list[str] = []
-_open: Counter[str] = Counter()
-"""By URL: the databases that are open in this process, or about to be."""
+_open: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""By whoever opened one: the databases that are open in this process, or about to be."""
 
 
 def begin() -> None:
@@ -54,17 +55,15 @@ def forget() -> None:
     _commands.clear()
 
 
-def opened(url: str) -> None:
+def opened(by: object, url: str) -> None:
     """A program opens a database; one in memory no command can look at."""
     if not url.startswith("memory:"):
-        _open[url] += 1
+        _open[by] = url
 
 
-def closed(url: str) -> None:
+def closed(by: object) -> None:
     """And closes it."""
-    _open[url] -= 1
-    if _open[url] <= 0:
-        del _open[url]
+    _open.pop(by, None)
 
 
 def typed(words: str) -> str:
@@ -84,13 +83,14 @@ def typed_by_anybody(words: str) -> str:
 
     >>> typed_by_anybody("verify --all")
     'perdure verify --all'
-    >>> opened("sqlite:///x.db")
+    >>> opened(typed, "sqlite:///x.db")
     >>> typed_by_anybody("verify --all")
     'perdure verify --all --store sqlite:///x.db'
-    >>> closed("sqlite:///x.db")
+    >>> closed(typed)
     """
     # Of several nobody can say here which one is meant.
-    store = next(iter(_open)) if len(_open) == 1 else "URL" if _open else ""
+    urls = set(_open.values())
+    store = urls.pop() if len(urls) == 1 else "URL" if urls else ""
     return typed(words) + ("" if _commands or not store else f" --store {shlex.quote(store)}")
 
 
