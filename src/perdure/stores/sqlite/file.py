@@ -1,5 +1,7 @@
 """One SQLite file: its pragmas, connections, one writer, several readers, transactions; typed cursors, checks of what
 is read, and what the errors of apsw mean to a caller. Its contents are not known here.
+
+Long because a transaction, and what becomes of it when somebody takes its files away, are one thing.
 """
 
 from __future__ import annotations
