@@ -3,6 +3,8 @@ metrics.
 
 ``told`` decides, from facts that ``gather`` has read; nobody else words what to do. What it says to do is typed: an
 :class:`perdure.session.actions.Action` knows its command, its HTTP call and its library call.
+
+Long because it is one decision: what is said of one situation is true only beside what is said of all the others.
 """
 
 from __future__ import annotations
