@@ -3,6 +3,8 @@ metrics.
 
 ``told`` decides, from facts that ``gather`` has read; nobody else words what to do. What it says to do is typed: an
 :class:`perdure.session.actions.Action` knows its command, its HTTP call and its library call.
+
+Long because all sentences stand in one place: only side by side is it seen that no two of them contradict each other.
 """
 
 from __future__ import annotations
