@@ -4,7 +4,7 @@ metrics.
 ``told`` decides, from facts that ``gather`` has read; nobody else words what to do. What it says to do is typed: an
 :class:`perdure.session.actions.Action` knows its command, its HTTP call and its library call.
 
-Long because it is one decision: what is said of one situation is true only beside what is said of all the others.
+Long because all sentences stand in one place: only side by side is it seen that no two of them contradict each other.
 """
 
 from __future__ import annotations
