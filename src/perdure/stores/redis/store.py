@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -387,7 +387,12 @@ class RedisStore:
         rows: list[SessionRow] = []
         chosen = self._expired(asked) if asked.expired else self._chosen(asked)
         while len(rows) < asked.limit and (ids := list(islice(chosen, min(PAGE, asked.limit - len(rows))))):
-            rows += [row for row in self._looked(ids) if asked.keeps(row.id, row, row.now)]
+            looked = self._looked(ids)
+            if not asked.ended and (over := [utf8(row.id) for row in looked if row.reason]):
+                # Ended since it was listed, or said to have by somebody who did not know of the index: whoever looks
+                # through what has ended, such as verify, must come across it.
+                self._link.one((b"ZADD", b"%b:ended" % self._runner.prefix, *chain(*((b"0", id) for id in over))))
+            rows += [row for row in looked if asked.keeps(row.id, row, row.now)]
         if not rows:
             self._link.check()
         return sorted(rows, key=lambda row: asked.key(row.id, row.updated))
