@@ -306,8 +306,9 @@ class SqliteFile:
         try:
             # Whoever has opened the database since has a log of its own: to write beside it would mix two histories.
             with self._own.others_kept_out() as kept_out:
+                alone = self._own.alone()
                 moved = gone != DATABASE and (
-                    self._own.log_is_empty() or (kept_out and self._own.alone() and self._empty_lost_log())
+                    self._own.log_is_empty() or (kept_out and alone and self._empty_lost_log())
                 )
             if moved:
                 left = "all that was committed through it has been moved into the database"
@@ -317,6 +318,9 @@ class SqliteFile:
             else:
                 self._cursor.execute("vacuum into ?", (aside,))
                 left = f"all that was committed through it was set aside in {aside}"
+                if not alone and gone != DATABASE:
+                    # Somebody may even have put another one in its place, in place: the copy would be of both.
+                    left += ", with what others have written to the database meanwhile: verify it before you use it"
                 if gone == DATABASE:
                     self._own.take_log_away()
         except apsw.Error as error:
