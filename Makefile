@@ -116,7 +116,7 @@ model: $(STAMP) ## long run: random histories against the model
 	PERDURE_MODEL_EXAMPLES=600 PERDURE_MODEL_STEPS=60 $(BIN)/python -m pytest -n $(JOBS) tests/campaigns/model
 
 tamper: $(STAMP) ## long run: change stored bytes
-	$(BIN)/python -m tests.campaigns.tamper.campaign
+	$(BIN)/python -m tests.campaigns.tamper.campaign --report
 
 .PHONY: effects messages resume client compactor statements
 effects: $(STAMP) ## long run: kill agents at every boundary of their loop

@@ -9,7 +9,7 @@ import apsw
 import psycopg
 import redis
 
-from perdure.stores.file.records import Posted
+from perdure.stores.file.records import Posted, State
 from perdure.stores.memory.store import room_of
 from tests.campaigns.tamper.frame_level import records_of, write_records
 from tests.servers import postgres, valkey
@@ -101,10 +101,10 @@ class _Sqlite(_Sql):
 class _Postgres(_Sql):
     def __init__(self, folder: Path, session: str) -> None:
         super().__init__(session)
-        self._schema = url_of("postgres", folder).rpartition("schema=")[2]
+        self.schema = url_of("postgres", folder).rpartition("schema=")[2]
 
     def run(self, sql: str, *values: Any) -> list[Any]:
-        schema = self._schema
+        schema = self.schema
         no = f"(select no from {schema}.perdure_session where id = '{self._session}')"
         sql = sql.format(no=no, inbox=f"{schema}.perdure_inbox").replace("?", "%s")
         with psycopg.connect(postgres_url(postgres()), autocommit=True) as connection:
@@ -157,3 +157,22 @@ def box_of(kind: str, folder: Path, session: str) -> Box:
         "memory": _Memory, "sqlite": _Sqlite, "file": _File, "postgres": _Postgres, "redis": _Redis
     }  # fmt: skip
     return kinds[kind](folder, session)
+
+
+def forge_end(kind: str, folder: Path, session: str, reason: str = "no longer needed") -> None:
+    """Have a store say that a session has ended, as somebody can who has no key; its checkpoints stay if they can."""
+    match kind:
+        case "memory":
+            room_of(url_of("memory", folder).removeprefix("memory://")).sessions[session].reason = reason
+        case "sqlite":
+            _Sqlite(folder, session).run("update sessions set reason = ? where no = {no}", reason)
+        case "postgres" | "tiered":
+            box = _Postgres(folder, session)
+            box.run(f"update {box.schema}.perdure_session set reason = ? where no = {{no}}", reason)
+        case "redis":
+            prefix = url_of("redis", folder).rpartition("prefix=")[2]
+            redis.Redis(port=valkey().port).hset(f"{prefix}:s:{session}", "reason", reason)
+        case _:
+            (log,) = Path(url_of("file", folder).removeprefix("file://")).rglob("log")
+            end = State("", "closed", 0, 0, None, (), reason, 0, 0, 0, 0, 0)
+            write_records(log, [*records_of(log), end])

@@ -74,7 +74,7 @@ ENTRIES = [
     Entry("postgres:perdure_session", "pos rows bytes", HINT, "Where its newest change stands, and sizes for views."),
     Entry("redis:s", "seq floor due rows bytes long gaps base", HINT, "Where its newest change stands, sizes, and what spares looking for rows that are not there; a load still verifies what it finds."),
     Entry("file:State", "ordinal trimmed", HINT, "The order of the list of changes."),
-    Entry("redis:ids redis:owner redis:status redis:expiry", "value", HINT, "Indexes of lists and sweeps: each session found by them is looked at anew. One that is missing there is missing in lists; a witness sees it."),
+    Entry("redis:ids redis:owner redis:status redis:expiry redis:ended", "value", HINT, "Indexes of lists and sweeps: each session found by them is looked at anew. One that is missing there is missing in lists; a witness sees it."),
     # -- artifacts
     Entry("sqlite:artifacts postgres:perdure_artifact", "no kind line lo hi refs blobs body", READ, "The tag in the body covers the store's id, the session, all columns and the sealed bytes, and is checked before anything is inflated."),
     Entry("redis:a", "value", READ, "As an artifact in SQLite."),

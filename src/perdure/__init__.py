@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from perdure.errors import Poisoned as Poisoned
     from perdure.errors import ReadOnly as ReadOnly
     from perdure.errors import RequestDiffers as RequestDiffers
+    from perdure.errors import SessionClosed as SessionClosed
     from perdure.errors import StoreError as StoreError
     from perdure.errors import StoreFull as StoreFull
     from perdure.errors import TailLost as TailLost
@@ -126,8 +127,8 @@ _HOMES = {
         "Corrupted", "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "ForkedProcess", "Gone",
         "HandleClosed", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost",
         "LimitExceeded", "MergeConflict", "Misuse", "ModelError", "ModelUnavailable", "NotFound", "NotJson",
-        "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "RequestDiffers", "StoreError", "StoreFull",
-        "TailLost", "Unavailable",
+        "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "RequestDiffers", "SessionClosed", "StoreError",
+        "StoreFull", "TailLost", "Unavailable",
     ),
     "fleet.worker": ("start_worker",),
     "fleet.board": ("submit", "submit_async"),

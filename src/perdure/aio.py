@@ -114,7 +114,7 @@ class AsyncDatabase(DatabaseHandle):
             new_reader=lambda pieces: AsyncBlobReader(pieces, self.driver.call),
             **options,
         )
-        self.driver = AsyncDriver(kernel.store, max_batch)
+        self.driver = AsyncDriver(kernel.store, self.dropped, max_batch)
 
     session = _opening(DatabaseHandle.session_flow)
     update = awaited(DatabaseHandle.update_flow)

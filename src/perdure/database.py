@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import threading
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from perdure import telemetry
 from perdure.errors import Busy, Conflict, InvalidInput, OutcomeUnknown
 from perdure.history.blob_streams import BlobStreams, as_file
+from perdure.history.hydrate import find
 from perdure.history.origin import Origin, origin_of
 from perdure.history.reader import Reader
 from perdure.model import DEFAULT_TTL, MAIN, Kind, Lease, SessionRow, Status
@@ -24,8 +26,8 @@ from perdure.session.posting import Posting
 from perdure.state.declared_types import validator
 from perdure.state.delta import diff
 from perdure.state.document import STATE, edit
-from perdure.system import faults
-from perdure.system.flow import Do, Flow, HandleGuard, Invoke, sync
+from perdure.system import commands, faults
+from perdure.system.flow import Do, Dropped, Flow, HandleGuard, Invoke, sync
 from perdure.system.names import check_branch, check_name, check_owner, check_session, check_ttl
 from perdure.upkeep.background import Caretaker, Claim
 from perdure.upkeep.flows import Upkeep
@@ -57,14 +59,17 @@ class DatabaseHandle:
     ) -> None:
         self.kernel = kernel
         self.guard = HandleGuard("this database", "open it again")
+        self.dropped = Dropped(self.guard, kernel.store.url)
         self._state = state
         self._new_handle = new_handle
         self._new_gate = new_gate
+        commands.opened(self.guard, self.url)
         try:
-            self.caretaker = Caretaker(kernel, int(lease_ttl * 1000), maintain=maintain, witness=witness)
+            self.caretaker = Caretaker(kernel, int(lease_ttl * 1000), self.dropped, maintain=maintain, witness=witness)
         except BaseException:
             kernel.store.close()
             kernel.blobs.close()
+            commands.closed(self.guard)
             raise
         self._new_reader = new_reader
 
@@ -109,6 +114,7 @@ class DatabaseHandle:
 
     def in_schema(self, schema: str) -> Self:
         """The same database for somebody without the program's state type, who writes states in this schema."""
+        self.guard.check()
         view = copy.copy(self)
         view.kernel = copy.copy(self.kernel)
         view.kernel.schema = schema
@@ -120,6 +126,7 @@ class DatabaseHandle:
         self.caretaker.close()
         self.kernel.store.close()
         self.kernel.blobs.close()
+        commands.closed(self.guard)
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
@@ -185,6 +192,7 @@ class DatabaseHandle:
             settings.validate = validator(self._state)
         journal = Journal(self.kernel, session, branch, granted, settings, self._new_gate())
         journal.caretaker = self.caretaker
+        journal.guard.part_of = self.guard
         if granted is not None:
             # An interrupt may come between here and whoever opens the session: then nobody releases it.
             self.caretaker.heartbeat.held_by(granted, journal)
@@ -206,7 +214,7 @@ class DatabaseHandle:
 
     def _expire(self, session: str, granted: Lease | None, claim: Claim) -> Flow[tuple[Origin, Lease | None]]:
         """An expired session is swept before its name is used again; says what was there, and whose it is now."""
-        row: SessionRow | None = yield Do(self.kernel.store.look, (session,))
+        row: SessionRow | None = yield Do(find, (self.kernel, session))
         if row is None or not row.heads:
             return origin_of(row), granted
         if not row.over:
@@ -223,7 +231,7 @@ class DatabaseHandle:
         if granted is not None:
             # A tombstone ends every lease, ours included.
             granted = yield from claim.acquire()
-        return origin_of((yield Do(self.kernel.store.look, (session,)))), granted
+        return origin_of((yield Do(find, (self.kernel, session)))), granted
 
     def _migrate(self, s: SessionHandle) -> Flow[None]:
         assert s.journal.point is not None
@@ -241,26 +249,32 @@ class DatabaseHandle:
     ) -> Flow[bool]:
         """Make a session that an agent will work on, durably and without its lease; False when it is there already.
 
-        It is also there when somebody else is making it at this moment. One of another owner is an ``InvalidInput``.
+        It is also there when somebody else is making it at this moment. One of another owner or agent is an
+        ``InvalidInput``.
         """
         self.guard.check()
         check_name(agent, "agent name")
-        row: SessionRow | None = yield Do(self.kernel.store.look, (check_session(session),))
+        row: SessionRow | None = yield Do(find, (self.kernel, check_session(session)))
         over = False
         if row is not None and row.heads:
             check_owner(session, row.owner, owner)
             over = row.over
             if not over:
+                _check_agent(row, agent)
                 return False
-        try:
+        new = False
+        with suppress(Busy):
             # Only its lease ends what has expired, and only then the name is free.
             s: SessionHandle = yield from self.session_flow(session, owner=owner, ttl=ttl, lease=over)
-        except Busy:
-            return False
-        try:
-            return (yield from _begun(s, agent))
-        finally:
-            yield from s.release_flow()
+            try:
+                new = yield from _begun(s, agent)
+            finally:
+                yield from s.release_flow()
+        if not new and (row := (yield Do(self.kernel.store.look, (session,)))) is not None:
+            # Somebody else made it, or is about to.
+            check_owner(session, row.owner, owner)
+            _check_agent(row, agent)
+        return new
 
     def update_flow(self, session: str, fn: Callable[[Any], Any], *, tries: int = 10, **options: Any) -> Flow[Any]:
         """Apply ``fn(session)`` and commit, optimistically: on a conflict it is applied again on the new head.
@@ -281,6 +295,11 @@ class DatabaseHandle:
             finally:
                 yield from s.release_flow()
         return None
+
+
+def _check_agent(row: SessionRow, agent: str) -> None:
+    if row.agent not in ("", agent):
+        raise InvalidInput(f"session {row.id!r} is one of agent {row.agent!r:.80}, not {agent!r:.80}: say that one")
 
 
 def _begun(s: SessionHandle, agent: str) -> Flow[bool]:

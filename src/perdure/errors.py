@@ -10,7 +10,7 @@
     │   └── UnknownStore        the URL names no store we know
     ├── NotFound                no such session, branch, tag or step
     │   └── Gone                it existed; says why it no longer does
-    ├── Conflict                someone else moved the head first; carries the new head
+    ├── Conflict                the head has moved since it was read; carries the new head
     │   └── MergeConflict       both sides changed the same paths; lists them
     ├── LeaseError
     │   ├── Busy                another writer holds the session; says who and until when
@@ -43,6 +43,7 @@
     └── Misuse                  the API was called in a way that can never work
         ├── ReadOnly            an edit of a state that was opened for reading
         ├── HandleClosed        the handle was closed
+        ├── SessionClosed       the session has ended: it can be read, not written, until it is opened again
         ├── ForkedProcess       the handle was opened before a fork of the process
         └── MissingExtra        an optional dependency is not installed
 """
@@ -52,7 +53,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+
+suggested: Callable[[str], str] = "perdure {}".format
+"""How a command is typed; :mod:`perdure.system.commands` knows the database that it has to name."""
 
 
 class PerdureError(Exception):
@@ -115,10 +120,10 @@ class Gone(NotFound):
 
 
 class Conflict(PerdureError):
-    """Another writer moved the head first. ``head`` is where it stands now.
+    """The head has moved since this handle read it. ``head`` is where it stands now.
 
-    Nothing was written. ``session.reload()`` and do it again on the new head, or let
-    :meth:`perdure.Database.update` replay the input.
+    Another writer was first: another process, or another handle of this one. Nothing was written.
+    ``session.reload()`` and do it again on the new head, or let :meth:`perdure.Database.update` replay the input.
     """
 
     def __init__(self, message: str, head: Any = None) -> None:
@@ -250,7 +255,7 @@ class Corrupted(StoreError):
         self.where = where
         self.what = what
         super().__init__(
-            f"{where}: {what}. Nothing was changed: restore a backup, or run `perdure verify` to see what is intact"
+            f"{where}: {what}. Nothing was changed: restore a backup, or see what is left: {suggested('verify --all')}"
         )
 
 
@@ -336,6 +341,10 @@ class ReadOnly(Misuse):
 
 class HandleClosed(Misuse):
     """The handle was closed."""
+
+
+class SessionClosed(Misuse):
+    """The session has ended: it can be read, and written once it is opened with ``reopen=True``."""
 
 
 class ForkedProcess(Misuse):

@@ -13,10 +13,11 @@ from perdure.record.codec import JSON, MSGPACK
 from perdure.record.keys import Keys, find_keys
 from perdure.session.tools import seconds
 from perdure.state.migrations import registry
-from perdure.stores import open_store
+from perdure.stores import DEFAULT_PATH, open_store
+from perdure.system import commands
 from perdure.system.clock import SystemClock
 from perdure.system.names import check_lease, check_name
-from perdure.system.urls import TIERED, tiers
+from perdure.system.urls import TIERED, shown, tiers
 
 if TYPE_CHECKING:
     import os
@@ -117,7 +118,12 @@ def build_kernel(
         _check_own(blobs, options)
         store = url
     else:
-        store = open_store(url, clock=time, **options)
+        # What is wrong with it already is told by an error that names it.
+        commands.opened(ring, shown(url or DEFAULT_PATH))
+        try:
+            store = open_store(url, clock=time, **options)
+        finally:
+            commands.closed(ring)
     try:
         kept = _blobs(url, store, blobs, time)
     except BaseException:

@@ -320,9 +320,9 @@ class Work(NamedTuple):
     since: int = 0
     """When that worker claimed it."""
     tries: int = 0
-    """Claims, this one included, since it last got any further."""
+    """Claims, this one included, at the place where it was last seen to fail or to be taken over."""
     step: int = 0
-    """How far it had come when it was last taken over from a dead worker; see :meth:`Board.got`."""
+    """That place, as a number; see :meth:`Board.got`."""
     parked: str = ""
     """Why no worker takes it any more; "" when they do."""
     paused: bool = False
@@ -432,8 +432,12 @@ class Board(Protocol):
         """
         ...
 
-    def got(self, worker: str, session: str, step: int) -> int:
-        """Say how far a claimed session has come, as a number that grows; its tries there, this one included."""
+    def got(self, worker: str, session: str, step: int, tries: int = 1) -> int:
+        """Say at which place a claimed session stands; its tries there, this one included.
+
+        Where that is another place than was said last, so many ``tries`` were made there: with those of a worker that
+        died there before it could say so.
+        """
         ...
 
     def beat(self, row: WorkerRow) -> str:

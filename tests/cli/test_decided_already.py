@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
-from perdure import tool
+from tests.cli.desk import refund, wire
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,22 +15,12 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 
-@tool(approve=True)
-def refund(order: str) -> str:
-    return order
-
-
-@tool
-def wire(amount: int) -> None:
-    raise TimeoutError
-
-
 @pytest.fixture
 def asked(tmp_path: Path) -> str:
     """A session that waits for one refund; the id of the request."""
     with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db, db.session("s") as s:
         with pytest.raises(perdure.CallError):
-            s.call(refund, "o1")
+            s.call(refund, 1)
         return s.approvals()[0].id
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
+from perdure import ScriptedModel
+from tests.cli import desk
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -117,3 +119,19 @@ def test_a_killed_run_is_gone_on_with_by_the_same_command(tmp_path: Path, ledger
     assert (done.returncode, done.stdout.splitlines()[-2:]) == (0, ["booked", "done (step 4)"]), done.stderr
     first, second = ledger.read_text().splitlines()
     assert first == second
+
+
+@pytest.mark.parametrize("words", [["resume"], ["run"], ["run", "hello"], ["chat"]], ids=" ".join)
+def test_a_closed_session_is_refused_before_the_model_is_asked(
+    command: Command, words: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[object] = []
+    monkeypatch.setattr(desk.agent, "model", ScriptedModel(lambda request: asked.append(request) or "an answer"))
+    with perdure.open() as db, db.session("s") as s:
+        s.messages.append({"role": "user", "content": "hello?"})
+        s.close()
+    where = ["--session", "s"] if words == ["chat"] else ["s"]
+    found = command(words[0], APP, *where, *words[1:])
+    assert asked == []
+    assert found.code == 2
+    assert "reopen=True" in found.err

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import apsw
 import pytest
 
 import perdure
-from perdure import tool
+from perdure.cli.program import COMMANDS
 from perdure.session.actions import Action, Do
+from tests.cli.desk import refund, wire
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Command
 
 
-@tool(approve=True)
-def refund(order: str) -> str:
-    return order
-
-
-@tool
-def wire(amount: int) -> None:
-    raise TimeoutError
+ELSEWHERE = {"cli/agents.py", "cli/server.py", "cli/transfer.py", "system/commands.py", "upkeep/backup.py"}
+"""Their words are of no database: a new folder, what prints JSON, what a file is called."""
 
 
 @pytest.fixture
@@ -36,7 +33,7 @@ def named(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with db.session("doubt") as s, pytest.raises(perdure.InDoubt):
             s.call(wire, 7)
         with db.session("asks") as s, pytest.raises(perdure.CallError):
-            s.call(refund, "o1")
+            s.call(refund, 1)
     return "other place/x.db"
 
 
@@ -135,3 +132,55 @@ def test_which_commands_make_a_database_is_known():
 
     made = {n for n, (_, f, _) in COMMANDS.items() if inspect.get_annotations(f).get("store") == "Made"}
     assert made == set(MAKERS)
+
+
+def test_an_error_of_a_program_names_the_database_that_it_has_open(command: Command, tmp_path: Path):
+    (tmp_path / "far away").mkdir()
+    url = f"sqlite:///{tmp_path}/far away/x.db"
+    with perdure.open(url) as db:
+        with db.session("s") as s:
+            s.commit()
+        connection = apsw.Connection(f"{tmp_path}/far away/x.db")
+        connection.cursor().execute("update commits set digest = randomblob(32)").fetchall()
+        connection.close()
+        with pytest.raises(perdure.Corrupted) as damaged:
+            db.read("s")
+        words = str(damaged.value)
+        with perdure.open(f"sqlite:///{tmp_path}/y.db"), pytest.raises(perdure.Corrupted, match=r" --store URL$"):
+            db.read("s")
+    found = command(*shlex.split(words[words.index("perdure verify") :])[1:])
+    assert found.code == 1
+    assert "corrupted: session 's'" in found.out
+
+
+def test_an_error_at_open_names_the_database(tmp_path: Path):
+    path = tmp_path / "x.db"
+    perdure.open(f"sqlite:///{path}").close()
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(perdure.Corrupted, match=f" --store sqlite:///{path}$"):
+        perdure.open(f"sqlite:///{path}")
+
+
+def test_no_error_suggests_a_command_that_names_no_database():
+    """Every command in a text of the library goes through the one function that knows the database."""
+    source = Path(perdure.__file__).parent
+    program = re.compile(rf"perdure ({'|'.join(COMMANDS)})\\b")
+    spoken_of = {
+        "server/auth.py",
+        "server/api/openapi.py",
+        "server/request_checks.py",
+        "bench/report.py",
+        "bench/__init__.py",
+    }
+    for path in source.rglob("*.py"):
+        name = str(path.relative_to(source))
+        tree = ast.parse(path.read_text("utf-8"))
+        docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
+        helps = {id(k.value) for n in ast.walk(tree) if isinstance(n, ast.Call) for k in n.keywords if k.arg == "help"}
+        said = [
+            n.value
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs | helps
+            and program.search(n.value)
+        ]  # fmt: skip
+        assert not said or name in spoken_of | ELSEWHERE, (name, said)

@@ -41,8 +41,8 @@ def test_a_session_is_made_for_an_agent_by_its_first_checkpoint(db: perdure.Data
 def test_what_is_there_already_is_left_alone(db: perdure.Database):
     assert db.create("s", agent="support", owner="ana") is True
     head = db.look("s").heads
-    assert db.create("s", agent="billing", owner="ana") is False
-    assert db.create("s", agent="billing") is False
+    assert db.create("s", agent="support", owner="ana") is False
+    assert db.create("s", agent="support") is False
     assert (db.look("s").agent, db.look("s").heads) == ("support", head)
     with db.session("t") as s:
         s.commit()
@@ -54,6 +54,30 @@ def test_a_session_of_another_owner_is_refused(db: perdure.Database):
     db.create("s", agent="support", owner="ana")
     with pytest.raises(perdure.InvalidInput, match="another owner"):
         db.create("s", agent="support", owner="bob")
+
+
+def test_a_session_of_another_agent_is_refused(db: perdure.Database):
+    db.create("s", agent="support")
+    with pytest.raises(perdure.InvalidInput, match="one of agent 'support', not 'billing'"):
+        db.create("s", agent="billing")
+    assert db.look("s").agent == "support"
+
+
+def test_a_session_that_another_agent_gets_at_the_same_moment_is_refused(
+    open_db: Callable[..., perdure.Database], monkeypatch: pytest.MonkeyPatch
+):
+    db, other = open_db(), open_db()
+    look = db.kernel.store.look
+
+    def outrun(session: str) -> Any:
+        found = look(session)
+        if found is None:
+            other.create(session, agent="support")
+        return found
+
+    monkeypatch.setattr(db.kernel.store, "look", outrun)
+    with pytest.raises(perdure.InvalidInput, match="one of agent 'support', not 'billing'"):
+        db.create("s", agent="billing")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +118,9 @@ def test_one_that_expired_with_an_input_waiting_is_still_there(db: perdure.Datab
     db.create("s", agent="support", ttl=60)
     db.post("s", "hello")
     clock.advance(61_000)
-    assert db.create("s", agent="billing") is False
+    assert db.create("s", agent="support") is False
+    with pytest.raises(perdure.InvalidInput, match="one of agent 'support'"):
+        db.create("s", agent="billing")
     assert (db.look("s").agent, db.look("s").pending) == ("support", 1)
 
 
@@ -111,7 +137,7 @@ def test_of_many_at_once_exactly_one_has_made_it(open_db: Callable[..., perdure.
 
     def made(n: int) -> int:
         start.wait()
-        return sum(handles[n].create(f"s{i}", agent=f"a{n}") for i in range(5))
+        return sum(handles[n].create(f"s{i}", agent="support") for i in range(5))
 
     with ThreadPoolExecutor(len(handles)) as threads:
         assert sum(threads.map(made, range(len(handles)))) == 5
@@ -133,18 +159,18 @@ def test_a_commit_that_comes_between_means_that_it_is_there(open_db: Callable[..
     append = store.append
 
     def late(batch: Any) -> Any:
-        assert other.create("s", agent="first")
+        assert other.create("s", agent="support")
         return append(batch)
 
     store.append = late
-    assert db.create("s", agent="second") is False
-    assert other.look("s").agent == "first"
+    assert db.create("s", agent="support") is False
+    assert len(other.history("s")) == 1
 
 
 def test_awaited_it_is_the_same(url: str, clock: FakeClock):
     async def work() -> None:
         async with perdure.open_async(url, clock=clock) as db:
-            made = await asyncio.gather(*(db.create("s", agent=f"a{n}") for n in range(5)))
+            made = await asyncio.gather(*(db.create("s", agent="support") for _ in range(5)))
             assert sorted(made) == [False] * 4 + [True]
             row = await db.look("s")
             assert await db.sessions(agent=row.agent, search="s", newest=True) == [row]

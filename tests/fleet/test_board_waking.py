@@ -208,7 +208,7 @@ class TestTries:
         rest(board, "s", uncounted=True, again=True)
         assert board.claim("w", ["a"], 1, NOW)[0].tries == 2
 
-    def test_start_anew_where_it_got_further(self, board: Board):
+    def test_start_anew_at_another_place(self, board: Board):
         put(board, "s")
         claim(board)
         assert board.got("w", "s", 5) == 1
@@ -218,9 +218,28 @@ class TestTries:
         board.leave("w")
         claim(board)
         assert board.got("w", "s", 5) == 3
-        assert board.got("w", "s", 4) == 3
         assert board.got("w", "s", 6) == 1
         assert work_of(board, "s").step == 6
+
+    def test_start_anew_where_it_was_rewound_to(self, board: Board):
+        put(board, "s")
+        claim(board)
+        board.got("w", "s", 5)
+        board.leave("w")
+        claim(board)
+        assert board.got("w", "s", 4) == 1
+        assert work_of(board, "s").step == 4
+
+    def test_begin_with_those_that_were_made_there_already(self, board: Board):
+        put(board, "s")
+        claim(board)
+        board.leave("w")
+        claim(board)
+        assert board.got("w", "s", 5, 2) == 2
+        assert board.got("w", "s", 5, 2) == 2
+        board.leave("w")
+        claim(board)
+        assert board.got("w", "s", 5, 2) == 3
 
     def test_are_not_changed_by_one_who_does_not_have_it(self, board: Board):
         put(board, "s")

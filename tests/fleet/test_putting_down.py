@@ -12,6 +12,7 @@ from perdure import Agent, ScriptedModel, tool, tool_migration
 from perdure.agent.children import handoff
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
+from perdure.errors import ModelError
 from perdure.fleet.board import submit
 from perdure.fleet.status import steer
 from perdure.fleet.why import why
@@ -37,12 +38,13 @@ def _work(
     schema: str = "1.0.0",
     lease: float = 1.0,
     engine: Engine | None = None,
+    tries: int = 10,
 ) -> Worker:
     """Run a worker until something is so; it has gone by then."""
 
     async def main() -> Worker:
         async with perdure.open_async(url, lease_ttl=lease, schema=schema) as db:
-            worker = Worker(db, agents, Settings(concurrency=2))
+            worker = Worker(db, agents, Settings(concurrency=2, most_tries=tries))
             worker.engine = engine
             running = asyncio.create_task(worker.run())
             try:
@@ -179,3 +181,47 @@ def test_an_error_of_the_program_is_told_by_the_session_itself(tmp_path: Path):
     assert "KeyError" in found.line, found
     assert "customer" in found.line
     assert found.severity in ("wait", "failing")
+
+
+def test_what_fails_at_one_place_and_then_at_another_has_failed_once_at_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("perdure.fleet.worker.wait_before", lambda _: 0)
+    failed: list[int] = []
+
+    @tool(read=True)
+    def look_up(order: str) -> str:
+        """Look an order up."""
+        return "paid"
+
+    def script(request: Request) -> Any:
+        place = len(request.messages)
+        if place not in failed:
+            failed.append(place)
+            raise ModelError("it said nothing sensible")
+        return "it is paid" if request.messages[-1]["role"] == "tool" else calls(("look_up", {"order": "A"}))
+
+    agent = Agent("desk", model=ScriptedModel(script), tools=[look_up])
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "is A paid?", agent="desk")
+        _work(url, [agent], lambda _: is_idle(db, ["s"]) or work_of(board(db), "s").parked, tries=2)
+        assert work_of(board(db), "s").parked == ""
+        assert answered(db, "s") == ["it is paid"]
+    assert len(failed) == 2
+
+
+def test_a_session_that_kills_whoever_reads_it_is_parked_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def killed(*_: Any) -> int:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr("perdure.fleet.worker.place_of", killed)
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "hello", agent="desk")
+        for number in range(3):
+            board(db).claim(f"w{number}", ("desk",), 1, 0)
+            board(db).leave(f"w{number}")
+        _work(url, [_desk()], lambda _: work_of(board(db), "s").parked, tries=2)
+        assert work_of(board(db), "s").parked == "its worker died or failed 3 times at the same place"
+        assert db.look("s").pending == 1

@@ -144,8 +144,9 @@ def test_a_tool_that_blocks_the_whole_process_keeps_its_lease(tmp_path: Path):
         assert answered(db, "s") == ["done: computed"]
 
 
-def test_a_session_that_kills_its_workers_is_parked_and_can_be_retried(tmp_path: Path):
-    url = url_of("sqlite", tmp_path)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_session_that_kills_its_workers_is_parked_after_as_many_as_may_try(kind: str, tmp_path: Path):
+    url = url_of(kind, tmp_path)
     with perdure.open(url) as db, fleet(url, tmp_path) as workers:
         submit(db, "bad", "crash", agent="heavy")
 
@@ -163,9 +164,12 @@ def test_a_session_that_kills_its_workers_is_parked_and_can_be_retried(tmp_path:
             return parked()
 
         reason = until(looping, workers)
-        assert any("taken over" in line for line in said), "nobody was told before it was parked"
-        assert "died or failed" in reason
-        assert len(workers.lines("crash")) <= 3
+        assert any("died or failed 1 time at the same place" in line for line in said), said
+        assert not any("died or failed 3 times" in line for line in said), said
+        assert reason == "its worker died or failed 2 times at the same place"
+        assert len(workers.lines("crash")) == 2
+        told = why(db, "bad").line
+        assert "It stands at step 2, where crash() has no outcome yet. No error was recorded." in told, told
         assert db.look("bad").status == "failed"
         assert db.look("bad").error == "Parked"
         assert stuck(db) == {"heavy": 1}

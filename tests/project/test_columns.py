@@ -44,6 +44,9 @@ def fill(kind: str, folder: Path) -> None:
         dump = store.dump("gone")
         store.drop("gone", None, "deleted")
         store.restore(dump)
+        with db.session("deleted") as s:
+            s.commit()
+        store.drop("deleted", None, "deleted")
         with db.session("expiring", ttl=50) as s:
             s.commit()
         store.live().publish("s", b"piece")

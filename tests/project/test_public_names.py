@@ -13,7 +13,7 @@ NAMES = [
     "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse", "ModelError",
     "ModelUnavailable", "NotDone", "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError",
     "Poisoned", "Price", "ReadOnly", "Reading", "RecordedModel", "RequestDiffers", "Retry", "RunResult",
-    "ScriptedModel", "Session", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable",
+    "ScriptedModel", "Session", "SessionClosed", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable",
     "UncommittedEdits", "Unknown", "Why", "Window", "__version__", "audio", "branch_off", "file", "follow", "handoff",
     "image", "migration", "open", "open_async", "run_on", "start_worker", "submit",
     "submit_async", "text", "tool", "tool_migration", "wake_me", "why", "why_async",

@@ -15,6 +15,7 @@ from perdure.fleet.board import board_of
 from perdure.fleet.why import Why, why
 from perdure.model import Kind, Status
 from perdure.protocols import Filter, NewWork, Rest, WorkerRow
+from perdure.session.handover import SILENT
 from perdure.session.tools import Context, Later
 from perdure.testing.clock import FakeClock
 
@@ -178,7 +179,10 @@ def test_one_that_sleeps(db: perdure.Database, clock: FakeClock) -> None:
 
 def test_one_that_failed(db: perdure.Database, clock: FakeClock) -> None:
     found = run(db, "fail", clock)
-    assert found.line == "The last run failed: ModelError: it said nothing sensible."
+    assert found.line == (
+        "The last run failed: ModelError: it said nothing sensible. It stands at step 1, where the model is to be "
+        "asked next."
+    )
     assert (found.severity, found.do) == ("act", "retry")
 
 
@@ -188,9 +192,10 @@ def test_one_that_failed_and_is_tried_again(db: perdure.Database, clock: FakeClo
     board = board_of(db)
     board.put([NewWork("s", "desk")])
     board.claim("w", ("desk",), 1, clock.wall())
-    board.rest("w", [Rest("s", 2, failed=True, due=clock.wall() + 30_000)], clock.wall())
+    board.rest("w", [Rest("s", 0, failed=True, due=clock.wall() + 30_000)], clock.wall())
     found = why(db, "s")
-    assert "for the first time" in found.line
+    assert found.line.startswith("The last run failed: ModelError: it said nothing sensible. It stands at step 1, ")
+    assert "It has got no further for" in found.line
     assert (found.next, found.severity) == ("It is tried again in 30 s.", "wait")
 
 
@@ -202,7 +207,10 @@ def test_one_that_nobody_tries_any_more(db: perdure.Database, clock: FakeClock) 
     board.claim("w", ("desk",), 1, clock.wall())
     board.rest("w", [Rest("s", 2, failed=True, park="failed 5 times: it is broken")], clock.wall())
     found = why(db, "s")
-    assert found.line == "No worker takes it any more: failed 5 times: it is broken."
+    assert found.line == (
+        "No worker takes it any more: failed 5 times: it is broken. It stands at step 1, where the model is to be "
+        "asked next. An error was last recorded at step 1: ModelError: it said nothing sensible."
+    )
     assert found.do == "retry"
 
 
@@ -272,7 +280,7 @@ def test_one_that_is_worked_on(db: perdure.Database, clock: FakeClock) -> None:
 def test_one_that_was_put_down_in_the_middle(db: perdure.Database, clock: FakeClock) -> None:
     standing(db, Status.RUNNING, clock)
     found = why(db, "s")
-    assert found.line == "It was put down in the middle of its work, and nobody works on it."
+    assert found.line == "It stands in the middle of its work, and nobody works on it."
     assert (found.severity, found.do) == ("act", "worker")
     assert "No worker serves agent desk" in found.next
     beat(db)
@@ -296,3 +304,32 @@ def test_every_status_has_an_answer(db: perdure.Database, clock: FakeClock) -> N
         assert found.line.endswith((".", "…")), status
         assert found.next, status
         assert found.severity in ("ok", "wait", "act"), status
+
+
+def test_one_that_is_paused_and_parked_needs_both(db: perdure.Database, clock: FakeClock) -> None:
+    run(db, "fail", clock)
+    beat(db)
+    board = board_of(db)
+    board.put([NewWork("s", "desk")])
+    board.claim("w", ("desk",), 1, clock.wall())
+    board.rest("w", [Rest("s", 0, failed=True, park="it is broken")], clock.wall())
+    board.change(Filter(sessions=("s",)), "pause", clock.wall())
+    found = why(db, "s")
+    assert (found.next, found.do) == ("Unpause it. Then retry it: it is parked, too.", "unpause")
+    board.hold("desk", True)
+    found = why(db, "s")
+    assert (found.next, found.do) == ("Let the agent go on again. Then retry it: it is parked, too.", "unhold")
+
+
+def test_one_whose_worker_has_died_is_counted_before_anybody_takes_it_over(
+    db: perdure.Database, clock: FakeClock
+) -> None:
+    run(db, "hello", clock)
+    standing(db, "running", clock)
+    board = board_of(db)
+    board.put([NewWork("s", "desk")])
+    assert board.claim("dead", ("desk",), 1, clock.wall())
+    assert "died or failed" not in why(db, "s").line
+    # Nobody is there to see that it is silent.
+    clock.advance(SILENT)
+    assert "died or failed 1 time at the same place" in why(db, "s").line

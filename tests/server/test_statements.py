@@ -129,7 +129,7 @@ def crash(desk: Asking, clock: FakeClock, times: int) -> None:
         worker = f"w{n}"
         board.beat(WorkerRow(worker, "host", 1, "v", ("desk",), 10))
         assert board.claim(worker, ("desk",), 1, clock.wall())
-        board.got(worker, "s", 1)
+        board.got(worker, "s", 0)
         clock.advance(20_000)
         board.leave(worker)
 
@@ -146,9 +146,9 @@ def test_one_that_kills_its_workers_is_said_to_fail(desk: Asking, clock: FakeClo
     beat(desk)
     found = why(desk.db, "s")
     assert found.severity == "failing", found
-    assert "taken over 3 times at the same place" in found.line
+    assert "died or failed 4 times at the same place" in found.line
     assert "no further for 1 min" in found.line
-    assert "no error was recorded" in found.line
+    assert "No error was recorded" in found.line
     page = desk.http.get("/", params={"agent": "desk"}).text
     assert "failing, 3 times at the same place" in page
     assert 'class="why failing"' in desk.http.get("/session", params={"id": "s"}).text

@@ -13,6 +13,7 @@ from perdure import Agent, ScriptedModel, tool
 from perdure.agent.branching_off import branch_off, run_on
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
+from perdure.fleet.why import why
 from tests.server.asking import Asking, asking
 from tests.store_urls import url_of
 
@@ -176,6 +177,66 @@ def test_a_request_is_its_own_lines_also_where_a_branch_has_it(tmp_path: Path):
     assert paid == [5]
 
 
+def test_a_request_that_main_has_settled_long_ago_is_open_on_no_branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("perdure.session.approvals.SETTLED_KEPT", 1)
+
+    async def work(db: AsyncDatabase) -> str:
+        first = waits = await clerk.run(db, session="s", message="refund 5")
+        async with db.session("s") as s:
+            await s.fork("a")
+        for n in range(6, 9):
+            await db.approve("s", waits.approvals[0].id, by="eve")
+            await clerk.run(db, session="s")
+            waits = await clerk.run(db, session="s", message=f"refund {n}")
+        return first.approvals[0].id
+
+    approval = play(tmp_path, "sqlite", work)
+    with asking(tmp_path) as ask:
+        assert approval not in ask.db.read("s").book["approvals"]
+        assert waiting(ask, all_branches=True) == [("s", "main", "refund")]
+        assert approval not in {i["id"] for i in ask.get("/sessions/s/approvals")["items"]}
+        with pytest.raises(
+            perdure.ApprovalError, match="no longer open: branch 'a' has it from the line it parted from"
+        ):
+            ask.db.approve("s", approval, by="eve")
+        told = why(ask.db, "s", branch="a")
+        assert told.line.startswith("refund(amount=5) is asked for anew when it goes on, and nobody works on it"), told
+        assert told.do == "run"
+
+
+def test_what_a_branch_took_over_from_main_is_no_longer_asked_for_on_it(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> str:
+        waits = await clerk.run(db, session="s", message="refund 5")
+        async with db.session("s") as s:
+            await s.fork("a")
+        await db.approve("s", waits.approvals[0].id, by="eve")
+        await clerk.run(db, session="s")
+        return (await run_on(db, clerk, "s", "a", effects="reuse")).text
+
+    assert play(tmp_path, "sqlite", work) == "done: 5"
+    assert paid == [5]
+    with asking(tmp_path) as ask:
+        assert why(ask.db, "s", branch="a").line == "It has answered everything."
+
+
+def test_what_was_asked_before_a_rewind_is_asked_anew(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> tuple[str, str]:
+        waits = await clerk.run(db, session="s", message="refund 5")
+        async with db.session("s") as s:
+            await s.rewind(1)
+        first = waits.approvals[0].id
+        with pytest.raises(perdure.ApprovalError, match="asks anew"):
+            await db.approve("s", first, by="eve")
+        return first, (await clerk.run(db, session="s")).approvals[0].id
+
+    first, again = play(tmp_path, "sqlite", work)
+    assert first != again
+    with asking(tmp_path) as ask:
+        ask.db.approve("s", again, by="eve")
+    assert play(tmp_path, "sqlite", lambda db: clerk.run(db, session="s")).status == "done"
+    assert paid == [5]
+
+
 def test_a_branch_that_was_just_made_stands_for_itself(tmp_path: Path):
     async def work(db: AsyncDatabase) -> None:
         await clerk.run(db, session="s", message="refund 5")
@@ -190,3 +251,33 @@ def test_a_branch_that_was_just_made_stands_for_itself(tmp_path: Path):
         assert (await db.look("s")).status == "closed"
 
     play(tmp_path, "sqlite", work)
+
+
+def test_a_branch_is_told_how_to_be_gone_on_with_not_how_main_is(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> None:
+        await clerk.run(db, session="s", message="hello")
+        await branch_off(db, "s", "b", at=1, before=True, said="hi")
+        await db.post("s", "meant for main")
+
+    play(tmp_path, "sqlite", work)
+    with asking(tmp_path) as ask:
+        told = why(ask.db, "s", branch="b")
+        assert told.line == "What was said last on it has no answer yet, and nobody works on it."
+        assert told.actions[0].command == "perdure resume APP s --branch b"
+    play(tmp_path, "sqlite", lambda db: run_on(db, clerk, "s", "b"))
+    with asking(tmp_path) as ask:
+        told = why(ask.db, "s", branch="b")
+        assert told.line == "It has answered everything."
+        assert told.actions[0].command == "perdure run APP s MESSAGE --branch b"
+
+
+def test_what_a_program_puts_among_the_messages_of_a_branch_is_looked_at_as_it_is(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> None:
+        async with db.session("s") as s:
+            s.messages.append("no message at all")
+            await s.commit()
+            await s.fork("b")
+
+    play(tmp_path, "sqlite", work)
+    with asking(tmp_path) as ask:
+        assert why(ask.db, "s", branch="b").line == "Nothing in it is open."

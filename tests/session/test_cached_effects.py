@@ -204,6 +204,20 @@ def test_what_could_not_hold_is_not_accepted(declared: dict[str, Any]):
         buy_tool(**declared)
 
 
+@pytest.mark.parametrize("scope", ["session", "shared"])
+def test_a_call_that_a_person_changed_is_kept_under_what_was_done_not_under_what_was_asked(url: str, scope: str):
+    buy = buy_tool(approve=lambda args: args["city"] == "Rome", cache_scope=scope)
+    with perdure.open(url) as db, db.session("s", owner="ana") as s:
+        with pytest.raises(perdure.ApprovalNeeded) as needed:
+            s.run("r", lambda r: r.call(buy, "Rome"))
+        db.approve("s", needed.value.approval, by="eve", args={"city": "Oslo"})
+        assert s.run("r", lambda r: r.call(buy, "Rome")) == "Oslo 1"
+        assert s.run("oslo", lambda r: r.call(buy, "Oslo")) == "Oslo 1"
+        with pytest.raises(perdure.ApprovalNeeded):
+            s.run("rome", lambda r: r.call(buy, "Rome"))
+    assert paid == ["Oslo"]
+
+
 PROGRAM = """
 import os, signal, sys
 import perdure

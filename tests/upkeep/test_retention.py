@@ -28,8 +28,8 @@ def no_hook() -> Iterator[None]:
     faults.hook = None
 
 
-@pytest.mark.parametrize("keyed", [False, True])
-@pytest.mark.parametrize("seed", range(5))
+# With a key, once in one part and once in many: it changes what digests are made of, and not which rows are kept.
+@pytest.mark.parametrize(("seed", "keyed"), [*((seed, False) for seed in range(5)), (0, True), (1, True)])
 def test_kept_checkpoints_read_exactly_as_before_and_dropped_ones_are_gone(
     open_db: Callable[..., perdure.Database], seed: int, keyed: bool, monkeypatch: pytest.MonkeyPatch
 ):

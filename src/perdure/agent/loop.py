@@ -153,6 +153,7 @@ class Loop:
         return result
 
     async def _go(self) -> RunResult:
+        self.s.journal.check_open()
         before = self.s.step
         if self.parent is not None and self.book.get("parent") is None:
             self.book["parent"] = self.parent
@@ -536,9 +537,12 @@ async def cancelled(loop: Loop) -> RunResult:
         loop.book["unanswered"] = [*plain(loop.book.get("unanswered", [])), *(m.body for m in said)]
     reason = f"cancelled{' by ' + body['by'] if body.get('by') else ''}{': ' * bool(body.get('reason'))}"
     reason += body.get("reason", "")
+    given_up = [plain(record) for record in loop.calls.open_records() if record["status"] == "planned"]
     open_children = loop.calls.abandon(reason)
     loop.book["run"] = None
     await s.driver.drive(s.journal.write(Kind.COMMIT, x={"note": reason[:500]}, status=Status.CANCELLED))
+    for record in given_up:
+        await s.driver.drive(s.effect_records.unclaim(record))
     await cancel_children(loop, open_children, body)
     loop.tell("ended", status=ended.CANCELLED, reason=reason)
     return loop.result(ended.CANCELLED, reason)

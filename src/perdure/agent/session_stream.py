@@ -18,7 +18,7 @@ from perdure.agent.models import text_of
 from perdure.agent.requests import AGENT, is_answer
 from perdure.errors import Gone, InvalidInput, NotFound, PerdureError
 from perdure.history.checkpoint import Checkpoint, Reading
-from perdure.history.hydrate import load, locate, payload_of, steady
+from perdure.history.hydrate import find, load, locate, payload_of, steady
 from perdure.history.reader import read_rows
 from perdure.model import MAIN, Status
 from perdure.state.delta import APPEND
@@ -174,7 +174,7 @@ class SessionReader:
 
     def begin(self, after: int | str | None) -> list[Event]:
         """Stand after a step, at an event's position or (None) now; when nothing is left there, an event says so."""
-        row = self._kernel.store.look(self._session)
+        row = find(self._kernel, self._session)
         now = self._head(row)
         if not isinstance(after, str):
             self.position = now if row is None or after is None else self._at_step(row, now, after)
@@ -205,7 +205,7 @@ class SessionReader:
     def _read(self) -> Iterator[Event]:
         # In this order: a piece is older than the head, so one whose step is there already is old news.
         pieces = self._poll()
-        row = self._kernel.store.look(self._session)
+        row = find(self._kernel, self._session)
         if row is None:
             return
         head = self._head(row)
@@ -232,7 +232,7 @@ class SessionReader:
         if any(entry.kind == "message" for entry in self._kernel.store.inbox(self._session, 100)):
             return None
         # After the inbox: whoever has emptied it meanwhile has moved the head.
-        row = self._kernel.store.look(self._session)
+        row = find(self._kernel, self._session)
         if row is None or _is_held(row) or row.status == Status.RUNNING or self._head(row) != self.position:
             return None
         return self._event("ended", {"status": row.status})

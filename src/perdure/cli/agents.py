@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,13 +13,15 @@ from perdure.agent.app_loader import load_agent
 from perdure.cli.options import App, AsJson, BlobsAt, Made, Message, MessageKey, Owner, Session, Store
 from perdure.cli.output import STOPPED, Out, print_json, tell
 from perdure.cli.terminal_text import brief, cut
-from perdure.cli.which_database import open_existing_async
+from perdure.cli.which_database import open_existing_async, witness
 from perdure.errors import InvalidInput
 from perdure.history.expiry import ended, living
+from perdure.history.hydrate import find
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
 from perdure.shapes import work as shapes
 from perdure.shapes.machine import NewAgent
+from perdure.system.commands import typed
 from perdure.system.names import check_session
 
 if TYPE_CHECKING:
@@ -104,7 +107,8 @@ def run(
     """Run an agent on a session until it is done or must wait. Killed at any moment, the same command goes on."""
     if message and branch != MAIN:
         raise InvalidInput(
-            "a message goes to main: on a branch, change what was said with perdure fork --set said=TEXT"
+            "a message goes to main: on a branch, change what was said with "
+            + typed(f"fork {shlex.quote(session)}@STEP --set said=TEXT")
         )
     if key is not None and not message:
         raise InvalidInput("--key names a message: say one")
@@ -115,7 +119,7 @@ def run(
         # A branch is of a session that is there.
         if branch != MAIN:
             return open_existing_async(store, blobs, maintain=True)
-        return perdure.open_async(store or None, blobs=blobs or None)
+        return perdure.open_async(store or None, blobs=blobs or None, witness=witness())
 
     _run(app, session, opened, branch, effects, as_json, message=message or None, key=key, owner=owner,
          max_turns=max_turns)  # fmt: skip
@@ -151,6 +155,8 @@ def _run(
     if how not in EFFECTS:
         raise InvalidInput(f"--effects is one of {', '.join(EFFECTS)}, not {how!r:.40}")
     agent = load_agent(app)
+    on = "" if branch == MAIN else f" --branch {shlex.quote(branch)}"
+    again = typed(f"resume {shlex.quote(app)} {shlex.quote(session)}{on}")
     screen = None if as_json else Screen()
     try:
         result = asyncio.run(
@@ -158,7 +164,7 @@ def _run(
         )
     except KeyboardInterrupt:
         if screen is not None:
-            screen.line("Stopped. perdure resume goes on from here.", "dim")
+            screen.line(f"Stopped. {again} goes on from here.", "dim")
         raise typer.Exit(STOPPED) from None
     if screen is not None:
         screen.end_line()
@@ -190,7 +196,7 @@ async def _once(
 
 def _check_it_goes_on(db: AsyncDatabase, session: str) -> None:
     """There is something to go on with: a session, or what waits for one that has expired and begins anew."""
-    row = db.kernel.store.look(check_session(session))
+    row = find(db.kernel, check_session(session))
     if row is None or not row.pending or not ended(db.kernel, session):
         living(db.kernel, session)
 

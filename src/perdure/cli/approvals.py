@@ -21,11 +21,12 @@ from perdure.errors import InvalidInput
 from perdure.fleet.status import settle, settle_all
 from perdure.history.expiry import ended, living
 from perdure.model import MAIN
-from perdure.session import decisions
 from perdure.session.actions import Action, Do
+from perdure.session.decisions import undecided
 from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted
+from perdure.system.commands import typed
 from perdure.system.names import check_session
 from perdure.system.times import ago
 from perdure.system.wording import count, json_or_text
@@ -112,7 +113,9 @@ def answer(
 
     def say(db: Database, id: str) -> Handover:
         if value is None:
-            raise InvalidInput("an answer is missing: perdure answer SESSION APPROVAL VALUE")
+            raise InvalidInput(
+                f"an answer is missing: {typed(f'answer {shlex.quote(session)} {shlex.quote(id)} VALUE')}"
+            )
         return db.answer(session, id, json_or_text(value), by=by or user_name(), reason=reason)
 
     _decide(session, approval, store, blobs, branch, as_json, "answered", say, listed=approval is None)
@@ -177,8 +180,8 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
     """What waits for somebody in a session, with what to type."""
     opened = open_place(db, session, branch)
     if as_json:
-        over = decisions.decided(db.kernel, opened.row, opened.reading.book)
-        print_json(waiting(opened.reading, opened.row.id, branch, over))
+        open_ = undecided(db.kernel, opened.row, opened.reading.book, opened.reading.checkpoint.line)
+        print_json(waiting(opened.reading, opened.row.id, branch, open_))
         return
     matters = open_matters(db, opened)
     out, now = Out(), db.kernel.clock.wall()

@@ -11,6 +11,7 @@ from perdure.agent import run_result as ended
 from perdure.agent.models import text_of
 from perdure.cli.output import STOPPED, Out
 from perdure.cli.terminal_text import cut, safe
+from perdure.cli.which_database import witness
 from perdure.errors import Gone, NotFound, PerdureError
 from perdure.fleet.status import settle
 from perdure.model import MAIN
@@ -47,7 +48,7 @@ class Chat:
 
         with asyncio.Runner() as runner:
             self._wait = runner.run
-            db = perdure.open_async(store or None, blobs=blobs or None)
+            db = perdure.open_async(store or None, blobs=blobs or None, witness=witness())
             try:
                 self._wait(self._welcome(db))
                 self._settle(db, None)

@@ -15,7 +15,7 @@ from perdure.cli.options import AsJson, BlobsAt, DryRun, Made, Message, MessageK
 from perdure.cli.output import Out, print_json, tell
 from perdure.cli.session_selection import Selection, act, pick
 from perdure.cli.terminal_text import cut
-from perdure.cli.which_database import open_existing
+from perdure.cli.which_database import open_existing, witness
 from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.fleet.board import board_of
 from perdure.fleet.board import submit as submit_to
@@ -182,7 +182,7 @@ def worker(
         int | None, typer.Option(metavar="N", min=1, help="Sessions of one owner at once, in the whole fleet.")
     ] = None,
     tries: Annotated[
-        int, typer.Option(metavar="N", min=1, help="As often may a session fail at one place before it is parked.")
+        int, typer.Option(metavar="N", min=1, help="So many tries a session has at one place before it is parked.")
     ] = 10,
     version: Annotated[
         str, typer.Option(metavar="NAME", help="Names what this worker runs; made from its agents if not said.")
@@ -260,7 +260,9 @@ async def _work(
         names = ", ".join(sorted(worker.agents))
         logging.getLogger("perdure.fleet").info("worker %s serves %s on %s", worker.id, names, worker.db.url)
 
-    await start_worker(agents, store, settings, blobs=blobs, lease=lease, schema=schema, direct=direct, ready=ready)
+    await start_worker(
+        agents, store, settings, blobs=blobs, lease=lease, schema=schema, direct=direct, witness=witness(), ready=ready
+    )
     if any(worker.is_held_up() for worker in begun):
         # Python would wait for it, however long it takes: it was cancelled, and others may be at it already.
         logging.getLogger("perdure.fleet").warning("a tool does not end by itself: it ends with this process")

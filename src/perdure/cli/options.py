@@ -53,6 +53,17 @@ BlobsAt = Annotated[
         help="Where its blobs are, if not beside it or in it: s3://bucket/prefix, gs://, az:// or file:///folder.",
     ),
 ]
+Witness = Annotated[
+    str | None,
+    typer.Option(
+        "--witness",
+        callback=_named,
+        envvar="PERDURE_WITNESS",
+        metavar="FILE",
+        help="A file outside the store that is told of every commit: a store that lacks what it saw is not written. "
+        "Made if it is not there.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Owner = Annotated[str, typer.Option(metavar="NAME", help="Whose session it is.", show_default=False)]
 MessageKey = Annotated[

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import sys
 import warnings
@@ -12,12 +14,14 @@ import typer
 from typer.core import TyperGroup
 
 from perdure.cli import agents, approvals, demo, doctor, fleet, history, server, sessions, transfer, upkeep
+from perdure.cli.options import Witness
 from perdure.cli.terminal_text import safe
+from perdure.cli.which_database import use_witness
 from perdure.errors import Conflict, InvalidInput, LeaseError, MergeConflict, Misuse, PerdureError, StoreError
 from perdure.system import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 FINE, NEGATIVE, USAGE, STORE, TAKEN = 0, 1, 2, 3, 4
 """Exit codes; ``docs/reference/cli.md`` says what each means."""
@@ -48,6 +52,21 @@ DIFFERENT: dict[Any, dict[str, Any]] = {
     },
 }
 """Commands that are not simply called as their functions are."""
+
+
+def _witnessed(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that writes sessions takes a witness, which nothing in it has to be told of."""
+    plain = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter("witness", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Witness)
+
+    @functools.wraps(command)
+    def called(*, witness: str | None = None, **given: Any) -> None:
+        use_witness(witness or "")
+        command(**given)
+
+    called.__signature__ = plain.replace(parameters=[*plain.parameters.values(), option])  # type: ignore[attr-defined]
+    called.__annotations__ = {**command.__annotations__, option.name: option.annotation}
+    return called
 
 
 class Grouped(TyperGroup):
@@ -105,7 +124,7 @@ def program_of(names: Iterable[str]) -> typer.Typer:
     app.callback()(program)
     for name in names:
         title, command, settings = COMMANDS[name]
-        app.command(rich_help_panel=title, **settings)(command)
+        app.command(rich_help_panel=title, **settings)(_witnessed(command) if name in commands.WITNESSED else command)
     return app
 
 
@@ -133,6 +152,7 @@ def run(argv: list[str]) -> int:
     sys.stderr = sys.stderr or _nowhere()
     with warnings.catch_warnings():
         warnings.showwarning = _one_line
+        commands.begin()
         try:
             code = _ended(argv)
             # What cannot be written must not be found out when nobody can say so any more.
@@ -153,6 +173,7 @@ def run(argv: list[str]) -> int:
             return NEGATIVE
         finally:
             commands.forget()
+            use_witness("")
     return code
 
 

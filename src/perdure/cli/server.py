@@ -13,7 +13,7 @@ import typer
 from perdure.agent.app_loader import load_agents
 from perdure.cli.options import AsJson, BlobsAt, Store
 from perdure.cli.output import print_json, print_line
-from perdure.cli.which_database import find_url
+from perdure.cli.which_database import find_url, witness
 from perdure.errors import InvalidInput, MissingExtra, NotFound
 from perdure.shapes.machine import Serving
 from perdure.system.urls import only_existing
@@ -104,7 +104,9 @@ async def _run(
     import perdure
     from perdure.server.app import create_app
 
-    async with perdure.open_async(url, blobs=blobs or None, maintain=False, **only_existing(url)) as db:
+    async with perdure.open_async(
+        url, blobs=blobs or None, maintain=False, witness=witness(), **only_existing(url)
+    ) as db:
         app = create_app(db, token=token, agents=agents, hosts=hosts)
 
         class Server(uvicorn.Server):

@@ -9,7 +9,7 @@ from perdure.history.checkpoint import Reading
 from perdure.history.expiry import living
 from perdure.history.hydrate import load_at
 from perdure.model import MAIN
-from perdure.session.decisions import decided
+from perdure.session.decisions import decided, pending
 from perdure.state.document import plain
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def open_matters(db: Database, opened: Opened) -> Matters:
     """What waits for somebody at a checkpoint: effects without an outcome, and approvals without a decision."""
     book = plain(opened.reading.book)
     effects = [e for e in book.get("effects", {}).values() if e["status"] in ("started", "in_doubt", "unknown")]
-    asked = {a["id"]: a for a in book.get("approvals", {}).values() if a["status"] == "pending"}
-    over = decided(db.kernel, opened.row, book)
+    asked = {a["id"]: a for a in pending(book, opened.reading.checkpoint.line)}
+    over = decided(db.kernel, opened.row, list(asked.values()))
     said = [(asked.pop(id), inputs(db.kernel, [entry])[0].text) for id, entry in over.items()]
     return Matters(effects, list(asked.values()), said)
 

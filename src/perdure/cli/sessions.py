@@ -23,7 +23,7 @@ from perdure.fleet.why import why as look_into
 from perdure.history.expiry import living
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
-from perdure.session.decisions import decided
+from perdure.session.decisions import undecided
 from perdure.session.handover import works_of
 from perdure.shapes import store as store_shapes
 from perdure.shapes.basics import Page
@@ -102,7 +102,7 @@ def ls(
     """List sessions in order of id, or another one, with what waits in their inboxes."""
     check_one_of("status", status, list(Status))
     if watch and as_json:
-        raise InvalidInput("--watch is for people: programs follow what happens with perdure tail --json")
+        raise InvalidInput(f"--watch is for people: programs follow what happens with {typed('tail --json')}")
     sort = "updated" if newest else check_one_of("order", sort, SORTS)
     if after is not None and sort not in KEPT:
         raise InvalidInput("--after goes with --sort id or updated: other orders are made anew each time")
@@ -214,8 +214,9 @@ def show(
     with open_existing(store, blobs) as db:
         opened = open_place(db, place, branch)
         if as_json:
-            over = decided(db.kernel, opened.row, opened.reading.book)
-            print_json(session_state(opened.row, opened.reading, branch, over))
+            reading = opened.reading
+            open_ = undecided(db.kernel, opened.row, reading.book, reading.checkpoint.line)
+            print_json(session_state(opened.row, reading, branch, open_))
         else:
             waiting = inputs(db.kernel, db.kernel.store.inbox(opened.row.id, SHOWN))
             _print_state(opened, open_matters(db, opened), waiting, db.kernel.clock.wall(), full=full)

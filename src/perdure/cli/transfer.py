@@ -13,6 +13,7 @@ from perdure.cli.options import AsJson, BlobsAt, Store
 from perdure.cli.output import Out, all_of, print_each, print_json, progress
 from perdure.cli.upkeep import print_doubts
 from perdure.cli.which_database import DEFAULT, NoDatabase, find_url, open_existing
+from perdure.cli.which_database import witness as live_witness
 from perdure.errors import InvalidInput
 from perdure.shapes.store import transferred
 from perdure.system.commands import typed
@@ -168,7 +169,7 @@ def _from_file(
     if witness is not None and not os.path.isfile(witness):
         raise InvalidInput(f"there is no witness {witness}: name the file, or leave --witness out")
     with (
-        perdure.open(where, maintain=False, blobs=blobs or None) as db,
+        perdure.open(where, maintain=False, blobs=blobs or None, witness=live_witness()) as db,
         progress("restoring" if whole else "importing", show=not as_json) as told,
     ):
         done = db.restore(file, told, witness=witness) if whole else db.import_sessions(file, told)

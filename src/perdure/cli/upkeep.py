@@ -43,7 +43,8 @@ def verify(
     blobs: BlobsAt = None,
     everything: Annotated[bool, typer.Option("--all", help="Every session, and every blob they refer to.")] = False,
     witness: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Compare with what this file says was there.")
+        str | None,
+        typer.Option(envvar="PERDURE_WITNESS", metavar="FILE", help="Compare with what this file says was there."),
     ] = None,
     update: Annotated[
         bool, typer.Option("--update-witness", help="When all is well, write the witness anew (with --all).")
@@ -232,11 +233,9 @@ def migrate(
 
     May be interrupted and run again. The originals stay in the history.
     """
-    import perdure
-
     load_module(module)
     with (
-        perdure.open(find_url(store), schema=schema, maintain=False, blobs=blobs or None) as db,
+        open_existing(store, blobs, schema=schema) as db,
         progress("migrating", all_of(db), show=not as_json) as told,
     ):
         done = db.migrate(told)

@@ -20,6 +20,20 @@ _MAGIC = b"SQLite format 3\0"
 _OURS = b"PRDR"
 
 
+_witness: list[str] = []
+"""The witness that this command was told to use."""
+
+
+def use_witness(path: str) -> None:
+    """Whatever is opened from now on has this witness."""
+    _witness[:] = [path] if path else []
+
+
+def witness() -> str | None:
+    """The witness of what is opened to be written; None when there is none."""
+    return _witness[0] if _witness else None
+
+
 class NoDatabase(Unavailable):
     """There is no database where one was looked for; none was made."""
 
@@ -45,7 +59,7 @@ def open_existing(given: str | None, blobs: str | None = None, *, maintain: bool
     import perdure
 
     url = find_url(given)
-    return perdure.open(url, maintain=maintain, blobs=blobs or None, **only_existing(url), **options)
+    return perdure.open(url, maintain=maintain, blobs=blobs or None, witness=witness(), **only_existing(url), **options)
 
 
 def open_existing_async(given: str | None, blobs: str | None = None, *, maintain: bool = False) -> AsyncDatabase:
@@ -53,7 +67,7 @@ def open_existing_async(given: str | None, blobs: str | None = None, *, maintain
     import perdure
 
     url = find_url(given)
-    return perdure.open_async(url, maintain=maintain, blobs=blobs or None, **only_existing(url))
+    return perdure.open_async(url, maintain=maintain, blobs=blobs or None, witness=witness(), **only_existing(url))
 
 
 def _existing(url: str) -> str:

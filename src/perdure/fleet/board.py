@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent.models.parts import packed
 from perdure.errors import InvalidInput
+from perdure.history.hydrate import find
 from perdure.protocols import Boarded, NewWork
 from perdure.session.handover import work_of
+from perdure.session.journal import check_not_closed
 from perdure.system.flow import Do, Flow, awaited, sync
 from perdure.system.names import check_name, check_session
 
@@ -59,11 +61,9 @@ def submit_flow(
     board: Board = yield Do(board_of, (db,))
     fresh = yield from db.create_flow(session, agent=agent, owner=owner, ttl=ttl)
     if not fresh:
-        row: SessionRow | None = yield Do(db.kernel.store.look, (session,))
-        if row is not None and row.agent not in ("", agent):
-            raise InvalidInput(
-                f"session {session!r} is one of agent {row.agent!r:.80}, not {agent!r:.80}: say that one"
-            )
+        row: SessionRow | None = yield Do(find, (db.kernel, session))
+        if row is not None:
+            yield Do(check_not_closed, (db.kernel, row))
     if priority is None:
         there: Work | None = None if fresh else (yield Do(work_of, (board, session)))
         priority = there.priority if there is not None else 0

@@ -3,6 +3,8 @@ metrics.
 
 ``told`` decides, from facts that ``gather`` has read; nobody else words what to do. What it says to do is typed: an
 :class:`perdure.session.actions.Action` knows its command, its HTTP call and its library call.
+
+Long because all sentences stand in one place: only side by side is it seen that no two of them contradict each other.
 """
 
 from __future__ import annotations
@@ -17,15 +19,16 @@ from perdure.errors import NotFound, PerdureError
 from perdure.fleet.board import board_of
 from perdure.history.checkpoint import Checkpoint
 from perdure.history.expiry import expired
-from perdure.history.hydrate import load_head
+from perdure.history.hydrate import find, load_head
 from perdure.history.reader import history
 from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Boarded, Filter, Work
 from perdure.session.actions import Action, Do
-from perdure.session.decisions import decided
-from perdure.session.handover import obstacle_of, served_by, work_of
+from perdure.session.decisions import decided, pending
+from perdure.session.effects import BEHIND, OPEN
+from perdure.session.handover import lives, obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
-from perdure.state.document import BOOK, plain
+from perdure.state.document import BOOK, STATE, plain
 from perdure.system import times
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
@@ -33,7 +36,7 @@ from perdure.system.wording import brief, call_words, count, one_line
 from perdure.upkeep.expired_sessions import set_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from perdure.aio import AsyncDatabase
     from perdure.database import DatabaseHandle
@@ -45,10 +48,14 @@ if TYPE_CHECKING:
 OK, WAIT, FAILING, ACT = "ok", "wait", "failing", "act"
 """Nothing is to be done; it goes on by itself; it is tried again by itself and gets no further; a person must act."""
 _TIMERS = ("wake", "cron")
+_OF_ANY_BRANCH = ("decision", "outcome", "failure")
+"""Inputs that a branch takes; all others are main's."""
 _LEFT_OUT = 90
 """Characters of a call's arguments, or of an error, that are told."""
 _READ = 100
 """Entries of an inbox that are looked at."""
+PARKED = "Parked"
+"""What stands for an error in a session that is parked although none was recorded."""
 SHOWN = 20
 """Inputs that are told with their words."""
 PAGE = 1000
@@ -92,6 +99,17 @@ class Input(NamedTuple):
     """What it says, as far as people read it."""
 
 
+class Trail(NamedTuple):
+    """The last checkpoints of a session that workers get no further with."""
+
+    since: int
+    """When it last got any further."""
+    step: int
+    """The checkpoint it got to then."""
+    error: str
+    """At which step an error was recorded last since, and which; "" when none was: who is killed records none."""
+
+
 class Facts(NamedTuple):
     """All that is known of a session at one moment."""
 
@@ -104,8 +122,12 @@ class Facts(NamedTuple):
     """Whether a worker has its agent; None when there is no fleet to ask."""
     held: bool
     now: int
-    since: int = 0
-    """When it last got any further; 0 where nobody asks."""
+    at_work: bool = False
+    """Whether the worker that has it on the board lives, as far as is known."""
+    unanswered: bool = False
+    """Whether what was said last on a branch has no answer: it does not lie in the inbox, which is main's."""
+    trail: Trail | None = None
+    """What it wrote last, where workers get no further with it."""
     parent: str = ""
     """The session it works for."""
     polled: bool = False
@@ -128,7 +150,7 @@ def why(db: DatabaseHandle, session: str, *, branch: str = MAIN) -> Why:
 
     It blocks while it reads; ``NotFound`` when there is no such session.
     """
-    row = db.kernel.store.look(check_session(session))
+    row = find(db.kernel, check_session(session))
     if row is None:
         raise NotFound(f"there is no session {session!r} in {db.url}")
     return of_row(db, row, branch)
@@ -168,46 +190,82 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     assert loaded.point is not None
     book: dict[str, Any] = plain(loaded.doc[BOOK])
     inbox = kernel.store.inbox(row.id, _READ) if row.pending else []
+    if branch != MAIN:
+        inbox = [entry for entry in inbox if entry.kind in _OF_ANY_BRANCH]
     facts = Facts(row, Checkpoint(loaded.point), book, inbox, None, None, False, kernel.clock.wall())
-    facts = facts._replace(decided=decided(kernel, row, book), over=expired(kernel, row))
+    facts = facts._replace(decided=decided(kernel, row, pending(book, facts.head.line)), over=expired(kernel, row))
     notes: dict[str, Any] = book.get(AGENT) or {}
     if notes.get("parent"):
         facts = facts._replace(parent=str(notes["parent"]["session"]))
-    if branch == MAIN and isinstance(kernel.store, Boarded):
+    if branch != MAIN:
+        messages: Any = plain(loaded.doc[STATE]).get("messages")
+        facts = facts._replace(unanswered=bool(messages) and _role(messages) == "user")
+    elif isinstance(kernel.store, Boarded):
         facts = _on_the_board(kernel.store.board(), facts)
-    if facts.work is not None and failures(facts.row, facts.work):
-        facts = facts._replace(since=_last_got_further(kernel, row))
+    if facts.head.status == Status.FAILED or (facts.work is not None and (facts.work.parked or _failures(facts))):
+        facts = facts._replace(trail=_trail(kernel, row, branch))
     child = next((str(h["session"]) for e in _effects(facts, "waiting") if (h := _child_of(e))), "")
     if child and depth < _DEEP and (found := kernel.store.look(child)) is not None:
         facts = facts._replace(child=of_row(db, found, depth=depth + 1))
     return facts
 
 
+def _role(messages: Any) -> Any:
+    """Who said the last message; None when it is no message: a program may put there what it likes."""
+    last = cast("Any", messages)[-1] if isinstance(messages, list) else None
+    return cast("dict[str, Any]", last).get("role") if isinstance(last, dict) else None
+
+
 def _on_the_board(board: Board, f: Facts) -> Facts:
-    work, workers, held = work_of(board, f.row.id), served_by(board.workers()), board.held()
+    rows = board.workers()
+    work, workers, held = work_of(board, f.row.id), served_by(rows), board.held()
     agent = f.row.agent or (work.agent if work is not None else "")
     if agent:
-        f = f._replace(work=work, served=agent in workers, held=agent in held)
+        alive = work is not None and any(lives(w) for w in rows if w.id == work.worker)
+        f = f._replace(work=work, served=agent in workers, held=agent in held, at_work=alive)
     if f.parent and (above := work_of(board, f.parent)) is not None:
         free = above.agent in workers and not obstacle_of(above, above.agent in held)
         f = f._replace(polled=free and _is_taken_up(above))
     return f
 
 
-def _last_got_further(kernel: Kernel, row: SessionRow) -> int:
-    """When it last wrote something that was not merely another try at the same place."""
-    points = [p.envelope for p in history(kernel, row.id, MAIN, _SEARCHED, None)]
-    further = (e.at for e in points if is_answer(e.x) or (e.kind not in _TRIES and not e.x.get("error")))
-    return next(further, points[-1].at if points else 0)
+def _trail(kernel: Kernel, row: SessionRow, branch: str) -> Trail | None:
+    """Back to where it last wrote something that was not merely another try at the same place."""
+    error, last = "", None
+    for point in history(kernel, row.id, branch, _SEARCHED, None):
+        last = point.envelope
+        if is_answer(last.x) or (last.kind not in _TRIES and not last.x.get("error")):
+            break
+        if not error and last.x.get("error") not in (None, "", PARKED):
+            error = f"at step {last.step}: {_error_in(last.x)}"
+    return None if last is None else Trail(last.at, last.step, error)
+
+
+def place_in(book: Mapping[str, Any]) -> int:
+    """A number that grows whenever a session gets further: answers, and outcomes of the calls of the last one.
+
+    Its steps do not tell: a call that is tried again and again and kills its worker writes one each time.
+    """
+    settled = sum(effect["status"] not in OPEN for effect in book.get("effects", {}).values())
+    return book.get(AGENT, {}).get("turn", 0) * 10_000 + settled
 
 
 def failures(row: SessionRow, work: Work) -> int:
-    """How often workers have failed at the place where a session stands, or died of it, as far as is certain."""
-    if row.status == Status.FAILED or (work.due is not None and not work.worker):
-        # It was put down as failed: every claim since it last got further has failed.
-        return max(0, work.tries - 1) if work.worker or work.queued else work.tries
-    # What a worker that died had come to, only the next one finds out.
-    return max(0, work.tries - 1)
+    """How often workers have failed at the place where a session stands, or died of it, as far as its row tells."""
+    ended = work.tries - (bool(work.worker) and not is_dead(work.worker))
+    # Where a worker that died had come to, only the book tells, and the next worker then.
+    told = work.worker or row.status == Status.FAILED or (work.due is not None and not work.queued)
+    return max(0, ended if told else ended - 1)
+
+
+def _failures(f: Facts) -> int:
+    """The same for one whose book was read."""
+    assert f.work is not None
+    ended = max(0, f.work.tries - f.at_work)
+    if place_in(f.book) == f.work.step:
+        return ended
+    # It stands at another place than where it was counted: who has it now got there, or the last one ended there.
+    return 0 if f.at_work and _is_held(f) else min(1, ended)
 
 
 def inputs(kernel: Kernel, entries: list[InboxEntry]) -> list[Input]:
@@ -313,21 +371,22 @@ def _on_board(f: Facts) -> Why | None:
     if f.work is None or f.head.status in settled:
         return None
     if obstacle := obstacle_of(f.work, f.held and _has_more(f)):
-        return Why(obstacle.line, obstacle.next, ACT, (obstacle.action,))
-    return _failing(f) if _has_more(f) and failures(f.row, f.work) else None
+        stands = f" {_stands(f)}" if f.work.parked else ""
+        return Why(f"{obstacle.line}{stands}", obstacle.next, ACT, (obstacle.action,))
+    return _failing(f) if _has_more(f) and _failures(f) else None
 
 
 def _failing(f: Facts) -> Why | None:
     """It is tried again by itself, and gets no further."""
     work = f.work
     assert work is not None
-    times, failed = failures(f.row, work), f.head.status == Status.FAILED
-    since = f" It has got no further for {_gap(f.now - f.since)}." if f.since else ""
-    if failed:
-        line = f"The last run failed ({_error(f)}), for the {_nth(times)} time.{since}"
+    times = _failures(f)
+    since = f" It has got no further for {_gap(f.now - f.trail.since)}." if f.trail is not None else ""
+    line = f"Its worker died or failed {count(times, 'time')} at the same place."
+    if f.head.status == Status.FAILED:
+        line = _end(f"The last run failed: {_error(f)}") + (f" {line}" if times > 1 else "") + f" {_place(f)}{since}"
     else:
-        error = f": {_error(f)}" if f.head.more.get("error") else ", and no error was recorded"
-        line = f"It was taken over {count(times, 'time')} at the same place: its worker died or failed{error}.{since}"
+        line = f"{line} {_stands(f)}{since}"
     if not f.served and not _is_held(f):
         return Why(line, _no_worker(f), ACT, _do(f.row, Do.WORKER, Do.RUN))
     if not _is_taken_up(work) and not _is_held(f):
@@ -342,6 +401,25 @@ def _failing(f: Facts) -> Why | None:
     if times == 1:
         return Why(line, f"{again}.", WAIT)
     return Why(line, f"{again}, and in the end no worker takes it any more.", FAILING)
+
+
+def _stands(f: Facts) -> str:
+    """Where it stands, and the last error there."""
+    if f.trail is None:
+        return ""
+    error = _end(f"An error was last recorded {f.trail.error}") if f.trail.error else "No error was recorded."
+    return f"{_place(f)} {error}"
+
+
+def _place(f: Facts) -> str:
+    """At which step it stands, and which call was under way there."""
+    if f.trail is None:
+        return ""
+    if begun := _effects(f, "started") or _effects(f, "planned"):
+        what = f"{_call(begun[0])} has no outcome yet{f', and {len(begun) - 1} more' if len(begun) > 1 else ''}"
+    else:
+        what = "the model is to be asked next"
+    return f"It stands at step {f.trail.step}, where {what}."
 
 
 def _by_status(f: Facts) -> Why:
@@ -361,7 +439,7 @@ def _by_status(f: Facts) -> Why:
                 return _waiting_for_somebody(f, f"It was cancelled, and {what[0].lower()}{what[1:]}")
             note = str(f.head.more.get("note") or "cancelled")
             line = _end(f"It was {note}" if note.startswith("cancelled") else note)
-            return Why(line, "A new message makes it go on.", OK, _do(f.row, Do.MESSAGE))
+            return Why(line, *_go_on_by_message(f))
         case Status.CLOSED if _is_held(f):
             return _waiting_for_somebody(f, "It was closed")
         case Status.CLOSED:
@@ -382,6 +460,7 @@ def _failed(f: Facts) -> Why:
     line = _end(what)
     if not f.row.agent:
         return _left_open(f) or Why(line, _PROGRAM, ACT, _do(f.row, Do.PROGRAM))
+    line = f"{line} {_place(f)}"
     if f.served is None:
         return Why(line, "Run its agent again, or branch before the failing step.", ACT, _run(f))
     if f.work is not None and _is_taken_up(f.work):
@@ -425,10 +504,12 @@ def _in_doubt(f: Facts) -> Why:
 
 
 def _approval(f: Facts) -> Why:
-    waiting = [a for a in f.book.get("approvals", {}).values() if a["status"] == "pending"]
+    waiting = pending(f.book, f.head.line)
     still = [a for a in waiting if a["id"] not in f.decided]
     if not still:
-        return _waiting_for_somebody(f, "The decision is in")
+        planned = _effects(f, "planned")
+        asks = f"{_call(planned[0])} is asked for anew when it goes on" if planned else "Nothing is to be decided"
+        return _waiting_for_somebody(f, "The decision is in" if waiting else asks)
     first = still[0]
     since = _gap(f.now - first["asked"])
     if f.now >= first["expires"]:
@@ -443,6 +524,10 @@ def _approval(f: Facts) -> Why:
 
 def _result(f: Facts) -> Why:
     waiting = _effects(f, "waiting")
+    if not waiting and (behind := [e for e in _effects(f, "planned") if BEHIND in e]):
+        other, call = behind[0][BEHIND], _call(behind[0])
+        line = f"{call} waits for session {other['session']}, which has begun the same call: its result is shared."
+        return Why(line, f"See why that one has no outcome of {other['effect']} yet.", WAIT)
     if not waiting:
         return _waiting_for_somebody(f, "The result it waited for is there")
     first = waiting[0]
@@ -468,7 +553,7 @@ def _child_of(effect: dict[str, Any]) -> dict[str, Any] | None:
 def _running(f: Facts) -> Why:
     holder = f.row.lease.holder
     if not holder:
-        return _waiting_for_somebody(f, "It was put down in the middle of its work")
+        return _waiting_for_somebody(f, "It stands in the middle of its work")
     if is_dead(holder):
         return _waiting_for_somebody(f, f"{describe(holder).capitalize()} died while it worked on it")
     working = _effects(f, "started")
@@ -486,7 +571,7 @@ def _left_open(f: Facts) -> Why | None:
     """What the book says, whatever the status does: a program may set that as it likes."""
     if _effects(f, "in_doubt"):
         return _in_doubt(f)
-    if any(a["status"] == "pending" for a in f.book.get("approvals", {}).values()):
+    if pending(f.book, f.head.line):
         return _approval(f)
     if _effects(f, "waiting"):
         return _result(f)
@@ -499,6 +584,8 @@ def _resting(f: Facts) -> Why:
         return found
     if what := _to_do(f.inbox, f.now, agent=bool(f.row.agent)):
         return _waiting_for_somebody(f, what)
+    if f.unanswered and f.row.agent:
+        return _waiting_for_somebody(f, "What was said last on it has no answer yet")
     timers = sorted(e.at for e in f.inbox if e.kind in _TIMERS)
     if timers:
         soon = _ahead(timers[0] - f.now)
@@ -513,7 +600,12 @@ def _resting(f: Facts) -> Why:
     if not f.row.agent:
         # Whatever writes it is not an agent: there is no command that could.
         return Why("Nothing in it is open.", "Its program can go on with it at any time.")
-    return Why("It has answered everything.", "A new message makes it go on.", OK, _do(f.row, Do.MESSAGE))
+    return Why("It has answered everything.", *_go_on_by_message(f))
+
+
+def _go_on_by_message(f: Facts) -> tuple[str, str, tuple[Action, ...]]:
+    """What to do with one that rests."""
+    return "A new message makes it go on.", OK, (Action(Do.MESSAGE, f.row.id, "", f.head.branch),)
 
 
 def _to_do(inbox: list[InboxEntry], now: int, *, agent: bool = True) -> str:
@@ -622,8 +714,11 @@ def _has_more(f: Facts) -> bool:
 
 
 def _error(f: Facts) -> str:
-    said = [str(f.head.more[k]) for k in ("error", "note") if f.head.more.get(k)]
-    return one_line(": ".join(said), 200) or "its error was not recorded"
+    return _error_in(f.head.more) or "its error was not recorded"
+
+
+def _error_in(x: Mapping[str, Any]) -> str:
+    return one_line(": ".join(str(x[k]) for k in ("error", "note") if x.get(k)), 200)
 
 
 def _call(record: dict[str, Any]) -> str:
@@ -645,7 +740,3 @@ def _ahead(ms: int) -> str:
 
 def _waits(number: int) -> str:
     return "1 message waits" if number == 1 else f"{number} messages wait"
-
-
-def _nth(number: int) -> str:
-    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from perdure import telemetry
 from perdure.agent import run_result as ended
 from perdure.agent.children import registry
-from perdure.agent.requests import AGENT
-from perdure.agent.run_result import DONE, INCOMPATIBLE
+from perdure.agent.run_result import DONE, FAILED, INCOMPATIBLE
 from perdure.agent.upgrades import declared
 from perdure.errors import (
+    BehindWitness,
     Busy,
     Gone,
     Incompatible,
@@ -32,20 +32,21 @@ from perdure.errors import (
     OutcomeUnknown,
     PerdureError,
     Poisoned,
+    SessionClosed,
     StoreError,
     Unavailable,
 )
 from perdure.fleet.board import board_of
 from perdure.fleet.keeper import Keeper
 from perdure.fleet.supervisor import Supervisor
-from perdure.fleet.why import stuck
-from perdure.history.hydrate import load_head
+from perdure.fleet.why import PARKED, place_in, stuck
+from perdure.history.hydrate import load_head, look
 from perdure.model import MAIN, Kind, Status
 from perdure.opening import open_async
 from perdure.protocols import NewWork, Rest, WorkerRow
-from perdure.session.effects import OPEN
 from perdure.state.document import BOOK
 from perdure.system.lease_holders import new_holder
+from perdure.system.wording import count
 from perdure.telemetry import logs
 from perdure.telemetry.sampling import Sampler
 
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
     from perdure.database import DatabaseHandle
     from perdure.kernel import Kernel
-    from perdure.model import SessionRow
     from perdure.protocols import Board, Work
 
 
@@ -102,7 +102,7 @@ def after_run(
             return rest._replace(again=True)
         case ended.FAILED:
             if work.tries >= most:
-                return rest._replace(failed=True, park=f"failed {work.tries} times: {result.reason}"[:500])
+                return rest._replace(failed=True, park=_given_up(work.tries, result.reason))
             return rest._replace(failed=True, due=now + wait_before(work.tries))
         case ended.INCOMPATIBLE:
             return rest._replace(again=True, avoid_version=version)
@@ -112,22 +112,18 @@ def after_run(
         case ended.WAITING_RESULT if going:
             # What it waits for may be a child that was put down between two steps, as this worker goes.
             return rest._replace(again=True)
-        case ended.WAITING_RESULT if any(t.poll is not None for agent in agents for t in agent.tools.values()):
+        case ended.WAITING_RESULT if any(
+            t.poll is not None or t.cache_scope == "shared" for agent in agents for t in agent.tools.values()
+        ):
             return rest._replace(due=now + POLL)
         case _:
             return rest._replace(due=result.until)
 
 
-def how_far(db: DatabaseHandle, row: SessionRow) -> int:
-    """A number that grows whenever a session gets further: answers, and outcomes of the calls of the last one.
-
-    Its steps do not tell: a call that is tried again and again and kills its worker writes one each time.
-    """
-    if not any(head.branch == MAIN for head in row.heads):
-        return 0
-    book = load_head(db.kernel, row, MAIN).doc[BOOK]
-    settled = sum(effect["status"] not in OPEN for effect in book.get("effects", {}).values())
-    return book.get(AGENT, {}).get("turn", 0) * 10_000 + settled
+def place_of(db: DatabaseHandle, session: str) -> int:
+    """The place at which a session stands; see :func:`perdure.fleet.why.place_in`. Blocks while it reads."""
+    row = look(db.kernel, session)
+    return place_in(load_head(db.kernel, row, MAIN).doc[BOOK]) if any(h.branch == MAIN for h in row.heads) else 0
 
 
 def after_error(work: Work, error: Exception, now: int, *, most: int, span: int, version: str) -> Rest | None:
@@ -139,17 +135,23 @@ def after_error(work: Work, error: Exception, now: int, *, most: int, span: int,
     if isinstance(error, Busy):
         # A person talks to it, or a worker that was thought dead is alive after all.
         return rest._replace(uncounted=True, due=now + max(50, span // 4))
-    if isinstance(error, (Gone, NotFound)):
+    if isinstance(error, (Gone, NotFound, SessionClosed)):
         return rest
     if isinstance(error, Incompatible):
         # Another version of the program has brought it to a schema that this one does not know: it is theirs.
         return rest._replace(again=True, avoid_version=version)
-    if isinstance(error, (Unavailable, OutcomeUnknown)):
-        # The store is down or full, which is not the session's doing: it is not suspected, nor ever parked for it.
+    if isinstance(error, (Unavailable, OutcomeUnknown, BehindWitness)):
+        # The store is down, full or put back, which is not the session's doing: it is not suspected, nor ever parked.
         return rest._replace(uncounted=True, due=now + wait_before(1))
     if work.tries >= most:
-        return rest._replace(failed=True, park=f"failed {work.tries} times: {type(error).__name__}: {error}"[:500])
+        return rest._replace(failed=True, park=_given_up(work.tries, f"{type(error).__name__}: {error}"))
     return rest._replace(failed=True, due=now + wait_before(work.tries))
+
+
+def _given_up(times: int, error: str = "") -> str:
+    """Why a session is parked: workers that died of it count like those that failed with an error."""
+    said = f"its worker died or failed {count(times, 'time')} at the same place"
+    return f"{said}, at last with {error}"[:500] if error else said
 
 
 log = logging.getLogger("perdure.fleet")
@@ -312,7 +314,7 @@ class Worker:
                 wait = RETRY_STORE[0]
                 if not claimed:
                     await self._wait_for_work(board)
-            except Poisoned:
+            except (Poisoned, BehindWitness):
                 # This handle is of no use any more: whoever started this process starts another one.
                 raise
             except StoreError as e:
@@ -323,6 +325,8 @@ class Worker:
     async def _turn(self, board: Board) -> bool:
         """Put down what has ended and claim what there is room for; whether something was claimed."""
         await self._put_down(board)
+        # A session may have shown it since.
+        await self._do(self.db.caretaker.before_write)
         free = self.settings.concurrency - len(self._tasks)
         if free <= 0:
             return False
@@ -338,11 +342,6 @@ class Worker:
                 # Still at work on it. Whether that has seen what it was queued for nobody knows.
                 self._twice.add(work.session)
                 continue
-            if work.tries >= SUSPECT:
-                if len(self._suspects) >= self._trust:
-                    self._rests.append(Rest(work.session, work.step, due=now + WAIT, uncounted=True))
-                    continue
-                self._suspects.add(work.session)
             task = asyncio.create_task(self._one(board, work), name=f"session {work.session}")
             self._tasks[work.session] = task
         return bool(works)
@@ -414,12 +413,21 @@ class Worker:
         """Run one session as far as it goes, and say how to put it down."""
         most, clock = self.settings.most_tries, self.db.kernel.clock
         rest: Rest | None = Rest(work.session, work.step, again=True)
-        left = False
+        left = put_back = False
         try:
+            if work.tries > most + 1:
+                # Whoever counts reads the session first: the last ones died of that.
+                rest = Rest(work.session, work.step, failed=True, park=_given_up(work.tries - 1))
+                return
             if work.tries > 1:
-                work, left = await self._counted(board, work)
+                left = await self._is_left(work)
+                # The last claim ended where it stands now.
+                work = await self._counted(board, work, 2)
                 if work.tries > most:
                     rest = await self._give_up(work)
+                    return
+                if not self._is_trusted(work):
+                    put_back, rest = True, Rest(work.session, work.step, due=clock.wall() + WAIT, uncounted=True)
                     return
             agent = self.agents[work.agent]
             options: dict[str, Any] = {"agents": tuple(self.agents.values()), "live": self.settings.live}
@@ -432,15 +440,18 @@ class Worker:
                 # It was handed to one that other workers have: theirs it is from now on.
                 await self._do(board.put, [NewWork(work.session, result.agent, work.owner, work.priority)])
                 return
+            if result.status == FAILED:
+                work = await self._counted(board, work, 1)
             rest = after_run(able.values(), work, result, clock.wall(), most=most, version=self.version, going=going)
             if result.status == DONE and not result.turns and await self._has_no_agent_here(work):
                 rest = rest._replace(due=clock.wall() + ASTRAY)
             if rest.park:
                 log.warning("session %r is parked: %s", work.session, rest.park)
         except Exception as e:
-            span = self.db.lease_ttl
-            rest = after_error(work, e, clock.wall(), most=most, span=span, version=self.version)
+            told: dict[str, Any] = {"most": most, "span": self.db.lease_ttl, "version": self.version}
+            rest = after_error(work, e, clock.wall(), **told)
             if rest is not None and rest.failed:
+                rest = after_error(await self._counted_if_readable(board, work), e, clock.wall(), **told)
                 await self._mark_failed(work, type(e).__name__, str(e))
             if isinstance(e, PerdureError):
                 log.info("session %r was put down: %s", work.session, e)
@@ -452,7 +463,7 @@ class Worker:
             if work.session in self._suspects:
                 self._suspects.discard(work.session)
                 self._trust = min(self._trust * 2, self.settings.concurrency)
-            self.done += 1
+            self.done += not put_back
             if rest is not None and work.session in self._twice:
                 self._twice.discard(work.session)
                 rest = rest._replace(again=True)
@@ -467,22 +478,40 @@ class Worker:
         """
         return (await self.db.look(work.session)).status == Status.RUNNING
 
-    async def _counted(self, board: Board, work: Work) -> tuple[Work, bool]:
-        """How often it was tried at the place it stands at: what got further before its worker died counts anew.
-
-        And whether a worker died of it or beside it: what failed was put down, and is merely tried again.
-        """
+    async def _is_left(self, work: Work) -> bool:
+        """Whether a worker died of it or beside it: what failed was put down, and is merely tried again."""
         row = await self.db.look(work.session)
         if row.status == Status.RUNNING:
             telemetry.took_over(work.session, max(0, self.db.kernel.clock.wall() - row.updated) / 1000)
-        far: int = await self._do(how_far, self.db, row)
-        tries: int = await self._do(board.got, self.id, work.session, far)
-        return work._replace(tries=tries, step=far), row.status != Status.FAILED
+        return row.status != Status.FAILED
+
+    async def _counted(self, board: Board, work: Work, tries: int) -> Work:
+        """How often it was tried at the place where it stands: so many ``tries`` where it was not seen there before."""
+        place: int = await self._do(place_of, self.db, work.session)
+        tries = await self._do(board.got, self.id, work.session, place, tries)
+        return work._replace(tries=tries, step=place)
+
+    async def _counted_if_readable(self, board: Board, work: Work) -> Work:
+        """The same after an error, which may be that it cannot be read."""
+        try:
+            return await self._counted(board, work, 1)
+        except PerdureError as e:
+            log.info("where session %r failed cannot be told: %s", work.session, e)
+            return work
+
+    def _is_trusted(self, work: Work) -> bool:
+        """Whether it may be run now; a suspect only while there is a place for one."""
+        if work.tries < SUSPECT:
+            return True
+        if len(self._suspects) >= self._trust:
+            return False
+        self._suspects.add(work.session)
+        return True
 
     async def _give_up(self, work: Work) -> Rest:
-        reason = f"its worker died or failed {work.tries - 1} times at the same place"
+        reason = _given_up(work.tries - 1)
         log.error("session %r is parked: %s", work.session, reason)
-        await self._mark_failed(work, "Parked", reason)
+        await self._mark_failed(work, PARKED, reason)
         return Rest(work.session, work.step, failed=True, park=reason)
 
     async def _mark_failed(self, work: Work, error: str, note: str) -> None:
@@ -536,15 +565,18 @@ async def start_worker(
     lease: float = 10.0,
     schema: str = "1.0.0",
     direct: str | None = None,
+    witness: str | None = None,
     ready: Callable[[Worker], None] | None = None,
 ) -> None:
     """Run a worker in this process until it is told to stop; ``ready`` is given it once it is about to begin.
 
-    ``schema`` is the version of the state that the program writes, as for :func:`perdure.open`.
+    ``schema`` is the version of the state that the program writes, and ``witness`` a file outside the store, as for
+    :func:`perdure.open`. A worker whose store is behind its witness ends with ``BehindWitness``: it can write nothing.
     """
     url = store or default_store()
-    async with open_async(url, lease_ttl=lease, blobs=blobs, schema=schema) as db:
-        # Before anybody is told that it serves: where there is no board it cannot.
+    async with open_async(url, lease_ttl=lease, blobs=blobs, schema=schema, witness=witness) as db:
+        # Before anybody is told that it serves: behind its witness, or where there is no board, it cannot.
+        await db.driver.call(db.caretaker.before_write)
         await db.driver.call(board_of, db)
         worker = Worker(db, agents, settings, url=url)
         engine = worker.engine = engine_for(url, worker, direct)

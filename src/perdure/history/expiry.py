@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from perdure.errors import Gone
 from perdure.history.hydrate import head_of, load_head, look, origins
 from perdure.model import TAG_PREFIX, Status
-from perdure.system.commands import typed
+from perdure.system.commands import typed_by_anybody as typed
 
 if TYPE_CHECKING:
     from perdure.kernel import Kernel

@@ -268,18 +268,29 @@ def load_remembered(kernel: Kernel, session: str, branch: str) -> Loaded | None:
     return None if over or env.branch != branch else loaded
 
 
+def find(kernel: Kernel, session: str) -> SessionRow | None:
+    """What the store knows of a session, its end included; ``Corrupted`` when that end is forged.
+
+    Whoever does anything by the word of the row asks here: what is said to a session that only seems to have ended
+    would lie where nobody takes it.
+    """
+    row = kernel.store.look(session)
+    if row is not None and row.reason:
+        if row.heads:
+            raise Corrupted(f"session {session!r}", "the store says that it has ended, and it has checkpoints")
+        if kernel.keys.current:
+            # Whoever can write the store can say that a session has ended: without the key it is not believed.
+            tombstones.read(kernel.keys, kernel.store_id, session, row.reason)
+    return row
+
+
 def look(kernel: Kernel, session: str) -> SessionRow:
     """The session's row; NotFound or Gone when there is nothing to read."""
-    row = kernel.store.look(session)
+    row = find(kernel, session)
     if row is None:
         raise NotFound(f"there is no session {session!r} in {kernel.store.url}")
-    if row.heads and row.reason:
-        raise Corrupted(f"session {session!r}", "the store says that it has ended, and it has checkpoints")
     if not row.heads:
         if row.reason:
-            if kernel.keys.current:
-                # Whoever can write the store can say that a session has ended: without the key it is not believed.
-                tombstones.read(kernel.keys, kernel.store_id, session, row.reason)
             raise Gone(f"session {session!r} is gone: {row.why_gone}", row.why_gone)
         raise NotFound(f"session {session!r} has no checkpoint yet")
     return row

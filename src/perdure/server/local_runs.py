@@ -10,6 +10,7 @@ from perdure.agent.branching_off import run_on
 from perdure.errors import PerdureError
 from perdure.model import MAIN
 from perdure.server.problems import Refusal
+from perdure.system.commands import typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +70,7 @@ class Runs:
             raise Refusal(
                 409,
                 "no-agent",
-                f"this server has no agent {name[:80]!r} (it has {known}): start perdure serve with its APP",
+                f"this server has no agent {name[:80]!r} (it has {known}): start {typed('serve APP')}",
             )
         return found
 

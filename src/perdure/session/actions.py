@@ -74,6 +74,11 @@ _WAYS = {
     Do.PROGRAM: _Ways("", "", "db.session({session!r})"),
 }  # fmt: skip
 _ON_BRANCH = {
+    Do.MESSAGE: _Ways(
+        "run APP {s} MESSAGE --branch {b}",
+        "POST /sessions/{S}/runs",
+        "perdure.agent.branching_off.say_on(db, {session!r}, {branch!r}, ...)",
+    ),
     Do.RUN: _Ways(
         "resume APP {s} --branch {b}", "POST /sessions/{S}/runs", "perdure.run_on(db, agent, {session!r}, {branch!r})"
     ),

@@ -10,6 +10,7 @@ from perdure.errors import ApprovalNeeded, InvalidInput
 from perdure.model import Kind, Status
 from perdure.session.effects import OPEN
 from perdure.session.inbox import open_entry
+from perdure.session.read_cache import declared
 from perdure.session.tools import call_digest
 from perdure.state.document import plain
 from perdure.state.values import same
@@ -196,6 +197,8 @@ class Approvals:
         record.setdefault("asked", record["digest"])
         record["edited"] = True
         record["digest"] = call_digest(tool.name, tool.version, bound)
+        if "cache" in record:
+            record["cache"] = declared(tool, record["digest"])
         return bound
 
     def ask(

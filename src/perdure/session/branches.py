@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.errors import (
     Conflict,
@@ -20,7 +20,7 @@ from perdure.history.hydrate import ancestry, load, load_head, locate, look
 from perdure.model import TAG_PREFIX, Append, Kind, SessionRow
 from perdure.record import codec
 from perdure.record.codec import Loaded, Point, seal_commit
-from perdure.session.journal import Pending, still_unknown
+from perdure.session.journal import Pending, sent, still_unknown, whose
 from perdure.session.taken import marks_of, start
 from perdure.state.delta import apply, diff
 from perdure.state.document import BOOK, STATE, edit, plain
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.session.journal import Journal
+
+R = TypeVar("R")
 
 
 class Line:
@@ -56,30 +58,34 @@ class Branches:
 
     def fork(self, name: str, at: int | str | None = None) -> Flow[Checkpoint]:
         """Start a branch at a step (or tag, branch, id) of this one; None: at its head. This handle stays put."""
-        return (yield from self._start_line(check_branch(name), at, Kind.FORK))
+        return (yield from self._alone(self._start_line(check_branch(name), at, Kind.FORK)))
 
     def tag(self, name: str, at: int | str | None = None) -> Flow[Checkpoint]:
         """Give a checkpoint a name that never moves."""
-        return (yield from self._start_line(TAG_PREFIX + check_name(name, "tag"), at, Kind.TAG))
+        return (yield from self._alone(self._start_line(TAG_PREFIX + check_name(name, "tag"), at, Kind.TAG)))
 
     def rewind(self, at: int | str) -> Flow[Checkpoint]:
         """Go on from an earlier checkpoint. What was left stays in the history, under the tip's id."""
+        return (yield from self._alone(self._rewind(at)))
+
+    def _rewind(self, at: int | str) -> Flow[Checkpoint]:
         asked = (Kind.REWIND, at)
         if (done := (yield from self._ready("rewind", asked))) is not None:
             return done
         tip = self._newest().envelope.id
         row, loaded = yield from self._locate(at)
         assert loaded.point is not None
+        self._movable("rewind")
         return (
             yield from self._append_line(self._journal.branch, row, loaded.point, asked, {"leaves": tip}, tip, loaded)
         )
 
     def switch(self, branch: str) -> Flow[Checkpoint | None]:
         """Move this handle to the head of another branch."""
-        yield from self._ready("switch")
-        return (yield from self._journal.within(self._switch(branch)))
+        return (yield from self._alone(self._switch(branch)))
 
     def _switch(self, branch: str) -> Flow[Checkpoint | None]:
+        yield from self._ready("switch")
         row = yield Do(look, (self._journal.kernel, self._journal.id))
         loaded: Loaded = yield Do(load_head, (self._journal.kernel, row, branch))
         self._movable("switch")
@@ -93,6 +99,9 @@ class Branches:
         Where both changed the same path, ``MergeConflict`` lists the paths and nothing is written; ``prefer``
         settles them: "ours", "theirs", "both" (lists that only grew), or a function of the clash.
         """
+        return (yield from self._alone(self._merge(other, prefer)))
+
+    def _merge(self, other: str, prefer: str | Callable[[Clash], Any] | None) -> Flow[Checkpoint]:
         asked = (Kind.MERGE, other, prefer)
         if (done := (yield from self._ready("merge", asked))) is not None:
             return done
@@ -100,7 +109,7 @@ class Branches:
         row, theirs = yield from self._locate(other)
         assert theirs.point is not None
         if not any((h.branch, h.id) == (self._journal.branch, mine.id) for h in row.heads):
-            raise self._overtaken(row)
+            raise whose(self._overtaken(row))
         base: Loaded = yield Do(self._common, (theirs.point, plain(theirs.doc[BOOK].get("merges", []))))
         state = self._journal.document.root[STATE]
         merged, clashes = merge(plain(base.doc[STATE]), state.plain(), plain(theirs.doc[STATE]), prefer)
@@ -112,11 +121,17 @@ class Branches:
         edit(diff(state.plain(), merged), state)
         env = theirs.point.envelope
         self._journal.book.setdefault("merges", []).append([env.line, env.step])
-        return (yield from self._journal.write(Kind.MERGE, x={"with": [env.line, env.step, env.id.hex()]}, asked=asked))
+        x = {"with": [env.line, env.step, env.id.hex()]}
+        return (yield from self._journal.write_inside(Kind.MERGE, x=x, asked=asked))
+
+    def _alone(self, flow: Flow[R]) -> Flow[R]:
+        """From the first look to the last write inside the gate: no other task or thread of this handle comes between
+        the head that was looked at and what is built on it."""
+        self._journal.guard.check()
+        return (yield from self._journal.within(flow))
 
     def _ready(self, what: str, asked: tuple[Any, ...] = ()) -> Flow[Checkpoint | None]:
         """Before a handle moves: nothing of it may be left behind. Answers like :meth:`_again`."""
-        self._journal.guard.check()
         self._movable(what)
         return (yield from self._again(asked))
 
@@ -129,13 +144,10 @@ class Branches:
     def _again(self, asked: tuple[Any, ...]) -> Flow[Checkpoint | None]:
         """Settle what we never learnt the fate of; its checkpoint if it is the very thing that is asked for now."""
         journal = self._journal
-        return (yield from journal.within(self._again_inside(asked))) if journal.pending is not None else None
-
-    def _again_inside(self, asked: tuple[Any, ...]) -> Flow[Checkpoint | None]:
-        journal = self._journal
-        # Another task of this handle may have settled it while we waited.
         pending = journal.pending
-        if pending is None or pending.asked != asked:
+        if pending is None:
+            return None
+        if pending.asked != asked:
             yield from journal.settle()
             return None
         if pending.settle is not None and self._beginning is not None:
@@ -163,13 +175,14 @@ class Branches:
         if line.unsure and journal.lease is None and not (yield Do(self._stands, (line,))):
             # Only a lease keeps a session from ending meanwhile: no line starts from what is gone.
             self._forget()
-            raise self._overtaken((yield Do(journal.kernel.store.look, (journal.id,))))
+            raise whose(self._overtaken((yield Do(journal.kernel.store.look, (journal.id,)))))
         try:
             faults.point("branch.before_write")
+            sent.append(line.item.id)
             answer: Any = yield Write(line.item)
             faults.point("branch.after_write")
             if isinstance(answer, PerdureError):
-                raise answer
+                raise whose(answer)
         except (Conflict, LeaseError, InvalidInput):
             # Refused, and it had not landed before: that is looked at first.
             self._forget()
@@ -211,7 +224,7 @@ class Branches:
     def _overtaken(self, row: SessionRow | None) -> Conflict:
         head = next((h for h in row.heads if h.branch == self._journal.branch), None) if row else None
         return Conflict(
-            f"session {self._journal.id!r}, branch {self._journal.branch!r}: another writer was first, and this handle "
+            f"session {self._journal.id!r}, branch {self._journal.branch!r}: the head has moved, and this handle "
             "is behind; nothing was written; reload() and do it again",
             head,
         )
@@ -228,7 +241,6 @@ class Branches:
         return row, loaded
 
     def _start_line(self, name: str, at: int | str | None, kind: str) -> Flow[Checkpoint]:
-        self._journal.guard.check()
         asked = (kind, name, at)
         if (done := (yield from self._again(asked))) is not None:
             return done
@@ -242,7 +254,7 @@ class Branches:
                     load, (self._journal.kernel, self._journal.id, point.envelope.line, point.envelope.step)
                 )
                 if there.point is None or there.point.digest != point.digest:
-                    raise self._overtaken(row)
+                    raise whose(self._overtaken(row))
         else:
             row, loaded = yield from self._locate(at)
             assert loaded.point is not None
@@ -265,21 +277,18 @@ class Branches:
             ops = start(taken)
             apply(ops, left.doc)
 
-        def append() -> Flow[Checkpoint]:
-            yield from journal.settle()
-            body = codec.encode([ops, None], journal.kernel.form)
-            # The branch stands where that checkpoint did; of the session only a rewind of main says so.
-            item, point = seal_commit(
-                journal.kernel.keys, journal.kernel.store_id, journal.kernel.clock.wall(), journal.id, branch, before,
-                asked[0], body, x, journal.lasting(before.envelope.status, x), before.envelope.status, journal.fence,
-                line=row.lines, expect=expect,
-            )  # fmt: skip
-            self._beginning = Line(item, point, left)
-            journal.pending = Pending(item, point, {}, asked, self._settle)
-            yield from self._send(self._beginning)
-            return Checkpoint(point)
-
-        return (yield from journal.within(append()))
+        yield from journal.settle()
+        body = codec.encode([ops, None], journal.kernel.form)
+        # The branch stands where that checkpoint did; of the session only a rewind of main says so.
+        item, point = seal_commit(
+            journal.kernel.keys, journal.kernel.store_id, journal.kernel.clock.wall(), journal.id, branch, before,
+            asked[0], body, x, journal.lasting(before.envelope.status, x), before.envelope.status, journal.fence,
+            line=row.lines, expect=expect,
+        )  # fmt: skip
+        self._beginning = Line(item, point, left)
+        journal.pending = Pending(item, point, {}, asked, self._settle)
+        yield from self._send(self._beginning)
+        return Checkpoint(point)
 
     def _common(self, theirs: Point, their_merges: list[list[int]]) -> Loaded:
         """The newest checkpoint that both sides stand on, earlier merges included.

@@ -1,8 +1,10 @@
-"""Decisions that were posted and wait to be taken up: nobody is asked again, at whatever door he looks."""
+"""Which requests for agreement wait for a person: nobody is asked in vain, at whatever door he looks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from perdure.session.effects import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,10 +13,26 @@ if TYPE_CHECKING:
     from perdure.model import InboxEntry, SessionRow
 
 
-def decided(kernel: Kernel, row: SessionRow, book: Mapping[str, Any]) -> dict[str, InboxEntry]:
-    """Of the requests that are open in a book those that somebody has decided on, each with the decision. Blocks."""
+def pending(book: Mapping[str, Any], line: int) -> list[Any]:
+    """The open requests in the book of a line that a decision can still reach.
+
+    Those that it has from the line it parted from are not among them: each line asks for itself, and does so anew, or
+    takes over what came of it there, as soon as it is gone on with.
+    """
+    own = {e["id"] for e in book.get("effects", {}).values() if e["status"] in OPEN and e["line"] == line}
+    return [a for a in book.get("approvals", {}).values() if a["status"] == "pending" and a["effect"] in own]
+
+
+def decided(kernel: Kernel, row: SessionRow, requests: list[Any]) -> dict[str, InboxEntry]:
+    """Of some requests those that somebody has decided on, with the decision, which waits to be taken up. Blocks."""
     if not row.pending:
         return {}
-    asked = [a["id"] for a in book.get("approvals", {}).values() if a["status"] == "pending"]
-    found = ((id, kernel.store.inbox(row.id, 1, f"decision:{id}")) for id in asked)
+    found = ((a["id"], kernel.store.inbox(row.id, 1, f"decision:{a['id']}")) for a in requests)
     return {id: entries[0] for id, entries in found if entries}
+
+
+def undecided(kernel: Kernel, row: SessionRow, book: Mapping[str, Any], line: int) -> list[Any]:
+    """The requests in the book of a line that wait for a person. Blocks."""
+    requests = pending(book, line)
+    over = decided(kernel, row, requests)
+    return [a for a in requests if a["id"] not in over]

@@ -2,9 +2,11 @@
 
 An effect is planned, started, done, failed, raised or in doubt: :class:`Effects` keeps the records, :class:`Calls`
 makes the calls, one at a time or those of a model's answer in parallel. Identity of a call: inside a run its place in
-the run; with ``options(key=...)`` that key; otherwise tool, version and arguments. A recorded outcome is returned, never
-made again. What a tool declares decides what an exception, a lost answer or a kill means; ``tool_exceptions`` tells them
-apart.
+the run; with ``options(key=...)`` that key; otherwise tool, version and arguments. A recorded outcome is returned,
+never made again. What a tool declares decides what an exception, a lost answer or a kill means; ``tool_exceptions``
+tells them apart.
+
+Long because every way to an outcome is a way through the same few states: read apart, none could be checked.
 """
 
 from __future__ import annotations
@@ -72,6 +74,8 @@ OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
 RESTORED = "restored"
 """Marks the record of an effect that only a witness knew of when the store had been put back to an older state."""
+BEHIND = "behind"
+"""Under this a planned call names the effect of another session whose result it waits for."""
 MAX_ERROR = 2000
 """Characters of an error's text that are kept."""
 READ_TRIES = 3
@@ -190,11 +194,18 @@ class Effects:
     def finish(self, record: TrackedDict, status: str, result: Any, error: str | None) -> Flow[None]:
         """Make an outcome durable."""
         self.settle(record, status, result, error)
-        if status == "done" and "at" in record.get("cache", ()) and record["cache"]["shared"]:
+        if (
+            status == "done"
+            and "at" in record.get("cache", ())
+            and record["cache"]["shared"]
+            and "reused" not in record
+        ):
             # First: whoever dies before the outcome is written finds it there, and no other session pays meanwhile.
             yield from self._cache.keep_shared(
                 record["tool"], plain(record["cache"]), plain(record["result"]), record["id"]
             )
+        elif status == "failed":
+            yield from self.unclaim(plain(record))
         if self.observer is not None and self.observer.may_wait(record):
             return
         kind = Kind(status) if status in ("done", "raised") else Kind.FAILED
@@ -203,6 +214,11 @@ class Effects:
         yield from self._journal.write(kind, x=x, status=self.session_status, stamp=(record, "where"))
         self._journal.calls.pop(record["id"], None)
         faults.point("call.after_outcome")
+
+    def unclaim(self, record: dict[str, Any]) -> Flow[None]:
+        """A call has certainly not happened: another session may make it, should it be a shared one."""
+        if claims(record):
+            yield from self._cache.give_up(record["tool"], record["cache"], record["id"])
 
     def settle(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
         """Put an outcome into the journal; the next commit makes it durable."""
@@ -402,6 +418,7 @@ class Calls:
         if (hit := (yield from self._kept(tool, digest))) is not None:
             telemetry.replayed(tool.name, "cache")
             return tool.types.result(hit["result"])
+        self._journal.check_open()
         result = tool.types.result_as_json((yield from self._read_patiently(tool, bound)))
         if tool.cache is not None and self._journal.catching_up is None:
             wanted = declared(tool, digest)
@@ -469,6 +486,9 @@ class Calls:
         elif "because" in record:
             facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
             yield from self._approvals.ask(tool, bound, record, facts, record.pop("because"))
+        elif claims(record):
+            # A claim names it, so it must be known here after a crash.
+            yield from self._journal.write(Kind.PLANNED, x=about(record))
         return record
 
     def _repeat(self, tool: Tool, record: TrackedDict, before: dict[str, Any]) -> str:
@@ -535,14 +555,15 @@ class Calls:
                 if further:
                     raise _done_elsewhere(tool, record["id"], self._where(record["id"]))
                 reused = yield from self._reuse(tool, record["digest"])
+        if planned and (reused is not None or record["line"] != self._journal.line):
+            request = self._journal.book.get("approvals", {}).get(record.pop("approval", ""))
+            if request is not None and request["status"] in ("pending", "approved"):
+                request["status"] = "stale"
         if reused is not None:
             record["reused"] = reused[0]
             yield from self.effects.finish(record, "done", reused[1], None)
         elif planned and record["line"] != self._journal.line:
             # Not made anywhere yet, and both lines may: each does it under an id, and with an approval, of its own.
-            request = self._journal.book.get("approvals", {}).get(record.pop("approval", ""))
-            if request is not None and request["status"] in ("pending", "approved"):
-                request["status"] = "stale"
             record["was"] = [*record.get("was", ()), record["id"]]
             record.update(id=new_effect_id(), line=self._journal.line, attempt=0, at=self._journal.kernel.clock.wall())
 
@@ -581,6 +602,8 @@ class Calls:
         """Write down that the call starts, make it, write its outcome down; what it raised, if it did."""
         if runs_on(record["id"]):
             yield from self._park(record)
+        if claims(record) and (yield from self._behind(tool, record)):
+            return None
         tried = record["attempt"]
         faults.point("call.before_started")
         try:
@@ -599,6 +622,28 @@ class Calls:
             raise
         faults.point("call.after_started")
         return (yield from self._make(tool, bound, record))
+
+    def _behind(self, tool: Tool, record: TrackedDict) -> Flow[bool]:
+        """Claim a call whose result is shared; whether another session was faster, and its result is taken.
+
+        ``ResultPending`` while there is none: that one may have paid, and nobody pays twice unasked.
+        """
+        other = yield from self._cache.claim(tool.name, plain(record["cache"]), record["id"])
+        faults.point("call.after_claimed")
+        record.pop(BEHIND, None)
+        if other is None:
+            return False
+        if "result" in other:
+            if "approval" not in record:
+                yield from self._finish_with(record, other)
+            return "approval" not in record
+        record[BEHIND] = {"session": other["session"], "effect": other["effect"]}
+        raise ResultPending(
+            f"session {other['session']!r} has begun the same call of {tool.name} (effect {other['effect']}), and "
+            "there is no outcome yet. Its result is shared, so it is not made twice: call again once it is there, or "
+            "settle it in that session",
+            other["effect"],
+        )
 
     def _mark_started(self, record: TrackedDict) -> None:
         record["status"] = "started"
@@ -807,7 +852,7 @@ class Calls:
         hit = yield from self._kept(tool, digest)
         if hit is None and not tool.read:
             again, asks = yield from self._on_another_branch(digest)
-        before = None if tool.read else plain(self._journal.book.get("raised", {}).get(digest))
+        earlier = None if tool.read else plain(self._journal.book.get("raised", {}).get(digest))
         record = self.effects.new(tool, bound, digest, call.slot)
         record["call"] = call.id
         if hit is not None:
@@ -821,7 +866,7 @@ class Calls:
         elif asks and self._journal.settings.effects != "live":
             said = f'was done {self._where(asks)} already (effect {asks}): run with effects="live" to do it again'
             self.effects.settle(record, "failed", None, said)
-        elif before is not None and (refused := self._repeat(tool, record, before)):
+        elif earlier is not None and (refused := self._repeat(tool, record, earlier)):
             self.effects.settle(record, "failed", None, refused)
         elif record["status"] == "started":
             # It raised before: whoever can be asked about it is asked first.
@@ -830,10 +875,10 @@ class Calls:
             facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
             because = f"the same was done {self._where(asks)} (effect {asks})" if asks else record.pop("because", "")
             self._approvals.request(tool, bound, record, facts, because)
-        elif tool.limit is None and not any(twins(record, other) for other in before):
+        elif tool.limit is None and not claims(record) and not any(twins(record, other) for other in before):
             record["status"] = "started"
             record["attempt"] += 1
-        # One that must wait for a place, or for its twin, is only planned: whoever dies before has not started it.
+        # One that must wait for a place, its twin or its claim is only planned: whoever dies before has not started it.
         return record
 
     def carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
@@ -880,6 +925,11 @@ def _raised(tool: Tool, record: TrackedDict) -> EffectRaised:
     told = plain(record["raised"])
     msg = f"{tool.name} raised {_short(told)} (effect {record['id']}). What it had changed by then is not known"
     return EffectRaised(msg, record["id"], told)
+
+
+def claims(record: TrackedDict | dict[str, Any]) -> bool:
+    """Whether a call must be claimed before it is made: its result is shared with other sessions, which may ask now."""
+    return "cache" in record and record["cache"]["shared"] and "read" not in record
 
 
 def twins(one: TrackedDict, other: TrackedDict) -> bool:

@@ -142,10 +142,12 @@ class SessionHandle(StateView):
 
     def set_summary(self, text: str) -> None:
         """Replace the summary."""
+        self.journal.guard.check()
         self.state["summary"] = text
 
     def remember(self, name: str, value: Any, source: str = "") -> None:
         """Put a fact down with its time (ms) and source."""
+        self.journal.guard.check()
         self.facts[name] = {"value": value, "time": self.kernel.clock.wall(), "source": source}
 
     def effects(self) -> list[dict[str, Any]]:
@@ -171,7 +173,10 @@ class SessionHandle(StateView):
         if journal.guard.closed and journal.lease is None:
             return
         journal.guard.closed = True
-        if journal.caretaker is not None:
+        if journal.guard.part_of is not None and journal.guard.part_of.closed:
+            # Closing the database has given all leases back.
+            journal.lease = None
+        elif journal.caretaker is not None:
             yield from journal.caretaker.release(journal)
 
     def warn_uncommitted(self) -> None:

@@ -103,12 +103,13 @@ def works_of(store: Store, sessions: Sequence[str]) -> dict[str, Work]:
 
 def obstacle_of(work: Work, held: bool) -> Obstacle | None:
     """What keeps workers from a session on the board; ``held``: all sessions of its agent are."""
-    if work.paused:
-        action = Action(Do.UNPAUSE, work.session)
-        return Obstacle("A person has paused it: no worker takes it.", "Unpause it to let it go on.", action)
+    then = " Then retry it: it is parked, too." if work.parked else ""
     if held:
         line = f"All sessions of agent {work.agent} are held: no worker takes them."
-        return Obstacle(line, "Let the agent go on again.", Action(Do.UNHOLD, work.session, work.agent))
+        return Obstacle(line, f"Let the agent go on again.{then}", Action(Do.UNHOLD, work.session, work.agent))
+    if work.paused:
+        next = f"Unpause it.{then}" if then else "Unpause it to let it go on."
+        return Obstacle("A person has paused it: no worker takes it.", next, Action(Do.UNPAUSE, work.session))
     if work.parked:
         reason = one_line(work.parked, 300)
         line = f"No worker takes it any more: {reason}{'' if reason.endswith(('.', '…', '!', '?')) else '.'}"
@@ -119,4 +120,9 @@ def obstacle_of(work: Work, held: bool) -> Obstacle | None:
 
 def served_by(workers: Iterable[WorkerRow]) -> set[str]:
     """The agents that somebody serves. A worker that died serves nobody, although its row stays until it is found."""
-    return {name for w in workers if w.age < SILENT and not is_dead(w.id) for name in w.agents}
+    return {name for w in workers if lives(w) for name in w.agents}
+
+
+def lives(worker: WorkerRow) -> bool:
+    """Whether a worker lives, as far as anybody knows."""
+    return worker.age < SILENT and not is_dead(worker.id)

@@ -11,7 +11,7 @@ import hmac
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Corrupted, InvalidInput, LimitExceeded, PerdureError, Unavailable
-from perdure.history.hydrate import load_head
+from perdure.history.hydrate import find, load_head
 from perdure.model import InboxEntry, Outrun
 from perdure.record import codec
 from perdure.record.binding import Stamp, bind_entry, open_entry_seal, where_entry
@@ -82,9 +82,16 @@ def posted(kernel: Kernel, entry: InboxEntry) -> Flow[bool]:
 
 
 def posted_all(kernel: Kernel, entries: list[InboxEntry]) -> Flow[list[bool | PerdureError]]:
-    """Number and post inputs. Whoever was outrun by another poster takes the number after it, and tries again."""
+    """Number and post inputs. Whoever was outrun by another poster takes the number after it, and tries again.
+
+    ``Corrupted`` when a session's end is forged: nobody would take it there.
+    """
     done: dict[int, bool | PerdureError] = {}
-    numbers = dict.fromkeys(range(len(entries)), 1)
+    rows: dict[str, SessionRow | None] = {}
+    for entry in entries:
+        if entry.session not in rows:
+            rows[entry.session] = yield Do(find, (kernel, entry.session))
+    numbers = {place: _next_number(rows[entry.session]) for place, entry in enumerate(entries)}
     for _ in range(TRIES):
         sealed = [numbered(kernel, entries[place], number) for place, number in numbers.items()]
         answers: list[bool | Outrun | PerdureError] = yield Do(kernel.store.post, (sealed,))
@@ -98,6 +105,10 @@ def posted_all(kernel: Kernel, entries: list[InboxEntry]) -> Flow[list[bool | Pe
             return [done[place] for place in range(len(entries))]
     session = entries[next(iter(numbers))].session
     raise Unavailable(f"session {session!r}: so many post to it that this input found no place: post it again")
+
+
+def _next_number(row: SessionRow | None) -> int:
+    return 1 if row is None else row.posts + 1
 
 
 def numbered(kernel: Kernel, entry: InboxEntry, number: int) -> InboxEntry:

@@ -6,6 +6,8 @@ business of the handle that drives them.
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from copy import copy
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
@@ -22,13 +24,14 @@ from perdure.errors import (
     NotFound,
     OutcomeUnknown,
     PerdureError,
+    SessionClosed,
     TailLost,
     Unavailable,
 )
 from perdure.history.checkpoint import Checkpoint
-from perdure.history.hydrate import load_head, look
+from perdure.history.hydrate import find, load_head, look
 from perdure.history.lives import next_life
-from perdure.model import Append, Kind, Landed, Lease, Status
+from perdure.model import MAIN, Append, Kind, Landed, Lease, Status
 from perdure.record import codec
 from perdure.record.codec import Loaded, Point, Settings, encode_commit, seal_commit
 from perdure.record.tombstones import LIFE
@@ -44,10 +47,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from perdure.kernel import Kernel
+    from perdure.model import SessionRow
     from perdure.session.inbox import Message
     from perdure.session.runs import CatchUp
 
 R = TypeVar("R")
+E = TypeVar("E", bound=PerdureError)
 MAX_COMMIT = codec.MAX_ROW
 """The most bytes one commit may carry, blobs apart."""
 MAX_ABOUT = 4096
@@ -61,6 +66,21 @@ _NOTHING_WRITTEN = (Unavailable, Conflict, LeaseError, InvalidInput, LimitExceed
 _REOPENING = (Kind.MIGRATED, Kind.REOPENED)
 
 
+sent: deque[bytes] = deque(maxlen=4096)
+"""The newest commits that this process has sent to any store, landed or not."""
+os.register_at_fork(after_in_child=sent.clear)
+
+
+def whose(error: E) -> E:
+    """A conflict that says so when this very process has made the head that it met."""
+    if isinstance(error, Conflict) and error.head is not None and error.head.id in sent.copy():
+        error.args = (
+            f"{error.args[0]} (the head was made by this process: by another handle of it, or by a commit of it that "
+            "was interrupted and landed all the same)",
+        )
+    return error
+
+
 def still_unknown(item: Append, error: Unavailable) -> OutcomeUnknown:
     """What to say when a commit that may have landed could not be sent again."""
     return OutcomeUnknown(
@@ -68,6 +88,19 @@ def still_unknown(item: Append, error: Unavailable) -> OutcomeUnknown:
         f"be asked at the moment ({error}); try again with the same handle, or look it up",
         item.id,
     )
+
+
+def session_closed(session: str) -> SessionClosed:
+    """What to say when somebody wants to go on with a session that was closed."""
+    return SessionClosed(f"session {session!r} is closed: open it with reopen=True to go on")
+
+
+def check_not_closed(kernel: Kernel, row: SessionRow) -> None:
+    """Refuse work for a session whose main branch was closed; only a verified checkpoint says that it was."""
+    if row.status == _CLOSED and any(head.branch == MAIN for head in row.heads):
+        point = load_head(kernel, row, MAIN).point
+        if point is not None and point.envelope.status == _CLOSED:
+            raise session_closed(row.id)
 
 
 class Caretaker(Protocol):
@@ -205,6 +238,11 @@ class Journal:
         """Whether there are edits that no commit has taken yet."""
         return any(op[1][0] == STATE for op in self.document.collect())
 
+    def check_open(self) -> None:
+        """Refuse to go on with a session that was closed: before anything is paid that could not be written down."""
+        if self.status == _CLOSED:
+            raise session_closed(self.id)
+
     # -- loading --------------------------------------------------------------------------------------------------
 
     def adopt(self, loaded: Loaded) -> None:
@@ -225,7 +263,7 @@ class Journal:
             row = yield Do(look, (self.kernel, self.id))
         except NotFound:
             self._agent = ""
-            before = yield Do(self.kernel.store.look, (self.id,))
+            before = yield Do(find, (self.kernel, self.id))
             # What waits now came after the last one ended: nobody could take any of it yet.
             self.inherited = beginning(self.kernel.store_id, before.posts - before.pending if before else 0)
             self._life = next_life(self.kernel, before)
@@ -314,21 +352,28 @@ class Journal:
         ``edit`` makes the edits that must become durable in this very commit, not in another one of this handle that
         happens to be written first; a ``status`` that depends on them is a function.
         """
-        asked = asked or (kind, x, extra, status)
-        return (yield from self.within(self._write(kind, x, extra, status, stamp, edit, asked, empty=empty)))
+        return (
+            yield from self.within(
+                self.write_inside(
+                    kind, x=x, extra=extra, status=status, empty=empty, stamp=stamp, edit=edit, asked=asked
+                )
+            )
+        )
 
-    def _write(
+    def write_inside(
         self,
         kind: str,
-        x: dict[str, Any] | None,
-        extra: dict[str, Any] | None,
-        status: str | Callable[[], str] | None,
-        stamp: tuple[TrackedDict, str] | None,
-        edit: Callable[[], None] | None,
-        asked: tuple[Any, ...],
         *,
-        empty: bool,
+        x: dict[str, Any] | None = None,
+        extra: dict[str, Any] | None = None,
+        status: str | Callable[[], str] | None = None,
+        empty: bool = True,
+        stamp: tuple[TrackedDict, str] | None = None,
+        edit: Callable[[], None] | None = None,
+        asked: tuple[Any, ...] = (),
     ) -> Flow[Checkpoint]:
+        """Write one checkpoint, for who is inside the gate already."""
+        asked = asked or (kind, x, extra, status)
         if self.stale is not None or self.pending is not None:
             again = stamp is None and self.pending is not None and self.pending.asked == asked
             yield from self.settle()
@@ -336,8 +381,8 @@ class Journal:
                 # The answer to this very commit was lost: it has landed now, once.
                 return Checkpoint(self.point)
         before = self.point
-        if before is not None and before.envelope.status == _CLOSED and kind not in _REOPENING:
-            raise Misuse(f"session {self.id!r} is closed: open it with reopen=True to go on")
+        if kind not in _REOPENING:
+            self.check_open()
         if stamp is not None:
             # Known only here: other commits of this handle may have landed while we waited for the gate.
             stamp[0][stamp[1]] = [self.line, self.step + 1]
@@ -422,6 +467,7 @@ class Journal:
                 yield Do(self.kernel.keep, (ref, held))
         faults.point("commit.before_write")
         began = perf_counter() if telemetry.sinks else 0.0
+        sent.append(item.id)
         try:
             answer: Landed | PerdureError = yield Write(item)
             faults.point("commit.after_write")
@@ -436,6 +482,7 @@ class Journal:
                 raise lost from answer
             if isinstance(answer, Conflict):
                 # The head moved: what we built on is no longer there, so this handle must be reloaded.
+                answer = whose(answer)
                 self.stale, self.pending = answer, None
             raise answer
         # In this order: a commit that is sent once more because of an interrupt is found to have landed.

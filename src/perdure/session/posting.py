@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import ApprovalError, InvalidInput
 from perdure.history.expiry import expired, has_expired, revive
-from perdure.history.hydrate import load_head, look
+from perdure.history.hydrate import find, load_head, look
 from perdure.session.answer_schema import misfit
 from perdure.session.approvals import Approval, decision
+from perdure.session.decisions import pending
 from perdure.session.handover import CALLER, hand_over
 from perdure.session.inbox import posted, seal_entry, wake_entry
 from perdure.state.document import BOOK, plain
@@ -43,7 +44,7 @@ class Posting:
         name = check_name(key, "message key") if key is not None else os.urandom(12).hex()
         if check_name(owner, "owner", empty=True):
             self._guard.check()
-            row: SessionRow | None = yield Do(self._kernel.store.look, (check_session(session),))
+            row: SessionRow | None = yield Do(find, (self._kernel, check_session(session)))
             if row is not None and not row.reason:
                 check_owner(session, row.owner, owner)
         return (yield from self._post(session, name, "message", body))
@@ -123,11 +124,23 @@ class Posting:
         return (yield Do(hand_over, (self._kernel, row, branch)))
 
     def _find_approval(self, row: SessionRow, approval: str) -> tuple[str, dict[str, Any]]:
-        # A branch has the requests of the line it parted from; whose they are is asked first.
+        parted = ""
         for branch in row.branches:
-            book = load_head(self._kernel, row, branch).doc[BOOK]
-            if approval in book.get("approvals", {}):
-                return branch, plain(book["approvals"][approval])
+            loaded = load_head(self._kernel, row, branch)
+            assert loaded.point is not None
+            book = loaded.doc[BOOK]
+            request = book.get("approvals", {}).get(approval)
+            if request is None:
+                continue
+            line = loaded.point.envelope.line
+            if request["status"] != "pending" or any(a["id"] == approval for a in pending(book, line)):
+                return branch, plain(request)
+            parted = branch
+        if parted:
+            raise ApprovalError(
+                f"approval {approval} is no longer open: branch {parted!r:.80} has it from the line it parted from, "
+                "and asks anew, where it needs to, when it is gone on with"
+            )
         raise ApprovalError(f"session {row.id!r} has no approval {approval!r:.60}")
 
     def wake(
@@ -149,7 +162,7 @@ class Posting:
         """
         self._guard.check()
         name = check_name(key, "wake key", 100) if key is not None else os.urandom(8).hex()
-        row: SessionRow | None = yield Do(self._kernel.store.look, (check_session(session),))
+        row: SessionRow | None = yield Do(find, (self._kernel, check_session(session)))
         if row is not None and row.over and (yield Do(expired, (self._kernel, row))):
             # It would keep alive what nobody can read any more.
             next = f"wake it when it is back ({revive(session)}), or when somebody has begun it anew by running it"

@@ -1,17 +1,19 @@
 """Results that are kept for a while, so that nobody pays for them twice: of reads, and of effects that declare it.
 
 A session keeps them in its own book. Those that all sessions of one owner share are each in a small session of their
-own, which expires by itself. No owner ever sees another one's: the owner is part of the name, and is compared with the
-verified checkpoint.
+own, which expires by itself. An effect claims its entry there before it is made, so that of two sessions that ask at
+once one pays: a claim lasts until there is an outcome, or until a result would no longer be kept. No owner ever sees
+another one's: the owner is part of the name, and is compared with the verified checkpoint.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import PerdureError
+from perdure.errors import Conflict, PerdureError, Unavailable
 from perdure.history.hydrate import load_head, look
 from perdure.model import MAIN, Kind
 from perdure.record.codec import Settings
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 PREFIX = "perdure:cache:"
 """Begins the ids of these sessions."""
+CLAIM = "claim"
+"""Under this such a session says which effect is about to make the call, or has begun it."""
+TRIES = 100
+"""How often a claim is made anew because somebody else has written to the same entry meanwhile."""
 MOST = 200
 """Results that a session keeps for itself; those whose time is over soonest give way."""
 
@@ -102,17 +108,62 @@ class ReadCache:
 
     def keep_shared(self, tool: str, wanted: dict[str, Any], result: Any, effect: str = "") -> Flow[None]:
         """Keep a result for all sessions of the owner; when somebody else is faster, theirs is as good."""
+        try:
+            entry = yield from self._entry(wanted)
+            if entry is None:
+                return
+            kept = entry.document.root[STATE]["vars"]
+            kept.update(
+                {"result": result, "at": self._journal.kernel.clock.wall(), "for": wanted["for"], "effect": effect}
+            )
+            kept.pop(CLAIM, None)
+            yield from entry.write(Kind.COMMIT, x={"tool": tool})
+        except PerdureError:
+            return
+
+    def _entry(self, wanted: dict[str, Any]) -> Flow[Journal | None]:
+        """The session that holds what is shared under a name; None when it is another owner's."""
         kernel, owner = self._journal.kernel, self._journal.settings.owner
         settings = Settings(owner, max(1, wanted["for"] // 1000), kernel.schema, "reuse")
         # Nobody else has this journal: its gate is never waited for, whoever drives it.
         entry = Journal(kernel, cache_id(owner, wanted["name"]), MAIN, None, settings, threading.RLock())
-        try:
-            yield from entry.load()
-            if entry.point is not None and entry.point.envelope.owner != owner:
-                return
-            entry.document.root[STATE]["vars"].update(
-                {"result": result, "at": kernel.clock.wall(), "for": wanted["for"], "effect": effect}
-            )
-            yield from entry.write(Kind.COMMIT, x={"tool": tool})
-        except PerdureError:
+        yield from entry.load()
+        return None if entry.point is not None and entry.point.envelope.owner != owner else entry
+
+    def claim(self, tool: str, wanted: dict[str, Any], effect: str) -> Flow[dict[str, Any] | None]:
+        """Claim a shared call for an effect that is about to be made. None: it is ours.
+
+        Otherwise what it has returned lately, or the claim of another effect that has no outcome: it may be paid for.
+        """
+        for _ in range(TRIES):
+            entry = yield from self._entry(wanted)
+            if entry is None:
+                return None
+            kept = entry.document.root[STATE]["vars"]
+            if "result" in kept and self.fresh(kept):
+                return plain(kept)
+            other = kept.get(CLAIM)
+            if other is not None and other["effect"] == effect:
+                return None
+            if self.fresh(other):
+                return plain(other)
+            kept[CLAIM] = {
+                "effect": effect, "session": self._journal.id, "at": self._journal.kernel.clock.wall(),
+                "for": wanted["for"],
+            }  # fmt: skip
+            try:
+                yield from entry.write(Kind.COMMIT, x={"tool": tool})
+            except Conflict:
+                continue
+            return None
+        raise Unavailable(f"so many sessions claim this call of {tool} that none was granted: call again")
+
+    def give_up(self, tool: str, wanted: dict[str, Any], effect: str) -> Flow[None]:
+        """The effect has certainly not happened: whoever asks next may make the call."""
+        entry = yield from self._entry(wanted)
+        if entry is None or entry.document.root[STATE]["vars"].get(CLAIM, {}).get("effect") != effect:
             return
+        del entry.document.root[STATE]["vars"][CLAIM]
+        # Who has written to it meanwhile has seen that the claim's time is over.
+        with suppress(Conflict):
+            yield from entry.write(Kind.COMMIT, x={"tool": tool})

@@ -207,7 +207,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
 
     ``read=True``: no side effect, may run again, and does whenever the process dies inside it, cached or not. With
     ``cache="7d"`` what a call returned is given again for so long, on every branch of its session or, with
-    ``cache_scope="shared"``, in all sessions of the same owner. A call that costs money is no read: declare
+    ``cache_scope="shared"``, in all sessions of the same owner; of those that ask for a shared effect at once, one
+    makes the call and the others get ``ResultPending``. A call that costs money is no read: declare
     ``cache`` with ``if_unsure``, and it is neither made twice nor repeated silently. ``if_unsure`` says what happens
     when a call was started and its outcome is unknown: ``"retry"`` with the same effect id (while the provider's key is
     valid, ``key_valid_for``), a function that asks the outside world, ``"ask"`` a human (the default), or ``"report"``

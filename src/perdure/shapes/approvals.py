@@ -15,7 +15,7 @@ from perdure.state.document import plain
 from perdure.system.times import timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from perdure.history.checkpoint import Reading
     from perdure.session.handover import Handover
@@ -63,22 +63,17 @@ class Interrupt(Shape, rename="camel"):
 
 
 def interrupts(
-    book: Mapping[str, Any], session: str, branch: str, decided: Collection[str], limit: int | None = None
+    book: Mapping[str, Any], session: str, branch: str, undecided: list[Any], limit: int | None = None
 ) -> list[Interrupt]:
-    """The requests without a decision in the book of a branch; long arguments are cut at so many bytes.
-
-    ``decided`` are those whose decision waits to be taken up: nobody need be asked again.
-    """
+    """The requests without a decision in the book of a branch; long arguments are cut at so many bytes."""
     effects: dict[str, Any] = book.get("effects", {})
     loop: dict[str, Any] = book.get("agent") or {}
     listed: list[dict[str, Any]] = loop.get("calls") or []
     # The model's own ids of the calls that an agent has open, by effect.
     calls = {effects[c["slot"]]["id"]: str(c["id"]) for c in listed if c.get("slot") in effects}
     found: list[Interrupt] = []
-    for record in book.get("approvals", {}).values():
-        if record["status"] != "pending" or record["id"] in decided:
-            continue
-        a = Approval(**record)
+    for record in undecided:
+        a = Approval(**plain(record))
         args, cut_args = bounded(a.args, limit, "/args")
         facts, cut_facts = bounded(a.facts, limit, "/facts")
         told = approval_interrupt(a._replace(args=args, facts=facts), session, branch, calls.get(a.effect, ""))
@@ -151,11 +146,11 @@ class Waiting(Shape):
     """Calls that were started and have no outcome."""
 
 
-def waiting(reading: Reading, session: str, branch: str, decided: Collection[str]) -> Waiting:
+def waiting(reading: Reading, session: str, branch: str, undecided: list[Any]) -> Waiting:
     """What waits for somebody at a checkpoint, with nothing left out."""
     book = plain(reading.book)
     effects = [effect(e, session, branch) for e in book.get("effects", {}).values() if e["status"] in OPEN]
-    asks = interrupts(book, session, branch, decided)
+    asks = interrupts(book, session, branch, undecided)
     return Waiting(session=session, branch=branch, approvals=asks, effects=effects)
 
 

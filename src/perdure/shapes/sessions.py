@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.model import MAIN, TAG_PREFIX, Status
 from perdure.shapes.approvals import Effect, Interrupt, waiting
@@ -12,8 +12,6 @@ from perdure.system.lease_holders import describe
 from perdure.system.wording import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from perdure.fleet import why as library
     from perdure.history.checkpoint import Reading
     from perdure.model import SessionRow
@@ -82,9 +80,9 @@ class SessionState(Shape):
     """Calls that were started and have no outcome."""
 
 
-def session_state(row: SessionRow, reading: Reading, branch: str, decided: Collection[str]) -> SessionState:
+def session_state(row: SessionRow, reading: Reading, branch: str, undecided: list[Any]) -> SessionState:
     """All there is to see of a session at a checkpoint, with nothing left out."""
-    open_ = waiting(reading, row.id, branch, decided)
+    open_ = waiting(reading, row.id, branch, undecided)
     return SessionState(
         session=session_row(row), state=whole_state(reading), approvals=open_.approvals, effects=open_.effects
     )

@@ -222,9 +222,9 @@ class QueuedSession(Shape):
     claimed_at: Time | None
     """When that worker took it."""
     tries: int
-    """How often it was taken since it last got any further."""
+    """How often it was taken at the place where it was last seen to fail or to be taken over."""
     step: int
-    """How far it had come when it was last taken over from a dead worker."""
+    """That place, as a number that is no step of the session: another one, another place."""
     parked_reason: str
     """Why no worker takes it any more; empty when they do."""
     paused: bool

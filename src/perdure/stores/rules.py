@@ -212,8 +212,8 @@ def moved(item: Append, head: Head | None) -> errors.Conflict:
     """The branch's head is not the one that the commit builds on."""
     now = f"at step {head.step} of line {head.line}" if head else "not there"
     return errors.Conflict(
-        f"session {item.session!r}, branch {item.branch!r}: another writer was first, the head is {now} "
-        "by now; nothing was written; replay the input on the new head",
+        f"session {item.session!r}, branch {item.branch!r}: the head has moved: it is {now} by now; nothing "
+        "was written; replay the input on the new head",
         head,
     )
 
@@ -221,8 +221,8 @@ def moved(item: Append, head: Head | None) -> errors.Conflict:
 def taken_place(item: Append, head: Head | None) -> errors.Conflict:
     """Another commit has this line and step, or another branch has started this line."""
     return errors.Conflict(
-        f"session {item.session!r}: step {item.step} of line {item.line} was written by somebody else; "
-        "nothing was written; open the session again",
+        f"session {item.session!r}: step {item.step} of line {item.line} is another checkpoint by now; "
+        "nothing of this one was written; reload() and do it again",
         head,
     )
 

@@ -7,13 +7,22 @@ to another one. What comes from the environment is there again; what was found i
 from __future__ import annotations
 
 import shlex
+from typing import Any
+from weakref import WeakKeyDictionary
 
+from perdure import errors
 from perdure.system.urls import TIERED, shown
 
 _named: dict[str, str] = {}
 """By option: what the command line of this process said."""
 _found: dict[str, str] = {}
 """The same of what nobody said and was found in the folder."""
+WITNESSED = (
+    "fork", "rewind", "merge", "tag", "approve", "reject", "answer", "resolve", "post", "outcome", "wake", "chat",
+    "run", "resume", "cancel", "worker", "submit", "import", "sweep", "revive", "prune", "migrate", "serve", "console",
+)  # fmt: skip
+"""Commands that write sessions: they take a witness."""
+WITNESS = "--witness"
 MAKERS = ("chat", "run", "worker")
 """Commands that make a database where there is none at the default place, and look for no other."""
 
@@ -29,10 +38,32 @@ def found(path: str) -> None:
     _found["--store"] = path
 
 
+_commands: list[str] = []
+_open: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""By whoever opened one: the databases that are open in this process, or about to be."""
+
+
+def begin() -> None:
+    """This process runs a command: it knows its database as whoever typed it does."""
+    _commands.append("")
+
+
 def forget() -> None:
     """The command has ended: whatever comes in this process has named nothing."""
     _named.clear()
     _found.clear()
+    _commands.clear()
+
+
+def opened(by: object, url: str) -> None:
+    """A program opens a database; one in memory no command can look at."""
+    if not url.startswith("memory:"):
+        _open[by] = url
+
+
+def closed(by: object) -> None:
+    """And closes it."""
+    _open.pop(by, None)
 
 
 def typed(words: str) -> str:
@@ -41,5 +72,26 @@ def typed(words: str) -> str:
     >>> typed("why t")
     'perdure why t'
     """
-    options = {**_found, **_named} if words.partition(" ")[0] in MAKERS else _named
-    return " ".join((f"perdure {words}", *(f"{option} {shlex.quote(value)}" for option, value in options.items())))
+    command = words.partition(" ")[0]
+    options = {**_found, **_named} if command in MAKERS else _named
+    told = {option: value for option, value in options.items() if option != WITNESS or command in WITNESSED}
+    return " ".join((f"perdure {words}", *(f"{option} {shlex.quote(value)}" for option, value in told.items())))
+
+
+def typed_by_anybody(words: str) -> str:
+    """How a command is typed that an error suggests: who reads it knows nothing of the program's database.
+
+    >>> typed_by_anybody("verify --all")
+    'perdure verify --all'
+    >>> opened(typed, "sqlite:///x.db")
+    >>> typed_by_anybody("verify --all")
+    'perdure verify --all --store sqlite:///x.db'
+    >>> closed(typed)
+    """
+    # Of several nobody can say here which one is meant.
+    urls = set(_open.values())
+    store = urls.pop() if len(urls) == 1 else "URL" if urls else ""
+    return typed(words) + ("" if _commands or not store else f" --store {shlex.quote(store)}")
+
+
+errors.suggested = typed_by_anybody

@@ -272,13 +272,15 @@ def warn_if_network(path: str | os.PathLike[str]) -> None:
 
 
 @contextlib.contextmanager
-def write_whole(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
+def write_whole(path: str | os.PathLike[str], *, new: bool = False) -> Generator[IO[bytes]]:
     """A file to write to, which gets its name when all of it is durable.
 
-    If that fails, whatever had the name before still has it, and nothing is left behind.
+    If that fails, whatever had the name before still has it, and nothing is left behind. With ``new`` that is so, too,
+    when something has got the name meanwhile: ``FileExistsError``.
     """
     target = os.path.abspath(path)
-    unfinished = f"{target}.{os.getpid()}.tmp"
+    # By chance: the number of a process is another one's, too, in another container.
+    unfinished = f"{target}.{os.urandom(4).hex()}.tmp"
     try:
         fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
@@ -288,10 +290,25 @@ def write_whole(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
                 faults.point("whole_file.before_fsync")
                 os.fsync(file.fileno())
             faults.point("whole_file.before_rename")
-            os.replace(unfinished, target)
+            (_rename_new if new else os.replace)(unfinished, target)
         except BaseException:
             os.unlink(unfinished)
             raise
         Disk().fsync_folder(os.path.dirname(target))
+    except FileExistsError:
+        raise
     except OSError as e:
         raise explain(e, target) from e
+
+
+def _rename_new(unfinished: str, target: str) -> None:
+    """Give a file a name that nothing has."""
+    try:
+        os.link(unfinished, target)
+    except OSError as e:
+        if e.errno not in (errno.EPERM, errno.EOPNOTSUPP):
+            raise
+        # A filesystem without second names.
+        os.replace(unfinished, target)
+    else:
+        os.unlink(unfinished)

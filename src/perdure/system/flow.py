@@ -11,12 +11,17 @@ import functools
 import inspect
 import os
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from perdure.errors import ForkedProcess, HandleClosed, Misuse, Poisoned
 
 if TYPE_CHECKING:
+    import queue
+
     from perdure.model import Append
     from perdure.protocols import Clock, Store
 
@@ -147,7 +152,7 @@ SPAWN = (
 class HandleGuard:
     """Asked before anything is done through a handle."""
 
-    __slots__ = ("_again", "_anew", "_pid", "_what", "closed", "poisoned")
+    __slots__ = ("__weakref__", "_again", "_anew", "_pid", "_what", "closed", "part_of", "poisoned")
 
     def __init__(self, what: str, again: str = "open a new one", anew: str = SPAWN) -> None:
         self._what = what
@@ -155,6 +160,8 @@ class HandleGuard:
         self._anew = anew
         self._pid = os.getpid()
         self.closed = False
+        self.part_of: HandleGuard | None = None
+        """The guard of the handle that this one came from, and ends with."""
         self.poisoned = ""
         """What went wrong on the disk, when nobody knows any more what is on it."""
 
@@ -171,3 +178,32 @@ class HandleGuard:
             raise ForkedProcess(f"{self._what} was opened before a fork: {self._anew}")
         if self.poisoned:
             raise Poisoned(self.poisoned)
+        if self.part_of is not None:
+            self.part_of.check()
+
+
+class Dropped:
+    """Whether everybody has let a database go without closing it: asked by its threads, which do not keep it alive.
+
+    Handles, and those of sessions, all have the guard; once it is gone nobody can ask for anything any more. No lock is
+    taken at the collector's moment: a thread that waits for its queue finds None there, any other asks by itself.
+    """
+
+    def __init__(self, guard: HandleGuard, url: str) -> None:
+        self._guard = weakref.ref(guard)
+        self._wakes: list[weakref.ref[HandleGuard]] = []
+        self._words = [f"database {url} was never closed: use it in a `with` block, or close() it"]
+
+    def __bool__(self) -> bool:
+        return self._guard() is None
+
+    def wake(self, waiting: queue.SimpleQueue[Any]) -> None:
+        """Put None into a queue when that is so; the only thing that may be done at that moment."""
+        if (guard := self._guard()) is not None:
+            self._wakes.append(weakref.ref(guard, lambda _: waiting.put(None)))
+
+    def warn(self) -> None:
+        """Say so, whichever thread comes first."""
+        if self:
+            with suppress(IndexError):  # another one was first
+                warnings.warn(self._words.pop(), ResourceWarning, stacklevel=2)

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from perdure.errors import HandleClosed, PerdureError, Unavailable
-from perdure.system.flow import Do, Enter, Flow, Invoke, Wait, Write
+from perdure.system.flow import Do, Dropped, Enter, Flow, Invoke, Wait, Write
 
 if TYPE_CHECKING:
     from perdure.model import Append, Landed
@@ -37,13 +37,15 @@ _Waiting = tuple["Append", asyncio.AbstractEventLoop, "asyncio.Future[Landed | P
 class GroupCommit:
     """Group commit: a thread that takes every commit that is waiting and appends them as one batch."""
 
-    def __init__(self, store: Store, max_batch: int = MAX_BATCH) -> None:
+    def __init__(self, store: Store, dropped: Dropped, max_batch: int = MAX_BATCH) -> None:
         self.store = store
+        self._dropped = dropped
         self._max = max_batch
         self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._closed = False
         self._lock = threading.Lock()
         self._bytes = 0
+        dropped.wake(self._queue)
         self._thread = threading.Thread(target=self._work, name="perdure-writer", daemon=True)
         self._thread.start()
 
@@ -65,6 +67,10 @@ class GroupCommit:
         return future
 
     def _work(self) -> None:
+        self._write_all()
+        self._dropped.warn()
+
+    def _write_all(self) -> None:
         while (first := self._queue.get()) is not None:
             batch = [first]
             stop = False
@@ -125,8 +131,8 @@ class _Held(contextlib.AbstractContextManager[None]):
 class AsyncDriver:
     """Carries flows out for awaited handles: a writer thread, and a small pool for everything else that blocks."""
 
-    def __init__(self, store: Store, max_batch: int = MAX_BATCH) -> None:
-        self.writer = GroupCommit(store, max_batch)
+    def __init__(self, store: Store, dropped: Dropped, max_batch: int = MAX_BATCH) -> None:
+        self.writer = GroupCommit(store, dropped, max_batch)
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-io")
 
     async def _perform(self, request: Do | Enter | Invoke | Wait) -> Any:

@@ -1,6 +1,7 @@
 """Who looks after an open database: leases are renewed, lines that have grown are packed, a witness is told.
 
-Two threads do it in the background, each started when it is first needed.
+Two threads do it in the background, each started when it is first needed. They end with the database, and when nobody
+has it any more: its leases are given back with the next beat then.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from perdure.kernel import Kernel
     from perdure.record.codec import Point
     from perdure.session.journal import Journal
+    from perdure.system.flow import Dropped
 
 QUIET = 0.02
 """Seconds without a commit after which the database counts as quiet."""
@@ -53,9 +55,10 @@ def _started(work: Callable[[], None], name: str) -> threading.Thread:
 class Heartbeat:
     """Renews every lease this database holds, three times per lease period, and gives back what nobody has any more."""
 
-    def __init__(self, kernel: Kernel, ttl: int) -> None:
+    def __init__(self, kernel: Kernel, ttl: int, dropped: Dropped) -> None:
         self._kernel = kernel
         self._ttl = ttl
+        self._dropped = dropped
         self._lock = threading.Lock()
         self._leases: dict[int, Lease] = {}
         self._holders: dict[int, weakref.ref[Journal]] = {}
@@ -103,6 +106,10 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._stop.wait(self._ttl / 3000):
+            if self._dropped:
+                self._give_all_back()
+                self._dropped.warn()
+                return
             try:
                 if self._tell is not None:
                     self._tell(".", None)
@@ -141,6 +148,9 @@ class Heartbeat:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
+        self._give_all_back()
+
+    def _give_all_back(self) -> None:
         for lease in [*self._leases.values(), *self._leaving.values()]:
             with suppress(PerdureError):  # then it lapses
                 self.release(lease)
@@ -153,14 +163,16 @@ class Housekeeper:
     with a long backlog, or a database that is never quiet, is served all the same.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, dropped: Dropped) -> None:
         self._kernel = kernel
+        self._dropped = dropped
         self._lock = threading.Lock()
         self._queued: dict[tuple[str, int], tuple[int, int]] = {}
         self._queue: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._stirred = 0.0
+        dropped.wake(self._queue)
 
     def stir(self) -> None:
         """Somebody has just committed."""
@@ -196,6 +208,7 @@ class Housekeeper:
                 _warn("session %r could not be compacted: %s: %s", key[0], type(e).__name__, e)
         # For another one, if an interrupt came between the start of this thread and its being known.
         self._queue.put(None)
+        self._dropped.warn()
 
     def _wait_for_quiet(self, key: tuple[str, int]) -> None:
         patience = monotonic() + PATIENCE
@@ -284,13 +297,19 @@ class Caretaker:
     """The background work of one database; its handles tell it what they do."""
 
     def __init__(
-        self, kernel: Kernel, lease_ttl: int, *, maintain: bool, witness: str | os.PathLike[str] | None
+        self,
+        kernel: Kernel,
+        lease_ttl: int,
+        dropped: Dropped,
+        *,
+        maintain: bool,
+        witness: str | os.PathLike[str] | None,
     ) -> None:
         self.lease_ttl = lease_ttl
         """Milliseconds a lease lives without being renewed."""
         self._kernel = kernel
-        self.heartbeat = Heartbeat(kernel, lease_ttl)
-        self._housekeeper = Housekeeper(kernel)
+        self.heartbeat = Heartbeat(kernel, lease_ttl, dropped)
+        self._housekeeper = Housekeeper(kernel, dropped)
         self._maintain = maintain
         self._closed = False
         self._witness = None

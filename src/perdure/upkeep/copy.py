@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Conflict, Corrupted, InvalidInput, NotFound, PerdureError
-from perdure.history.hydrate import where_is
+from perdure.history.hydrate import find, where_is
 from perdure.kernel import Kernel
 from perdure.model import ANCHOR, Append, Outrun
 from perdure.record import codec
@@ -84,6 +84,8 @@ class CopySink(StoreSink):
         """Copy one session, or bring it up to date."""
         row = self.kernel.store.look(dump.row.id)
         if row is not None and row.reason and not self._options.revive:
+            # An end that was forged is not believed, and said; to bring the session back over it is what helps.
+            find(self.kernel, row.id)
             self.done.left.append((row.id, f"it has ended there: {row.why_gone}"))
             return
         envelopes = {}

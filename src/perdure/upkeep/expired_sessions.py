@@ -6,12 +6,13 @@ restored there first, and then the session is dropped. Interrupted at any point,
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from perdure.errors import Conflict, NotFound
+import msgspec
+
+from perdure.errors import Conflict, Corrupted, NotFound
 from perdure.history.expiry import expired
-from perdure.history.hydrate import look
+from perdure.history.hydrate import find, look
 from perdure.history.lives import aside_id, end_session, life_of, of_aside
 from perdure.model import Artifact, LeaseInfo, Status
 from perdure.session.read_cache import PREFIX
@@ -22,10 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perdure.kernel import Kernel
-    from perdure.model import SessionRow
+    from perdure.model import Dump, SessionRow
 
 _NOTE = "set aside"
 """The kind of the artifact that says what the row of a session that is set aside does not."""
+
+
+class _Said(msgspec.Struct):
+    agent: str
+    ttl: int | None
+    """Milliseconds; None of one that lives for ever, and made way for an earlier life."""
 
 
 class Aside(NamedTuple):
@@ -65,8 +72,8 @@ def _end(kernel: Kernel, row: SessionRow, token: int | None, *, keep: bool) -> N
 
 def _set_aside(kernel: Kernel, row: SessionRow) -> None:
     dump, id = kernel.store.dump(row.id), aside_id(row.id, life_of(kernel, row.id))
-    said = {"agent": row.agent, "ttl": (row.expires or row.now) - row.updated}
-    note = Artifact(_NOTE, 0, 0, 0, json.dumps(said).encode())
+    said = _Said(row.agent, row.expires - row.updated if row.expires is not None else None)
+    note = Artifact(_NOTE, 0, 0, 0, msgspec.json.encode(said))
     # Nobody works on it there: neither an agent nor whoever held it.
     there = dump.row._replace(
         id=id, agent="", lease=LeaseInfo("", row.lease.token, 0), expires=row.now + kernel.keep_expired
@@ -110,9 +117,22 @@ def newest_life(kernel: Kernel, session: str) -> Aside:
     return lives[-1]
 
 
+def as_it_was(dump: Dump, session: str) -> Dump:
+    """A session that is set aside, as it was in its own place when its time had run out."""
+    where = f"session {session!r}, which is set aside"
+    note = next((artifact.body for artifact in dump.artifacts if artifact.kind == _NOTE), b"")
+    try:
+        said = msgspec.json.decode(note, type=_Said)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise Corrupted(where, "the note of its agent and its time to live cannot be read") from e
+    expires = dump.row.updated + said.ttl if said.ttl is not None else None
+    row = dump.row._replace(id=session, agent=said.agent, expires=expires)
+    return dump._replace(row=row, artifacts=tuple(one for one in dump.artifacts if one.kind != _NOTE))
+
+
 def bring_back(kernel: Kernel, session: str, token: int) -> Aside:
     """Put the newest of a session's earlier lives in its place again; the one that has begun since is set aside."""
-    now = kernel.store.look(session)
+    now = find(kernel, session)
     assert now is not None, "its lease is ours"
     if now.heads and expired(kernel, now):
         # No sweep has come by yet.
@@ -121,14 +141,14 @@ def bring_back(kernel: Kernel, session: str, token: int) -> Aside:
     found = newest_life(kernel, session)
     id = aside_id(session, found.life)
     dump = kernel.store.dump(id)
-    said: Any = json.loads(next(artifact.body for artifact in dump.artifacts if artifact.kind == _NOTE))
+    was = as_it_was(dump, session)
     if now.heads:
         # Whatever is kept otherwise: that life has not expired, and it must be known where it went.
         _end(kernel, now, token, keep=True)
-    back = dump.row._replace(id=session, agent=said["agent"], expires=now.now + said["ttl"])
+    # It lives for its time to live from now on.
+    expires = was.row.expires and was.row.expires + now.now - was.row.updated
     faults.point("revive.before_restore")
-    artifacts = tuple(artifact for artifact in dump.artifacts if artifact.kind != _NOTE)
-    kernel.store.restore(dump._replace(row=back, artifacts=artifacts))
+    kernel.store.restore(was._replace(row=was.row._replace(expires=expires)))
     faults.point("revive.after_restore")
     end_session(kernel, dump.row, None, "brought back")
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, Misuse, PerdureError
-from perdure.history.hydrate import look
+from perdure.history.hydrate import find, look
 from perdure.history.reader import history
 from perdure.model import TAG_PREFIX, SessionRow, Status, Usage
 from perdure.protocols import Logged
@@ -118,6 +118,7 @@ class Upkeep:
 
         self.guard.check()
         # A lease makes a row for a session that never was: look first.
+        yield Do(find, (self.kernel, check_session(session)))
         yield Do(newest_life, (self.kernel, check_session(session)))
         claim = self._caretaker.claim(session)
         try:
@@ -273,6 +274,7 @@ class Upkeep:
         if witness is not None:
             # Before anything is written: without it nothing could be put in doubt.
             yield Do(read_witness, (self.kernel, witness))
+        yield Do(self._caretaker.before_write)
         done: Transferred = yield Do(restore, (self.kernel, path, progress))
         if witness is not None:
             accepted = yield from self.accept_loss(witness)
@@ -292,6 +294,7 @@ class Upkeep:
         from perdure.upkeep.backup import restore
 
         self.guard.check()
+        yield Do(self._caretaker.before_write)
         return (yield Do(lambda: restore(self.kernel, path, progress, whole=False)))
 
     def usage(self) -> Flow[Usage]:
@@ -320,6 +323,8 @@ class Upkeep:
 
         self.guard.check()
         other.guard.check()
+        if not dry_run:
+            yield Do(other.caretaker.before_write)
         named = None if sessions is None else [check_session(id) for id in sessions]
         how = Options(verify, dry_run, revive)
         return (yield Do(copy, (self.kernel, other.kernel, new_holder(), other.lease_ttl, named, owner, how, progress)))

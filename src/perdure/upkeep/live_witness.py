@@ -15,6 +15,7 @@ import hashlib
 import logging
 import os
 import re
+import shlex
 import threading
 from collections import deque
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from perdure.errors import Corrupted, PerdureError, Unavailable
 from perdure.history.lives import life_of
 from perdure.model import Kind
 from perdure.record.tombstones import LIFE
+from perdure.system.commands import typed_by_anybody
 from perdure.system.disk import FILE_MODE
 from perdure.upkeep.witness import (
     Call,
@@ -92,9 +94,11 @@ class LiveWitness:
     # -- opening ----------------------------------------------------------------------------------------------------
 
     def _open(self) -> int:
-        if not os.path.exists(self._path):
-            write_file(self._kernel, self._path, list(see_store(self._kernel)))
         while True:
+            if not os.path.exists(self._path):
+                # Somebody else may be making it: whoever comes second takes the other one's, which is written to.
+                with contextlib.suppress(FileExistsError):
+                    write_file(self._kernel, self._path, list(see_store(self._kernel)), new=True)
             try:
                 fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, FILE_MODE)
             except OSError as e:
@@ -148,7 +152,8 @@ class LiveWitness:
             found = list(self._said(line)) if _is_torn(line) else []
             for one in (*found, *([Mended(hashlib.sha256(line).hexdigest())] if found else [])):
                 append_line(self._fd, signed_line(self._kernel, one), self._path)
-            what = "what it said was read from the store again" if found else "what it said is lost: run perdure verify"
+            lost = typed_by_anybody(f"verify --all --witness {shlex.quote(self._path)}")
+            what = "what it said was read from the store again" if found else f"what it said is lost: {lost}"
             how = "was cut short" if _is_torn(line) else "was changed"
             log.warning("witness %s, line %d %s: %s", self._path, number, how, what)
         self._catch_up()

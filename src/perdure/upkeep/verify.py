@@ -6,15 +6,16 @@ What a witness saw is compared in :mod:`perdure.upkeep.witness`.
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Corrupted, KeyMismatch, NotFound, PerdureError, UnsupportedFormat
 from perdure.history.hydrate import look, open_row, payload_of, where_is
-from perdure.history.lives import tombstone_of
+from perdure.history.lives import of_aside, tombstone_of
 from perdure.kernel import Kernel
 from perdure.model import (
     ANCHOR,
+    ASIDE,
     MAIN,
     PACK,
     SNAPSHOT,
@@ -40,6 +41,7 @@ from perdure.state.document import genesis
 from perdure.state.values import BlobRef
 from perdure.stores.listing import each_session
 from perdure.stores.rules import sets_session_status
+from perdure.upkeep.expired_sessions import as_it_was, set_aside
 from perdure.upkeep.transfer import check_blob
 
 if TYPE_CHECKING:
@@ -106,10 +108,10 @@ class _Verifier:
         done = 0
         if session is not None:
             self._seen = {k: v for k, v in self._seen.items() if k == session}
-            if session not in self._seen:
+            if session not in self._seen and not any(set_aside(self._kernel, session)):
                 with suppress(Corrupted):  # which is found, too
                     look(self._kernel, session)
-        for id in [session] if session is not None else self._ids():
+        for id in self._ids(session):
             if self._session(id):
                 done += 1
                 if progress is not None:
@@ -119,15 +121,18 @@ class _Verifier:
             done += self._session(id)
         return Report(done, self._checkpoints, len(self._blobs), tuple(self._findings))
 
-    def _ids(self) -> Iterator[str]:
-        """All sessions: those that live, and those of which only a tombstone is left."""
-        for ended in (False, True):
+    def _ids(self, session: str | None) -> Iterator[str]:
+        """One session, or all: those that live, those that are set aside, and those that only left a tombstone."""
+        if session is not None:
+            yield session
+        for aside, ended in product((False, True), repeat=2) if session is None else product((True,), (False, True)):
             try:
-                for row in each_session(self._kernel.store, ended=ended):
-                    yield row.id
+                for row in each_session(self._kernel.store, ended=ended, aside=aside, search=session):
+                    if session is None or (kept := of_aside(row.id)) is None or kept[1] == session:
+                        yield row.id
             except Corrupted as e:
                 self._findings.append(Finding("corrupted", "", e.where, e.what))
-        if isinstance(self._kernel.store, Logged):
+        if session is None and isinstance(self._kernel.store, Logged):
             for e in self._kernel.store.unreadable():
                 self._findings.append(Finding("corrupted", "", e.where, e.what))
 
@@ -152,20 +157,47 @@ class _Verifier:
         except Corrupted as e:
             self._findings.append(Finding("corrupted", id, e.where, e.what))
             return True
-        inspection = Inspection(self._kernel, dump)
-        self._findings.extend(inspection.run())
+        if id.startswith(ASIDE):
+            self._aside(dump)
+            return True
+        inspection = self._inspected(dump)
         # An index may be older than its table. Somebody may also just have posted: then the list changes, too.
         if listed != [e.key for e in dump.inbox if not e.taken] and listed == self._waiting(id):
             what = "the store lists other inputs than those it holds"
             self._findings.append(Finding("inbox", id, f"session {id!r}, inbox", what))
-        self._checkpoints += len(inspection.rows)
         self._on_board(id, inspection)
-        for ref in sorted(inspection.blobs):
-            if what := self._blob(ref):
-                self._findings.append(Finding("blob", id, f"session {id!r}, blob {ref}", what))
         if seen is not None:
             self._findings.extend(seen.compare(self._kernel, inspection, listed))
         return True
+
+    def _inspected(self, dump: Dump, suffix: str = "") -> Inspection:
+        inspection, id = Inspection(self._kernel, dump), dump.row.id
+        found = inspection.run()
+        self._checkpoints += len(inspection.rows)
+        for ref in sorted(inspection.blobs):
+            if what := self._blob(ref):
+                found.append(Finding("blob", id, f"session {id!r}, blob {ref}", what))
+        self._findings.extend(one._replace(where=one.where + suffix) for one in found)
+        return inspection
+
+    def _aside(self, dump: Dump) -> None:
+        """One that has expired and may be brought back: all of it must be as it would be then."""
+        kept = of_aside(dump.row.id)
+        life, session = kept if kept is not None else (None, dump.row.id)
+        where = f"session {session!r}"
+        try:
+            if kept is None:
+                raise Corrupted(where, "nothing is set aside under such an id")
+            was = as_it_was(dump, session)
+        except Corrupted as e:
+            self._findings.append(Finding("corrupted", session, e.where, e.what))
+            return
+        # What waited came too late for it, and was left to whoever begins anew.
+        posts = max((entry.seq for entry in was.inbox), default=0)
+        inspection = self._inspected(was._replace(row=was.row._replace(posts=posts)), SET_ASIDE)
+        if inspection.life not in (None, life):
+            what = "it is another life of the session than the one it is kept as"
+            self._findings.append(Finding("corrupted", session, where + SET_ASIDE, what))
 
     def _on_board(self, id: str, inspection: Inspection) -> None:
         """What the board of a fleet says of a session that nobody works on must be what its checkpoints say."""
@@ -193,6 +225,7 @@ class _Verifier:
         return self._blobs[ref]
 
 
+SET_ASIDE = " (expired, and set aside)"
 Place = tuple[int, int]
 _PROJECTED = ("branch", "kind", "status", "at", "tool", "error", "takes", "blobs", "starts")
 

@@ -32,7 +32,7 @@ from perdure.history.lives import aside_id, life_of, tombstone_of
 from perdure.record import codec
 from perdure.record.tombstones import LIFE
 from perdure.stores.listing import each_session
-from perdure.system.commands import typed
+from perdure.system.commands import typed_by_anybody as typed
 from perdure.system.disk import write_whole
 from perdure.upkeep.verify import Finding
 
@@ -477,7 +477,11 @@ def write_witness(
     with _alone(where) as fd:
         if fd is None:
             effects = known.effects.values() if known is not None and not accept_loss else ()
-            write_file(kernel, where, [*entries(), *effects])
+            try:
+                write_file(kernel, where, [*entries(), *effects], new=not os.path.exists(where))
+            except FileExistsError:
+                # Somebody has just made it, and writes to it.
+                return write_witness(kernel, path, progress, accept_loss=accept_loss)
         else:
             now = kernel.clock.wall()
             first = (Accepted if accept_loss else Renewed)(kernel.store.epoch, now)
@@ -489,21 +493,35 @@ def write_witness(
 @contextlib.contextmanager
 def _alone(path: str) -> Generator[int | None]:
     """None when nobody else writes to the file, or there is none; else a descriptor to append to."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-    except OSError:
-        # It is not there; or whoever writes it anew is told why that cannot be.
-        yield None
-        return
-    try:
+    while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield fd
-        else:
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except OSError:
+            # It is not there; or whoever writes it anew is told why that cannot be.
             yield None
-    finally:
-        os.close(fd)
+            return
+        try:
+            alone = True
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                alone = False
+                fcntl.flock(fd, fcntl.LOCK_SH)
+            if not is_still(fd, path):
+                # Somebody has just written it anew.
+                continue
+            yield None if alone else fd
+            return
+        finally:
+            os.close(fd)
+
+
+def is_still(fd: int, path: str) -> bool:
+    """Whether a file that is open is still the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def see_store(kernel: Kernel, progress: Progress | None = None) -> Iterator[Seen | Waited]:
@@ -530,15 +548,15 @@ def see(kernel: Kernel, session: str, branch: str, line: int, step: int, life: i
     return Seen(session, branch, line, step, rows[0].id.hex(), rows[0].digest.hex(), life, now) if rows else None
 
 
-def write_file(kernel: Kernel, path: str, entries: Iterable[Seen | _Object]) -> None:
-    """Write a witness as a whole."""
+def write_file(kernel: Kernel, path: str, entries: Iterable[Seen | _Object], *, new: bool = False) -> None:
+    """Write a witness as a whole; with ``new`` only where there is none."""
     name = kernel.keys.current
     header = _Header(VERSION, kernel.store.id, kernel.store.epoch, kernel.clock.wall(), name)
     lines = [msgspec.json.encode(header), *(msgspec.json.encode(one) for one in entries)]
     body = b"\n".join(lines) + b"\n"
     mac = _digest(kernel, name, body, path)
     body += msgspec.json.encode(_End(len(lines) - 1, mac)) + b"\n"
-    with write_whole(path) as file:
+    with write_whole(path, new=new) as file:
         file.write(body)
 
 

@@ -49,7 +49,7 @@ MUTATIONS = (
     ),
     Mutation("somebody is on it, where nobody is", "_is_held", lambda f: True, ("create", "say hello")),
     Mutation(
-        "it waits for a worker, where it kills them", "failures", lambda *a: 0,
+        "it waits for a worker, where it kills them", "_failures", lambda *a: 0,
         ("submit", "say hello", "worker starts", *["worker crashes"] * 4),
     ),
     Mutation(

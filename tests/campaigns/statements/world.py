@@ -16,7 +16,7 @@ from perdure import EffectFailed, InDoubt, PerdureError
 from perdure.errors import ApprovalNeeded, CallError
 from perdure.fleet.board import board_of, submit
 from perdure.fleet.status import steer
-from perdure.fleet.worker import after_error, after_run, how_far
+from perdure.fleet.worker import after_error, after_run, place_of
 from perdure.model import Lease
 from perdure.protocols import Filter, Rest, WorkerRow
 from perdure.state.document import plain
@@ -211,13 +211,20 @@ class World:
                 board.rest(worker, [rest], self.clock.wall())
 
     def _one(self, worker: str, work: Work) -> Rest | None:
+        def counted(tries: int) -> Work:
+            place = place_of(self.db, work.session)
+            return work._replace(tries=self.board().got(worker, work.session, place, tries), step=place)
+
         row = self.row()
-        if work.tries > 1 and row is not None:
-            tries = self.board().got(worker, work.session, how_far(self.db, row))
-            if tries > MOST_TRIES:
+        there = row is not None and bool(row.heads)
+        if work.tries > 1 and there:
+            work = counted(2)
+            if work.tries > MOST_TRIES:
                 return Rest(work.session, work.step, failed=True, park="its worker died or failed too often")
         try:
             result = self.run(work.session)
+            if result.status == "failed":
+                work = counted(1)
         except Exception as e:
             return after_error(work, e, self.clock.wall(), most=MOST_TRIES, span=30_000, version="v")
         return after_run([desk], work, result, self.clock.wall(), most=MOST_TRIES, version="v")

@@ -1,7 +1,7 @@
 """The campaign: thousands of mutations of stored bytes, each on a fresh copy, each judged, counted by kind.
 
-``make tamper``, or ``python -m tests.campaigns.tamper.campaign --count 10000 --seed 1 --jobs 2 [--json]``; ends with 1
-when any outcome is "other".
+``make tamper``, or ``python -m tests.campaigns.tamper.campaign --count 10000 --seed 1 --jobs 2`` with ``--json`` or
+``--report``; ends with 1 when any outcome is "other".
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.campaigns.reporting import REPORTS, conclude
 from tests.campaigns.tamper.building import Original, build
 from tests.campaigns.tamper.bytes_level import ANY_FILE, Target
 from tests.campaigns.tamper.frame_level import RECORDS
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 STORES = (("sqlite", "msgpack"), ("sqlite", "json"), ("file", "msgpack"), ("file", "json"))
+REPORT = REPORTS / "tamper.md"
 LIVE_INDEX = "index under a reader"
 
 
@@ -123,26 +125,27 @@ def table(outcomes: list[Outcome]) -> dict[str, dict[str, dict[str, int]]]:
     return {s: {m: dict(c) for m, c in sorted(by.items())} for s, by in sorted(counts.items())}
 
 
-def show(counts: dict[str, dict[str, dict[str, int]]]) -> None:
-    """Print the counts for people."""
+def lines_of(counts: dict[str, dict[str, dict[str, int]]]) -> list[str]:
+    """The counts for people."""
     names = (ORIGINAL, CORRUPTED, LOST, OTHER)
-    print(f"{'store':16}{'mutation':24}" + "".join(f"{name:>11}" for name in names))
+    lines = [f"{'store':16}{'mutation':24}" + "".join(f"{name:>11}" for name in names)]
     total: Counter[str] = Counter()
     for store, by in counts.items():
         for mutation, c in by.items():
-            print(f"{store:16}{mutation:24}" + "".join(f"{c.get(name, 0):11}" for name in names))
+            lines.append(f"{store:16}{mutation:24}" + "".join(f"{c.get(name, 0):11}" for name in names))
             total.update(c)
-    print(f"{'all':40}" + "".join(f"{total[name]:11}" for name in names) + f"   of {total.total()}")
+    return [*lines, f"{'all':40}" + "".join(f"{total[name]:11}" for name in names) + f"   of {total.total()}"]
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run a campaign."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=12_000)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    parser.add_argument("--report", type=Path, nargs="?", const=REPORT, help=f"write the result into {REPORT.name}")
+    given = parser.parse_args(argv)
     started = time.monotonic()
     shares = [(given.seed * 1000 + job, given.count // given.jobs) for job in range(given.jobs)]
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
@@ -152,14 +155,12 @@ def main() -> int:
     if given.json:
         told = [{"store": o.store, "mutation": o.mutation, "what": o.what, "why": o.verdict.why} for o in others]
         print(json.dumps({"seed": given.seed, "count": len(outcomes), "counts": counts, "other": told}, indent=1))
-    else:
-        show(counts)
-        for o in others:
-            print(f"other: {o.store}: {o.mutation}: {o.what}\n    {o.verdict.why[:500]}")
-        print(
-            f"seed {given.seed}, {len(outcomes)} mutations in {time.monotonic() - started:.0f} s, other: {len(others)}"
-        )
-    return 1 if others else 0
+        return 1 if others else 0
+    lines = lines_of(counts)
+    print("\n".join(lines))
+    for o in others:
+        print(f"other: {o.store}: {o.mutation}: {o.what}\n    {o.verdict.why[:500]}")
+    return conclude(given.report, lines, not others, started, given.seed)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from perdure.errors import BehindWitness, Corrupted
 from perdure.testing.clock import FakeClock
 from tests.campaigns.tamper.building import SESSIONS, Original, build, open_store
 from tests.campaigns.tamper.bytes_level import ANY_FILE, Target
-from tests.campaigns.tamper.campaign import STORES, mutations, run, tamper
+from tests.campaigns.tamper.campaign import REPORT, STORES, main, mutations, run, tamper
 from tests.campaigns.tamper.frame_level import RECORDS
 from tests.campaigns.tamper.judging import OTHER, judge
 from tests.campaigns.tamper.sql_level import ROWS
@@ -154,3 +154,12 @@ def test_every_kind_of_store_has_mutations_of_bytes_of_records_and_of_seals():
         assert {"bit flips", "truncated", "old file", "seal forged", "commit forged", "tail cut"} <= set(
             mutations(kind)
         )
+
+
+def test_the_long_run_writes_its_report(tmp_path: Path):
+    report = tmp_path / "tamper.md"
+    shutil.copyfile(REPORT, report)
+    assert main(["--count", "4", "--jobs", "1", "--seed", "1", "--report", str(report)]) == 0
+    written = report.read_text("utf-8")
+    assert "   of 4\nok in " in written
+    assert written.partition("```")[0] == REPORT.read_text("utf-8").partition("```")[0], "what people wrote is left"

@@ -1,6 +1,6 @@
 """Stores of an earlier version are brought up to date when they are opened, all at once or not at all.
 
-There is one version so far: the next one is made up here, as a script that adds a table.
+There is one version so far: the next one is made up, see :mod:`tests.stores.contract.next_version`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import apsw
 import psycopg
@@ -16,46 +16,19 @@ import pytest
 
 from perdure.errors import UnsupportedFormat
 from perdure.stores import open_store
-from perdure.stores.postgres import tables as postgres_tables
-from perdure.stores.sqlite import tables as sqlite_tables
 from perdure.testing.sealed_rows import entry, post, write
 from tests.servers import postgres
 from tests.servers.postgres import postgres_url
 from tests.store_urls import url_of
+from tests.stores.contract.next_version import NEXT, UPGRADES, know_the_next_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-NEXT = sqlite_tables.VERSION + 1
-UPGRADES = {
-    "sqlite": (sqlite_tables, f"create table newer (x); update meta set value = {NEXT} where key = 'schema';"),
-    "postgres": (
-        postgres_tables,
-        f"create table $schema.perdure_newer (x integer); update $schema.perdure_meta set version = {NEXT};",
-    ),
-}
-"""The module that makes the tables, and what leads to the next version."""
-
-
-def know_the_next_version(kind: str, set_attribute: Callable[[Any, str, Any], None], more: str = "") -> None:
-    """Let a process know how to make the next version."""
-    tables, upgrade = UPGRADES[kind]
-    script = tables._script
-
-    def newer(version: int, schema: str = "") -> str:
-        if version == NEXT:
-            return (upgrade + more).replace("$schema", schema)
-        return script(version, schema) if schema else script(version)  # type: ignore[call-arg]
-
-    set_attribute(tables, "_script", newer)
-    set_attribute(tables, "VERSION", NEXT)
-
 
 OPEN = """
 import sys
 from perdure.stores import open_store
-from tests.stores.contract.test_format_versions import know_the_next_version
+from tests.stores.contract.next_version import know_the_next_version
 know_the_next_version(sys.argv[1], setattr)
 print("ready", flush=True)
 sys.stdin.readline()

@@ -265,6 +265,33 @@ def test_what_a_commit_costs_the_server_does_not_grow_with_the_history(private: 
     assert calls[0] == calls[1] == calls[2]
 
 
+def test_what_a_list_of_ended_sessions_costs_the_server_does_not_grow_with_the_living(private: Any, opened: Any):
+    url = private()
+    store = opened(url)
+    for name in ("a", "b", "c"):
+        write(store, name)
+        store.drop(name, None, "deleted")
+    calls: list[dict[str, int]] = []
+    with driver.Redis.from_url(url) as raw:
+        for living in (10, 3000):
+            store.append([commit(f"s{n:04}") for n in range(living)])
+            raw.config_resetstat()
+            assert [row.id for row in store.sessions(ended=True, limit=2)] == ["a", "b"]
+            assert [row.id for row in store.sessions(ended=True, limit=2, after="b")] == ["c"]
+            stats: Any = raw.info("commandstats")
+            calls.append({name: about["calls"] for name, about in stats.items() if "config" not in name})
+    assert calls[0] == calls[1]
+
+
+def test_one_that_begins_anew_is_no_longer_listed_as_ended(url: str, opened: Any):
+    store = opened(url)
+    write(store, "a")
+    store.drop("a", None, "deleted")
+    write(store, "a")
+    assert [row.id for row in store.sessions()] == ["a"]
+    assert store.sessions(ended=True) == []
+
+
 # -- the stream --------------------------------------------------------------------------------------
 
 

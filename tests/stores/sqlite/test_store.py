@@ -19,6 +19,7 @@ from perdure.errors import (
     Unavailable,
     UnsupportedFormat,
 )
+from perdure.stores.listing import Asked
 from perdure.stores.sqlite.file import cursor_of, use_log
 from perdure.stores.sqlite.store import SqliteStore
 from perdure.stores.sqlite.tables import VERSION
@@ -110,6 +111,16 @@ def test_a_file_of_a_newer_format_is_refused(path: Path, store: SqliteStore):
     alter(path, "update meta set value = ? where key = 'schema'", VERSION + 1)
     with pytest.raises(UnsupportedFormat, match="upgrade"):
         SqliteStore(path)
+
+
+def test_a_list_of_ended_sessions_does_not_look_at_the_living(path: Path):
+    SqliteStore(path).close()
+    tests, values, order = Asked(ended=True, after="a").sql("", "?", "instr", "0")
+    with sqlite3.connect(path) as raw:
+        sql = f"explain query plan select * from sessions where {' and '.join(tests)} order by {order} limit 10"
+        plan = [str(row[3]) for row in raw.execute(sql, values)]
+    raw.close()
+    assert any("sessions_ended" in line for line in plan), plan
 
 
 def test_a_database_of_another_program_is_refused_and_left_alone(path: Path):

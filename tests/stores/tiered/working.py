@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from tests.stores.tiered.tiers import Tiers
 
 WRITERS = 2
+PACE = 0.01
+"""Seconds between two turns of a writer or reader: while somebody else is waited for, they need no whole processor."""
 
 
 class Work:
@@ -42,7 +44,7 @@ class Work:
 
     def _write(self, db: perdure.Database, name: str) -> None:
         done = self.acknowledged[name]
-        while not self._stop.is_set():
+        while not self._stop.wait(PACE):
             with db.session(name) as s:
                 # What was opened, through whatever tier, is what was acknowledged.
                 assert [m["content"] for m in s.messages] == done
@@ -53,7 +55,7 @@ class Work:
                     done.append(text)
 
     def _read(self, db: perdure.Database) -> None:
-        while not self._stop.is_set():
+        while not self._stop.wait(PACE):
             for name, done in self.acknowledged.items():
                 least = len(done)
                 if least:

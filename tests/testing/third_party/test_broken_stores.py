@@ -61,4 +61,4 @@ def test_what_is_not_broken_is_not_called_so(failed: dict[str, dict[str, str]]):
 
 def test_a_failure_shows_what_was_compared(failed: dict[str, dict[str, str]]):
     assert "assert True is False" in failed["ForgetsKeys"][CAUGHT_BY[ForgetsKeys]]
-    assert "another writer was first" in failed["NotIdempotent"][CAUGHT_BY[NotIdempotent]]
+    assert "the head has moved" in failed["NotIdempotent"][CAUGHT_BY[NotIdempotent]]

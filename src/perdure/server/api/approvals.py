@@ -12,7 +12,7 @@ from perdure.model import Status
 from perdure.server.api.inputs import Decision, EffectsQuery, Outcome, Resolution, Resume, WaitingQuery
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.problems import Refusal
-from perdure.session import decisions
+from perdure.session.decisions import undecided
 from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, decided, effect, interrupts
 from perdure.shapes.basics import Page
 from perdure.shapes.work import Posted
@@ -95,17 +95,13 @@ async def _decide(ctx: Ctx, session: str, approval: str, said: Decision) -> Deci
 
 
 async def _interrupts(ctx: Ctx, row: SessionRow) -> list[Interrupt]:
-    found: dict[str, Interrupt] = {}
-    seen: set[str] = set()
+    found: list[Interrupt] = []
     for branch in row.branches:
         reading = await ctx.db.read(row.id, branch=branch, migrate=False)
         book = await ctx.blocking(plain, reading.book)
-        # A decision that waits to be taken up is one: nobody need be asked again.
-        over = await ctx.blocking(decisions.decided, ctx.db.kernel, row, book)
-        found |= {i.id: i for i in interrupts(book, row.id, branch, over, IN_LIST) if i.id not in seen}
-        # A branch has the requests of the line it parted from: main has the word on those that are its own.
-        seen |= {a["id"] for a in book.get("approvals", {}).values()}
-    return list(found.values())
+        open_ = await ctx.blocking(undecided, ctx.db.kernel, row, book, reading.checkpoint.line)
+        found += interrupts(book, row.id, branch, open_, IN_LIST)
+    return found
 
 
 # -- calls in doubt -------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from perdure.errors import Busy, InvalidInput, PerdureError
 from perdure.fleet.board import board_of, submit_async
 from perdure.fleet.status import change, drain_workers, settle_all, steer
 from perdure.history.expiry import ended
+from perdure.history.hydrate import find
 from perdure.model import MAIN
 from perdure.protocols import Boarded, Filter, NewWork
 from perdure.server.api.inputs import (
@@ -29,6 +30,7 @@ from perdure.server.api.inputs import (
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.api.sessions import properties
 from perdure.server.problems import Refusal
+from perdure.session.journal import check_not_closed
 from perdure.shapes.basics import Failure, Page, failure, page
 from perdure.shapes.store import Store, store
 from perdure.shapes.work import (
@@ -98,9 +100,11 @@ async def start_run(call: Call[Nothing, NewRun]) -> Started:
     """
     b, runs = call.body, call.ctx.runs
     gone = await call.ctx.blocking(ended, call.ctx.db.kernel, call.session)
-    row: SessionRow | None = await call.ctx.blocking(call.ctx.db.kernel.store.look, call.session)
+    row: SessionRow | None = await call.ctx.blocking(find, call.ctx.db.kernel, call.session)
     if row is None or (b.branch not in row.branches and not (gone and b.branch == MAIN)):
         raise InvalidInput(f"session {call.session!r:.80} has no branch {b.branch!r:.80}: fork it first")
+    if b.branch == MAIN:
+        await call.ctx.blocking(check_not_closed, call.ctx.db.kernel, row)
     agent = runs.agent(b.agent or row.agent)
     options: dict[str, Any] = {"effects": b.effects, "max_turns": b.max_turns}
     if b.branch != MAIN and b.key is not None:

@@ -13,6 +13,7 @@ from perdure.server.console.conversation import Said, said_of, text_of_content
 from perdure.server.console.rendering import Pages, asked, harmless, named, whole
 from perdure.state.document import plain
 from perdure.state.merge import differences
+from perdure.system.commands import typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +91,7 @@ class Branching(Pages):
         row = await self._ctx.db.look(session)
         agent = self._ctx.agents.get(row.agent)
         if agent is None:
-            raise InvalidInput(f"this server does not have the agent {row.agent!r}: start it with perdure serve APP")
+            raise InvalidInput(f"this server does not have the agent {row.agent!r}: start it with {typed('serve APP')}")
         self._ctx.runs.start(agent, session, branch, effects=effects)
         return self._console.see(request, "/session", id=session, branch=branch)
 

@@ -116,14 +116,14 @@ class PostgresBoard:
             sql = f"select {self._schema}.perdure_fleet_rest(%s{', %s' * 7})"
             self._link.ask("rest", sql, (packed(worker), *columns_of(rows)))
 
-    def got(self, worker: str, session: str, step: int) -> int:
-        """Say how far a claimed session has come; how many tries it has had there."""
+    def got(self, worker: str, session: str, step: int, tries: int = 1) -> int:
+        """Say at which place a claimed session stands; how many tries it has had there."""
         rows = self._link.ask(
             "got",
-            f"update {self._work} w set tries = case when w.worker = %s and w.step < %s then 1 else w.tries end,"
-            " step = case when w.worker = %s then greatest(w.step, %s) else w.step end"
+            f"update {self._work} w set tries = case when w.worker = %s and w.step <> %s then %s else w.tries end,"
+            " step = case when w.worker = %s then %s else w.step end"
             " where w.session = %s returning w.tries",
-            (packed(worker), step, packed(worker), step, packed(session)),
+            (packed(worker), step, tries, packed(worker), step, packed(session)),
         )
         return rows[0][0] if rows else 0
 

@@ -1,16 +1,16 @@
-"""The Redis store: one Redis or Valkey server, any number of machines. Long because it is one object.
+"""The Redis store: one Redis or Valkey server, any number of machines.
 
-Each question is answered at one instant by one script, and every value read is checked; each change is one script,
+Long because it is one object, and because a server's answer has no types: each method checks and unpacks its own. Each
+question is answered at one instant by one script, and every value read is checked; each change is one script,
 all or nothing, and the same when it is sent twice. Putting a dump back, which takes several, is in ``restore``.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -385,10 +385,14 @@ class RedisStore:
         """Sessions in order of id, or the newest first, without tombstones; each is looked at anew."""
         asked = Asked(**wanted)
         rows: list[SessionRow] = []
-        choose = self._ended if asked.ended else self._expired if asked.expired else self._chosen
-        chosen = choose(asked)
+        chosen = self._expired(asked) if asked.expired else self._chosen(asked)
         while len(rows) < asked.limit and (ids := list(islice(chosen, min(PAGE, asked.limit - len(rows))))):
-            rows += [row for row in self._looked(ids) if asked.keeps(row.id, row, row.now)]
+            looked = self._looked(ids)
+            if not asked.ended and (over := [utf8(row.id) for row in looked if row.reason]):
+                # Ended since it was listed, or said to have by somebody who did not know of the index: whoever looks
+                # through what has ended, such as verify, must come across it.
+                self._link.one((b"ZADD", b"%b:ended" % self._runner.prefix, *chain(*((b"0", id) for id in over))))
+            rows += [row for row in looked if asked.keeps(row.id, row, row.now)]
         if not rows:
             self._link.check()
         return sorted(rows, key=lambda row: asked.key(row.id, row.updated))
@@ -404,7 +408,9 @@ class RedisStore:
     def _listed(self, first: bytes, asked: Asked) -> Iterator[Glance]:
         """What listings choose by, of the sessions of the index that has the fewest of them."""
         index = b"%b:ids" % self._runner.prefix
-        if asked.owner is not None:
+        if asked.ended:
+            index = b"%b:ended" % self._runner.prefix
+        elif asked.owner is not None:
             index = b"%b:owner:%b" % (self._runner.prefix, utf8(asked.owner))
         elif asked.status is not None:
             index = b"%b:status:%b" % (self._runner.prefix, utf8(asked.status))
@@ -418,7 +424,7 @@ class RedisStore:
                 self._link.many([(b"ZREM", name, *gone) for name in of])
             for values in found:
                 if values[2] is not None:
-                    yield self._glance(*values)
+                    yield self._glance(*values)._replace(reason="it has ended" if asked.ended else "")
 
     def _glance(self, id: bytes, *values: bytes | None) -> Glance:
         try:
@@ -442,17 +448,6 @@ class RedisStore:
             return iter(ids)
         rows = [row for start in range(0, len(ids), PAGE) for row in self._looked(ids[start : start + PAGE])]
         return (utf8(row.id) for row in sorted(rows, key=lambda row: asked.key(row.id, row.updated)))
-
-    def _ended(self, asked: Asked) -> Iterator[bytes]:
-        """Ids of sessions that have ended, which no index has: all there are, for upkeep."""
-        prefix, cursor, found = self._runner.key(""), b"0", set[bytes]()
-        pattern = re.sub(rb"([*?\[\]\\])", rb"\\\1", prefix) + b"*"
-        while True:
-            cursor, names = self._link.one((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000"))
-            found.update(name.removeprefix(prefix) for name in names)
-            if cursor == b"0":
-                break
-        return self._in_order(found, asked)
 
     def counts(self) -> list[Count]:
         """How many sessions there are by status, agent and error."""

@@ -208,12 +208,12 @@ class SqliteBoard:
         if values:
             self._file.write("board.rest", lambda cursor: cursor.executemany(_REST, values), synced=False)
 
-    def got(self, worker: str, session: str, step: int) -> int:
-        """Say how far a claimed session has come; how many tries it has had there, this one included."""
+    def got(self, worker: str, session: str, step: int, tries: int = 1) -> int:
+        """Say at which place a claimed session stands; how many tries it has had there, this one included."""
 
         def write(cursor: Cursor) -> int:
-            sql = "update fleet_work set step = ?, tries = 1 where session = ? and worker = ? and step < ?"
-            cursor.execute(sql, (step, session, worker, step))
+            sql = "update fleet_work set step = ?, tries = ? where session = ? and worker = ? and step <> ?"
+            cursor.execute(sql, (step, tries, session, worker, step))
             return whole(value_of(cursor, "select tries from fleet_work where session = ?", (session,)) or 0)
 
         return self._file.write("board.got", write, synced=False)

@@ -1,5 +1,7 @@
 """One SQLite file: its pragmas, connections, one writer, several readers, transactions; typed cursors, checks of what
 is read, and what the errors of apsw mean to a caller. Its contents are not known here.
+
+Long because a transaction, and what becomes of it when somebody takes its files away, are one thing.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ import threading
 import time
 import weakref
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
 import apsw
 
 from perdure import errors
 from perdure.model import Span
 from perdure.stores.rules import StoredLease
-from perdure.stores.sqlite.own_locks import DATABASE, INDEX, OwnFile
+from perdure.stores.sqlite.own_locks import CUT, DATABASE, INDEX, WRITTEN_OVER, OwnFile
 from perdure.system import faults
 from perdure.system.flow import HandleGuard
 
@@ -239,7 +241,7 @@ class SqliteFile:
             if known is error:
                 raise
             raise known from error
-        if (gone := self._own.astray()) and not self._own.alone():
+        if (gone := self._own.astray()) and (gone in (CUT, WRITTEN_OVER) or not self._own.alone()):
             # Others go on without us, maybe in the very same log by another index: not a page is written over theirs.
             self._rollback()
             self._rescue(gone, "; nothing of this was written")
@@ -296,14 +298,17 @@ class SqliteFile:
         """
         # The last one to close would move our log over what others have written by then.
         self._orphaned = True
+        if gone in (CUT, WRITTEN_OVER):
+            self._give_up(gone, fate)
         moved = False
         # Named anew each time: a process may have to do this again, for a second handle or a second removal.
         aside = f"{self.path}.rescued-{os.getpid()}-{os.urandom(4).hex()}"
         try:
             # Whoever has opened the database since has a log of its own: to write beside it would mix two histories.
             with self._own.others_kept_out() as kept_out:
+                alone = self._own.alone()
                 moved = gone != DATABASE and (
-                    self._own.log_is_empty() or (kept_out and self._own.alone() and self._empty_lost_log())
+                    self._own.log_is_empty() or (kept_out and alone and self._empty_lost_log())
                 )
             if moved:
                 left = "all that was committed through it has been moved into the database"
@@ -313,6 +318,9 @@ class SqliteFile:
             else:
                 self._cursor.execute("vacuum into ?", (aside,))
                 left = f"all that was committed through it was set aside in {aside}"
+                if not alone and gone != DATABASE:
+                    # Somebody may even have put another one in its place, in place: the copy would be of both.
+                    left += ", with what others have written to the database meanwhile: verify it before you use it"
                 if gone == DATABASE:
                     self._own.take_log_away()
         except apsw.Error as error:
@@ -326,6 +334,21 @@ class SqliteFile:
         self._own.let_others_in()
         if not moved:
             raise errors.Poisoned(self._guard.poisoned + fate)
+
+    def _give_up(self, gone: int, fate: str) -> NoReturn:
+        """Somebody cut a file of ours, or wrote over it: what only it had is gone, and nothing is added to the rest."""
+        left = "what was committed since it was last moved into the database is lost"
+        if gone == WRITTEN_OVER:
+            # Moved into what is there now, our log would make neither of the two of it.
+            left = "what was put there is left as it is"
+            with suppress(OSError):
+                left += f", and our log is set aside in {self._own.set_log_aside()}"
+        self._guard.poisoned = (
+            f"{self._own.name(gone)} was cut or written over in place while it was open; {left}: stop whoever does "
+            "that, close this handle, open a new one, and compare it with a witness, or restore a backup"
+        )
+        self._own.let_others_in()
+        raise errors.Poisoned(self._guard.poisoned + fate)
 
     def _empty_lost_log(self) -> bool:
         """Move all of our log into the database; False when somebody who is reading is in the way."""

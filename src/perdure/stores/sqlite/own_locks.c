@@ -25,6 +25,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,32 @@ typedef struct { dev_t dev; ino_t ino; int known; struct statx_timestamp changed
 
 #define KEPT 3           /* so many of a database's files outlive a transaction */
 
+/* The beginning of the index of a log, as SQLite writes it: all in the order of this machine, but for the salt. */
+typedef struct {
+    uint32_t version, unused, change;
+    uint8_t init, big;
+    uint16_t page;
+    uint32_t frames, pages, sums[2];
+    unsigned char salt[8];
+    uint32_t own[2];
+} Header;
+
+typedef struct {
+    Header first, second;      /* the same, unless somebody is writing it */
+    uint32_t moved, marks[5];  /* so many pages of the log are in the database */
+    unsigned char locks[8];
+    uint32_t moving;           /* so many are, or are about to be */
+} Index;
+
+typedef struct { uint32_t known, moved; unsigned char salt[8]; } Moved;
+
+static Moved moved(const Index *index)
+{
+    Moved found = {index->moved == index->moving, index->moved, {0}};
+    memcpy(found.salt, index->first.salt, sizeof found.salt);
+    return found;
+}
+
 typedef struct Database {
     struct Database *next;
     Identity files[4];   /* those that are open: the database, its log, the log's index, a journal */
@@ -44,6 +71,7 @@ typedef struct Database {
     Identity left[4];    /* those that were open last */
     int split;           /* a file was opened that is not the one of the same name that was open */
     int marked[KEPT];    /* others are told which one is ours, of the log and its index */
+    Moved moved;         /* what of the log was in the database when all was well last */
     int refused;         /* a log was not opened, because others have another one */
     int inherited;       /* it was open when this process was forked: its connections are those of the parent */
     size_t length;
@@ -187,6 +215,7 @@ static void closed(Database *database, int which)
     if (database->open[0]) mark(database, which, 0);
     if (database->locks[which] >= 0) close(database->locks[which]);
     memset(&database->files[which], 0, sizeof(Identity));
+    if (!which) database->moved.known = 0;
     if (!database->open[0]) database->split = database->marked[1] = database->marked[2] = 0;
 }
 
@@ -313,33 +342,87 @@ int perdure_own(const char *path)
     return result;
 }
 
-/* Whether its files are still those that were opened: 0, or the number of the first after a given one that is not,
- * counted from 1. */
-int perdure_astray(const char *path, int after)
+#define CUT 4            /* what is told of a log that was cut or written over in place */
+#define WRITTEN_OVER 5   /* and of a database */
+#define LOOKS 100        /* so often somebody may change what is compared while it is read */
+
+/* With the guard held: what the index says of the log; 0 when there is none, or somebody is writing it. */
+static int read_index(const Database *database, Index *index)
+{
+    if (!database->open[1] || !database->open[2] || database->split || database->locks[1] < 0 || database->locks[2] < 0) return 0;
+    return pread(database->locks[2], index, sizeof *index, 0) == sizeof *index && index->first.init
+        && !memcmp(&index->first, &index->second, sizeof index->first);
+}
+
+static uint32_t big(const unsigned char *at) { return (uint32_t)at[0] << 24 | at[1] << 16 | at[2] << 8 | at[3]; }
+
+/* With the guard held: whether the log begins, and its last page that was committed is, as its index says. Whoever begins
+ * the log anew says in the index first that it is empty; so what does not fit is looked at again while the index changes. */
+static int log_fits(const Database *database, Index index)
+{
+    unsigned char salt[8], frame[24];
+    for (int i = 0; i < LOOKS; i++) {
+        if (!index.first.frames) return 1;
+        off_t page = index.first.page == 1 ? 65536 : index.first.page, last = 32 + (off_t)(index.first.frames - 1) * (page + 24);
+        if (pread(database->locks[1], salt, sizeof salt, 16) == sizeof salt && !memcmp(salt, index.first.salt, sizeof salt)
+            && pread(database->locks[1], frame, sizeof frame, last) == sizeof frame && !memcmp(frame + 8, salt, sizeof salt)
+            && big(frame + 16) == index.first.sums[0] && big(frame + 20) == index.first.sums[1]) return 1;
+        Index again;
+        if (!read_index(database, &again)) return 1;
+        if (!memcmp(&index.first, &again.first, sizeof index.first)) return 0;
+        index = again;
+    }
+    return 1;
+}
+
+/* With the guard held, of a database that was written since all was well: whether that was somebody who moved the log into
+ * it, who says so in the index before. An index that says that somebody is at it is believed. */
+static int database_fits(const Database *database)
+{
+    unsigned char head[100];
+    Index index;
+    if (!database->moved.known || !read_index(database, &index)) return 1;
+    Moved now = moved(&index);
+    if (now.known && !memcmp(&now, &database->moved, sizeof now)) return 0;
+    ssize_t size = database->locks[0] < 0 ? -1 : pread(database->locks[0], head, sizeof head, 0);
+    return size < 0 || (size == sizeof head && !memcmp(head, "SQLite format 3", 16));
+}
+
+/* All of it with the guard held: of two threads that look, the one with older news would take the other's for foreign. */
+static int look(Database *database, int after)
 {
     char name[4096];
-    Database now = {0};
-    size_t length = strlen(path);
-    pthread_mutex_lock(&guard);
-    Database *database = find(path, length);
-    if (database) now = *database;
-    pthread_mutex_unlock(&guard);
-    if (length + 5 > sizeof name) return 0;
-    memcpy(name, path, length);
+    struct statx_timestamp changed = {0};
+    Index index;
+    /* Before the time of the database: who moves the log meanwhile makes that newer, and not older. */
+    int indexed = !after && read_index(database, &index);
+    if (database->length + 5 > sizeof name) return 0;
+    memcpy(name, database->path, database->length);
     for (int i = after; i < KEPT; i++) {
-        strcpy(name + length, suffixes[i]);
+        strcpy(name + database->length, suffixes[i]);
         Identity there = identity(AT_FDCWD, name, 0, i);
-        if (now.files[i].known && !same(now.files[i], there)) return i + 1;
-        if (!i) now.files[0].changed = there.changed;
+        if (database->files[i].known && !same(database->files[i], there)) return i + 1;
+        if (!i) changed = there.changed;
     }
     /* Asked last: a database that was replaced is more than a log that was, for nobody else has what is in ours. */
-    if (now.split && after < 2) return 2;
-    if (!after && database) {
-        pthread_mutex_lock(&guard);
-        database->files[0].changed = now.files[0].changed;
-        pthread_mutex_unlock(&guard);
-    }
+    if (database->split && after < 2) return 2;
+    if (after) return 0;
+    if (indexed && !log_fits(database, index)) return CUT;
+    if (memcmp(&database->files[0].changed, &changed, sizeof changed) && !database_fits(database)) return WRITTEN_OVER;
+    database->files[0].changed = changed;
+    database->moved = indexed ? moved(&index) : (Moved){0};
     return 0;
+}
+
+/* Whether its files are still those that were opened: 0, or the number of the first after a given one that is not,
+ * counted from 1; or one of those above. */
+int perdure_astray(const char *path, int after)
+{
+    pthread_mutex_lock(&guard);
+    Database *database = find(path, strlen(path));
+    int result = database ? look(database, after) : 0;
+    pthread_mutex_unlock(&guard);
+    return result;
 }
 
 /* Keep everybody else from opening the database, or no longer: 0, or EAGAIN while somebody is just doing so. */

@@ -29,6 +29,8 @@ FILES = ("", "-wal", "-shm")
 """What the names of a database's files end with: the database, its log, the log's index."""
 DATABASE, INDEX = 1, 3
 """The numbers of the first and the last one, counted from 1."""
+CUT, WRITTEN_OVER = 4, 5
+"""Told of a log, and of the database, that is the same file, and was cut or written over in place."""
 KEEP_OUT_TRIES = 200
 """So many milliseconds somebody may take who is just opening the database."""
 
@@ -91,12 +93,13 @@ class OwnFile:
         self._moved = 0
         self._after: Callable[[int], int] = partial(_library.perdure_astray, self._name) if _library else self._look
         self.astray: Callable[[], int] = partial(self._after, 0)
-        """The number of the first of its files, counted from 1, that was removed or replaced since it was opened; 0."""
+        """The number of the first of its files, counted from 1, that was removed or replaced since it was opened; or
+        one of those that speak of a change in place; 0 when all is well."""
         _open[self.path] = _open.get(self.path, 0) + 1
 
     def name(self, number: int) -> str:
         """The name of one of its files, by the number that was told."""
-        return self.path + FILES[number - 1]
+        return self.path + FILES[{CUT: 2, WRITTEN_OVER: DATABASE}.get(number, number) - 1]
 
     @contextmanager
     def others_kept_out(self) -> Generator[bool]:
@@ -144,6 +147,14 @@ class OwnFile:
             if self._after(number - 1) != number:
                 with suppress(OSError):
                     os.unlink(self.name(number))
+
+    def set_log_aside(self) -> str:
+        """The database is another one now: whoever opens it shall not find our log beside it. Where it went."""
+        aside = f"{self.path}.log-{os.getpid()}-{os.urandom(4).hex()}"
+        with suppress(OSError):
+            os.unlink(self.path + FILES[INDEX - 1])
+        os.rename(self.path + FILES[1], aside)
+        return aside
 
     def refusal(self) -> str:
         """Why SQLite could not open the log, if that was because somebody else has another one; "" otherwise."""

@@ -22,6 +22,10 @@ APPLICATION = 0x50524452
 _MAGIC = b"SQLite format 3\0"
 
 
+YOUNG = 2 * 4096
+"""Bytes of a database whose tables are in the log alone."""
+
+
 def make_file(path: str) -> None:
     """Make the file, and its folder, for their owner only; their names are durable once made."""
     try:
@@ -55,6 +59,10 @@ def prepare(cursor: Cursor, path: str, *, synchronous: str, patience: float) -> 
         )
     if found < VERSION:
         _upgrade(cursor)
+    if os.stat(path).st_size <= YOUNG:
+        # A log that is taken away takes with it what was committed. Without the tables, and the name of the store in
+        # them, nobody could even tell: it would begin anew.
+        cursor.execute("pragma wal_checkpoint(full)").fetchall()
 
 
 def _look(cursor: Cursor, path: str) -> bool:

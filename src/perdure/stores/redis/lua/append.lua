@@ -76,6 +76,7 @@ if tonumber(line) >= lines then put('lines', tonumber(line) + 1) end
 if lines == 0 or (s[6] and s[6] ~= '') then
   put('created', wall)
   put('reason', '')
+  call('ZREM', P .. ':ended', id)
   call('ZADD', P .. ':ids', 0, id)
   call('ZADD', P .. ':owner:' .. s[8], 0, id)
   call('ZADD', P .. ':status:' .. s[9], 0, id)

@@ -14,6 +14,7 @@ call('ZREM', P .. ':ids', id)
 call('ZREM', P .. ':owner:' .. s[5], id)
 call('ZREM', P .. ':status:' .. s[6], id)
 call('ZREM', P .. ':expiry', id)
+call('ZADD', P .. ':ended', 0, id)
 local W, I, bytes, waiting = P .. ':w:' .. id, P .. ':i:' .. id, 0, {}
 if keep ~= '' then
   for _, key in ipairs(call('ZRANGE', W, 0, -1)) do

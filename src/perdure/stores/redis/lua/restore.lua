@@ -62,10 +62,12 @@ call('ZREM', P .. ':stages', stage)
 call('ZREM', P .. ':owner:' .. s[4], id)
 call('ZREM', P .. ':status:' .. s[3], id)
 if about.reason == '' then
+  call('ZREM', P .. ':ended', id)
   call('ZADD', P .. ':ids', 0, id)
   call('ZADD', P .. ':owner:' .. about.owner, 0, id)
   call('ZADD', P .. ':status:' .. about.status, 0, id)
 else
+  call('ZADD', P .. ':ended', 0, id)
   call('ZREM', P .. ':ids', id)
 end
 if about.expires ~= '' then call('ZADD', P .. ':expiry', about.expires, id) else call('ZREM', P .. ':expiry', id) end

@@ -33,6 +33,7 @@ create table sessions (
 create index sessions_by_owner on sessions (owner, id);
 -- A fleet looks for them every few seconds; they are few, whatever the store holds.
 create index sessions_running on sessions (no) where status = 'running';
+create index sessions_ended on sessions (id) where reason <> '';
 
 -- The heads of all branches but "main", whose head lies in the session's row: one page less per commit.
 create table branches (
