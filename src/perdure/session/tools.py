@@ -265,7 +265,7 @@ def check_depth(tool: Tool) -> None:
 def runnable(
     tool: Tool, watched: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 ) -> Callable[..., Any]:
-    """What a call of a tool runs: its function, within its time; ``watched`` sees its end where it cannot be stopped."""
+    """What a call of a tool runs: its function, within its time; ``watched`` sees the end of what cannot be stopped."""
     fn = _deeper(tool.fn if around is None else around(tool))
     if watched is not None and not inspect.iscoroutinefunction(fn):
         fn = watched(fn)
