@@ -297,7 +297,8 @@ def test_the_store_counts_only_what_a_sweep_removes(tmp_path: Path) -> None:
         console.db.post("kept", "in time")
         clock.advance(11_000)
         console.db.post("gone", "too late")
-        assert "has expired: perdure revive gone brings it back" in get(console, "/session?id=gone", 410)
+        told = get(console, "/session?id=gone", 410)
+        assert re.search(r"has expired: perdure revive gone --store \S+ brings it back", told)
         assert "The time of 1 session has run out: the next sweep removes it." in get(console, "/store")
         assert console.db.sweep().removed == 1
         assert "No session's time has run out." in unescape(get(console, "/store"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.agent.app_loader import load_module
+from perdure.cli import which_database
 from perdure.cli.options import AsJson, BlobsAt, Store
 from perdure.cli.output import SHOWN, Out, all_of, print_each, print_json, progress, tell
 from perdure.cli.terminal_text import cut
@@ -233,9 +234,14 @@ def migrate(
 
     May be interrupted and run again. The originals stay in the history.
     """
+    import perdure
+
     load_module(module)
+    # A deploy migrates first: where there is no store yet, this makes it.
     with (
-        open_existing(store, blobs, schema=schema) as db,
+        perdure.open(
+            find_url(store), schema=schema, maintain=False, blobs=blobs or None, witness=which_database.witness()
+        ) as db,
         progress("migrating", all_of(db), show=not as_json) as told,
     ):
         done = db.migrate(told)

@@ -5,7 +5,6 @@ What a witness saw is compared in :mod:`perdure.upkeep.witness`.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -108,9 +107,14 @@ class _Verifier:
         done = 0
         if session is not None:
             self._seen = {k: v for k, v in self._seen.items() if k == session}
-            if session not in self._seen and not any(set_aside(self._kernel, session)):
-                with suppress(Corrupted):  # which is found, too
+            if session not in self._seen:
+                try:
                     look(self._kernel, session)
+                except Corrupted:
+                    pass  # which is found below
+                except NotFound:
+                    if not any(set_aside(self._kernel, session)):
+                        raise
         for id in self._ids(session):
             if self._session(id):
                 done += 1

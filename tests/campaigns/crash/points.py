@@ -8,9 +8,10 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[3] / "src" / "perdure"
 _POINT = re.compile(r'faults\.point\(f?"([^"]+)"\)')
 
-ELSEWHERE = re.compile(r"memory\.|copy\.|agent\.|\w+\.(epoch|restore)\.|\{what\}")
+ELSEWHERE = re.compile(r"memory\.|copy\.|agent\.|call\.after_claimed|\w+\.(epoch|restore)\.|\{what\}")
 """Points that no scenario here is about: the memory store survives nothing, restoring is done into memory, copying is
-killed by tests of its own (``tests/upkeep/test_copy_killed.py``), and there is no agent here."""
+killed by tests of its own (``tests/upkeep/test_copy_killed.py``), so are calls that sessions share
+(``tests/session/test_shared_claims.py``), and there is no agent here."""
 BACKENDS = {
     "file": ("stores/file", "blobs/local"),
     "sqlite": ("stores/sqlite", "blobs/local"),

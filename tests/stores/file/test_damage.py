@@ -168,8 +168,11 @@ def test_damaged_logs_hide_none_of_the_others(tmp_path: Path):
         assert report.sessions == 3
         damaged = sorted(str(log_of(root, f"s{n}")) for n in (1, 3, 4))
         assert sorted(finding.where.partition(", byte")[0] for finding in report.findings) == damaged
-        assert [finding.kind for finding in db.verify("s1").findings] == ["corrupted"]
-        assert db.verify("s0").ok
+        # Something of theirs may be set aside, and is looked for.
+        with pytest.warns(Unreadable):
+            assert [finding.kind for finding in db.verify("s1").findings] == ["corrupted"]
+        with pytest.warns(Unreadable):
+            assert db.verify("s0").ok
         # What nobody can read may still refer to any of them.
         with pytest.raises(Corrupted):
             db.collect(grace=0)
