@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from perdure.errors import Diverged as Diverged
     from perdure.errors import DoneElsewhere as DoneElsewhere
     from perdure.errors import EffectFailed as EffectFailed
+    from perdure.errors import EffectRaised as EffectRaised
     from perdure.errors import ForkedProcess as ForkedProcess
     from perdure.errors import Gone as Gone
     from perdure.errors import HandleClosed as HandleClosed
@@ -90,8 +91,10 @@ if TYPE_CHECKING:
     from perdure.session.tools import Context as Context
     from perdure.session.tools import Done as Done
     from perdure.session.tools import Later as Later
+    from perdure.session.tools import ModelRetry as ModelRetry
     from perdure.session.tools import NotDone as NotDone
     from perdure.session.tools import Tool as Tool
+    from perdure.session.tools import ToolError as ToolError
     from perdure.session.tools import Unknown as Unknown
     from perdure.session.tools import tool as tool
     from perdure.state.merge import Clash as Clash
@@ -124,7 +127,7 @@ _HOMES = {
     "database": ("Database",),
     "errors": (
         "ApprovalError", "ApprovalNeeded", "BehindWitness", "Busy", "CallError", "Conflict", "ContextTooLong",
-        "Corrupted", "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "ForkedProcess", "Gone",
+        "Corrupted", "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "EffectRaised", "ForkedProcess", "Gone",
         "HandleClosed", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost",
         "LimitExceeded", "MergeConflict", "Misuse", "ModelError", "ModelUnavailable", "NotFound", "NotJson",
         "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "RequestDiffers", "SessionClosed", "StoreError",
@@ -141,7 +144,7 @@ _HOMES = {
     "opening": ("open", "open_async"),
     "history.origin": ("Origin",),
     "session.handle": ("Session", "UncommittedEdits"),
-    "session.tools": ("Context", "Done", "Later", "NotDone", "Tool", "Unknown", "tool"),
+    "session.tools": ("Context", "Done", "Later", "ModelRetry", "NotDone", "Tool", "ToolError", "Unknown", "tool"),
     "state.values": ("BlobRef",),
 }  # fmt: skip
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}

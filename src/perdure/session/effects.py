@@ -495,7 +495,8 @@ class Calls:
         """A call is asked for again that raised: go on under its id, ask somebody, or say why it is refused."""
         known = f"the same call ended with {before['class']}, and what it had changed by then is not known"
         if callable(tool.if_unsure):
-            record.update(id=before["id"], attempt=before["attempt"], at=before["at"], status="started")
+            # What became of it is asked first.
+            record.update(id=before["id"], attempt=before["attempt"], at=before["at"], status="in_doubt")
         elif tool.if_unsure == "retry" and self._key_holds(tool, before["at"]):
             record.update(id=before["id"], attempt=before["attempt"], at=before["at"])
         elif tool.if_unsure == "report":
@@ -868,8 +869,7 @@ class Calls:
             self.effects.settle(record, "failed", None, said)
         elif earlier is not None and (refused := self._repeat(tool, record, earlier)):
             self.effects.settle(record, "failed", None, refused)
-        elif record["status"] == "started":
-            # It raised before: whoever can be asked about it is asked first.
+        elif record["status"] == "in_doubt":
             pass
         elif asks or "because" in record or (not record["attempt"] and tool.needs_approval(bound)):
             facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
