@@ -17,8 +17,14 @@ GROUPS = {
     "Opening": ["open", "open_async", "Database", "AsyncDatabase"],
     "Sessions": ["Session", "AsyncSession", "BlobRef", "Origin", "UncommittedEdits"],
     "Looking": ["why", "why_async", "Why", "Reading", "Checkpoint", "Status", "Kind", "Difference", "Clash", "Message"],
-    "Tools": ["tool", "Tool", "Context", "Done", "NotDone", "Unknown", "Approval"],
-    "Agents": ["Agent", "RunResult", "Event", "follow", "handoff", "wake_me", "Window", "Compactor", "tool_migration"],
+    "Tools": [
+        "tool", "Tool", "Context", "Done", "NotDone", "ToolError", "ModelRetry", "Unknown", "Later", "Approval",
+        "UndeclaredTool",
+    ],  # fmt: skip
+    "Agents": [
+        "Agent", "RunResult", "Raised", "Event", "follow", "handoff", "wake_me", "Window", "Compactor",
+        "tool_migration",
+    ],  # fmt: skip
     "Branches of agents": ["branch_off", "run_on"],
     "Fleets": ["submit", "submit_async", "start_worker"],
     "Models": ["ChatModel", "OpenAIModel", "ScriptedModel", "RecordedModel", "Retry", "Price"],

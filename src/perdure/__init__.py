@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from perdure.agent.models.retry import Retry as Retry
     from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
     from perdure.agent.replay.recorded_session import RecordedModel as RecordedModel
+    from perdure.agent.run_result import Raised as Raised
     from perdure.agent.run_result import RunResult as RunResult
     from perdure.agent.session_stream import follow as follow
     from perdure.agent.tool_schema import wake_me as wake_me
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from perdure.session.tools import NotDone as NotDone
     from perdure.session.tools import Tool as Tool
     from perdure.session.tools import ToolError as ToolError
+    from perdure.session.tools import UndeclaredTool as UndeclaredTool
     from perdure.session.tools import Unknown as Unknown
     from perdure.session.tools import tool as tool
     from perdure.state.merge import Clash as Clash
@@ -114,7 +116,7 @@ _HOMES = {
     "agent.models.retry": ("Retry",),
     "agent.models.scripted": ("ScriptedModel",),
     "agent.replay.recorded_session": ("RecordedModel",),
-    "agent.run_result": ("RunResult",),
+    "agent.run_result": ("Raised", "RunResult"),
     "agent.live_answers": ("Event",),
     "agent.session_stream": ("follow",),
     "agent.upgrades": ("tool_migration",),
@@ -127,8 +129,8 @@ _HOMES = {
     "database": ("Database",),
     "errors": (
         "ApprovalError", "ApprovalNeeded", "BehindWitness", "Busy", "CallError", "Conflict", "ContextTooLong",
-        "Corrupted", "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "EffectRaised", "ForkedProcess", "Gone",
-        "HandleClosed", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost",
+        "Corrupted", "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "EffectRaised", "ForkedProcess",
+        "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost",
         "LimitExceeded", "MergeConflict", "Misuse", "ModelError", "ModelUnavailable", "NotFound", "NotJson",
         "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "RequestDiffers", "SessionClosed", "StoreError",
         "StoreFull", "TailLost", "Unavailable",
@@ -144,7 +146,9 @@ _HOMES = {
     "opening": ("open", "open_async"),
     "history.origin": ("Origin",),
     "session.handle": ("Session", "UncommittedEdits"),
-    "session.tools": ("Context", "Done", "Later", "ModelRetry", "NotDone", "Tool", "ToolError", "Unknown", "tool"),
+    "session.tools": (
+        "Context", "Done", "Later", "ModelRetry", "NotDone", "Tool", "ToolError", "UndeclaredTool", "Unknown", "tool",
+    ),
     "state.values": ("BlobRef",),
 }  # fmt: skip
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}

@@ -38,18 +38,20 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def ask(folder: Path, answers: list[Any], tools: list[Any], **options: Any) -> Ended:
+def ask(
+    folder: Path, answers: list[Any], tools: list[Any], clock: FakeClock | None = None, **options: Any
+) -> Ended:
     """Run an agent once, look at what it was told, and see that its session goes on with the next message."""
     agent = Agent("a", model=ScriptedModel(by_turn(*answers)), tools=tools)
 
     async def work() -> Ended:
-        async with opened(folder) as db:
+        async with opened(folder, clock) as db:
             result = await agent.run(db, session="s", message="go", **options)
             messages = (await db.read("s")).plain()["messages"]
             for doubt in result.in_doubt:
                 async with db.session("s") as s:
                     await s.resolve(doubt.effect, abort=True)
-        async with opened(folder) as db:
+        async with opened(folder, clock) as db:
             goes_on = Agent("a", model=ScriptedModel(lambda _: "still here"), tools=tools)
             assert (await goes_on.run(db, session="s", message="and now?")).text == "still here"
         return Ended(result, [m["content"] for m in messages if m["role"] == "tool"])
@@ -200,16 +202,17 @@ def test_a_tool_with_effects_that_raises_is_in_doubt(tmp_path: Path):
     assert len(entered) == 1
 
 
-def test_a_tool_that_keeps_raising_is_tried_a_few_times_and_then_asked_about(tmp_path: Path):
-    entered: list[int] = []
+def test_a_tool_whose_answers_are_lost_is_tried_while_its_key_is_good_and_then_asked_about(tmp_path: Path):
+    entered: list[str] = []
 
-    @tool(if_unsure="retry")
-    def pay() -> str:
-        entered.append(1)
+    @tool(if_unsure="retry", key_valid_for="10s")
+    def pay(ctx: perdure.Context) -> str:
+        entered.append(ctx.effect_id)
         raise ConnectionError
 
-    assert ask(tmp_path, [calls(("pay", {})), "I see"], [pay]).result.status == "in_doubt"
-    assert len(entered) == 3
+    end = ask(tmp_path, [calls(("pay", {})), "I see"], [pay], clock=FakeClock())
+    assert end.result.status == "in_doubt"
+    assert (len(entered), len(set(entered))) == (4, 1), "at once, and after 1, 3 and 7 s"
 
 
 @pytest.mark.parametrize("plainly", [True, False])

@@ -81,7 +81,8 @@ def test_what_is_open_is_listed_when_nothing_is_named(command: Command, shop: st
         lines = command(*argv, "s").out.splitlines()
         assert lines[0] == f'{a}: refund {{order: "o1", amount: 100}} waits for agreement'
         assert any(line.startswith(f"{b}: seat") and "Window or aisle?" in line for line in lines)
-        assert lines[-4] == f"{e}: wire {{amount: 7}} is in_doubt, ended with TimeoutError"
+        assert lines[-6] == f"{e}: wire {{amount: 7}} is in_doubt: TimeoutError"
+        assert lines[-4].strip() == "raise TimeoutError", "where it came from"
         assert lines[-1] == f"  perdure resolve s {e} --abort"
 
 

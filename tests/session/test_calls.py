@@ -185,16 +185,17 @@ def test_a_late_outcome_settles_the_doubt(db: perdure.Database, clock: FakeClock
     assert world.entered == 1
 
 
-def test_an_unexpected_exception_leaves_the_outcome_unknown(db: perdure.Database, world: World) -> None:
+def test_a_lost_answer_leaves_the_outcome_unknown(db: perdure.Database, world: World) -> None:
     world.crash = "error"
     charge = charge_tool(world)
     with db.session("s") as s, pytest.raises(perdure.InDoubt):
         s.call(charge, order="o1")
     assert world.entered == 1
-    retrying = charge_tool(world, if_unsure="retry")
+    retrying = charge_tool(world, if_unsure="retry", key_valid_for="10s")
     with db.session("t") as s, pytest.raises(perdure.InDoubt):
         s.call(retrying, order="o1")
-    assert world.entered == 1 + 3
+    # Tried at once and after 1, 3 and 7 s, under one id: then the key is no longer good.
+    assert world.entered == 1 + 4
     assert len({e for _, e in world.did}) == 2
 
 

@@ -27,7 +27,7 @@ from perdure.agent.tool_schema import ToolSpec
 from perdure.aio import AsyncDatabase
 from perdure.errors import Busy, InvalidInput, PerdureError
 from perdure.opening import open_async
-from perdure.session.tools import Tool, as_tool
+from perdure.session.tools import Tool, as_tool, warn_of_undeclared
 from perdure.system.names import check_name
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class Agent:
         self.notify = check_notify(notify)
         self.tools: dict[str, Tool] = {}
         self.specs: dict[str, ToolSpec] = {}
+        warn_of_undeclared([fn for fn in tools if not isinstance(fn, Tool)])
         for fn in tools:
             tool = as_tool(fn)
             if tool.name in self.tools:

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from perdure import telemetry
 from perdure.agent.children import Handoff
 from perdure.agent.context.recall import shown
+from perdure.agent.run_result import note_raised
 from perdure.errors import InvalidInput, StoreError
 from perdure.model import Status
 from perdure.protocols import Boarded
@@ -167,6 +168,7 @@ class Calls:
 
     def outcome(self, record: TrackedDict) -> None:
         """An outcome is about to be written: when it is the last one, the model's messages go with it."""
+        note_raised(self._loop.book, plain(record))
         self._answer_if_settled()
 
     def _answer_if_settled(self) -> None:

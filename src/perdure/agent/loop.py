@@ -32,7 +32,9 @@ from perdure.agent.session_stream import Event
 from perdure.agent.upgrades import upgrade
 from perdure.errors import ContextTooLong, ModelError
 from perdure.model import Kind, Status
+from perdure.session.effects import exception_of
 from perdure.session.inbox import open_entry
+from perdure.session.tool_exceptions import in_short
 from perdure.state.document import plain
 from perdure.state.values import refusal
 from perdure.system import faults
@@ -234,6 +236,7 @@ class Loop:
 
     def _begin_run(self) -> None:
         self.book["run"] = {"turns": 0, "spent": list(Spent()), "began": self.s.kernel.clock.wall()}
+        ended.forget_raised(self.book)
 
     def spend(self, answer: Answer, asked: ChatModel | None = None) -> None:
         """Count what an answer cost, for this run and for the session; ``asked`` is who gave it, if not the agent's."""
@@ -365,11 +368,13 @@ class Loop:
         text = text_of(plain(last)) if last is not None else ""
         spent = Spent(*run["spent"]) if run is not None else self.limits.spent
         output = self.agent.parsed(text) if status == ended.DONE and not self.agent.misfit(text) else None
+        raised = ended.raised_in({AGENT: plain(self.book)}) if run is not None or self.limits.turns else []
         return RunResult(
             status, s.id, text, output, s.step,
             run["turns"] if run is not None else self.limits.turns, spent,
             tuple(s.approvals()), tuple(self._doubts()), reason, s.origin, tuple(self.notes),
             Spent(*self.book.get("total", ())), agent=self.book.get("active_agent") or self.agent.name,
+            raised=tuple(raised),
         )  # fmt: skip
 
     def _doubts(self) -> list[Doubt]:
@@ -396,7 +401,8 @@ _STANDING = {
 def question(record: dict[str, Any]) -> str:
     """What a person must find out."""
     arguments = ", ".join(f"{k}={v!r}" for k, v in record["args"].items())
-    why = f" It ended with {record['error']}." if record.get("error") else ""
+    told = exception_of(record)
+    why = f" It ended with {in_short(told)}." if told is not None else ""
     return (
         f"Did {record['tool']}({arguments:.300}) happen? It was started (attempt {record['attempt']}, effect "
         f"{record['id']}) and its outcome was never recorded.{why}"

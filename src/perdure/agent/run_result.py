@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perdure.agent.requests import AGENT
+from perdure.session.effects import OPEN, exception_of
+from perdure.state.document import plain
 from perdure.system.times import timestamp
+from perdure.system.wording import call_words
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from perdure.history.origin import Origin
     from perdure.session.approvals import Approval
 
@@ -37,6 +43,26 @@ class Doubt(NamedTuple):
     args: dict[str, Any]
     attempt: int
     question: str
+
+
+class Raised(NamedTuple):
+    """A call whose tool ended with an exception, of which the model was told; for whoever wrote the tool."""
+
+    effect: str
+    tool: str
+    call: str
+    """Tool and arguments in words, shortened."""
+    status: str
+    """raised: what it had changed by then is not known; failed: nothing; done: it had happened; unknown: the answer was
+    lost, and nobody will find out"""
+    error: str
+    """The class of the exception."""
+    message: str
+    traceback: str
+    """Where it came from, the innermost place last; without secrets, and no longer than is of use."""
+
+    def __str__(self) -> str:
+        return f"{self.call} raised {self.error}{': ' + self.message if self.message else ''}"
 
 
 class Child(NamedTuple):
@@ -94,6 +120,8 @@ class RunResult(NamedTuple):
     """Agents that were given work by this one and have not ended."""
     agent: str = ""
     """Who has the conversation: the agent that was run, or whom it was handed to."""
+    raised: tuple[Raised, ...] = ()
+    """Calls of this run whose tools ended with exceptions, the newest 20."""
     message_key: str = ""
     """The key of the message that was given: said again with it, it is answered with the same."""
     repeated: bool = False
@@ -103,6 +131,47 @@ class RunResult(NamedTuple):
     def ok(self) -> bool:
         """Whether the agent finished what it was asked."""
         return self.status == DONE
+
+
+MOST_RAISED = 20
+"""Calls with exceptions that are kept of a run, the newest."""
+_RAISED = "raised"
+_WORDS = 200
+"""Characters of such a call's arguments that are kept with its exception."""
+
+
+def note_raised(notes: Any, record: dict[str, Any]) -> None:
+    """Keep the exception of a call that has an outcome now among the notes of the run that is under way."""
+    if (told := exception_of(record)) is None:
+        return
+    notes[_RAISED] = [*plain(notes.get(_RAISED, [])), {**_about(record), **told}][-MOST_RAISED:]
+
+
+def forget_raised(notes: Any) -> None:
+    """Another run begins."""
+    notes.pop(_RAISED, None)
+
+
+def raised_in(book: Mapping[str, Any]) -> list[Raised]:
+    """Calls whose tools ended with exceptions: those of the last run, and those that the journal still holds."""
+    notes: dict[str, Any] = book.get(AGENT) or {}
+    noted = [_raised(r) for r in notes.get(_RAISED, ())]
+    seen = {one.effect for one in noted}
+    held = [
+        _raised({**_about(r), **told})
+        for r in book.get("effects", {}).values()
+        if r["id"] not in seen and r["status"] not in OPEN and (told := exception_of(r)) is not None
+    ]
+    return [*noted, *held]
+
+
+def _about(record: Mapping[str, Any]) -> dict[str, str]:
+    call = call_words(record["tool"], record["args"], _WORDS, 40)
+    return {"effect": record["id"], "tool": record["tool"], "call": call, "status": record["status"]}
+
+
+def _raised(r: Mapping[str, str]) -> Raised:
+    return Raised(r["effect"], r["tool"], r["call"], r["status"], r["class"], r["message"], r["traceback"])
 
 
 def approval_interrupt(a: Approval, session: str, branch: str, tool_call_id: str = "") -> dict[str, Any]:

@@ -11,7 +11,7 @@ import typer
 
 from perdure.agent.app_loader import load_agent
 from perdure.cli.options import App, AsJson, BlobsAt, Made, Message, MessageKey, Owner, Session, Store
-from perdure.cli.output import STOPPED, Out, print_json, tell
+from perdure.cli.output import STOPPED, Out, print_json, print_raised, tell
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing_async, witness
 from perdure.errors import InvalidInput
@@ -213,6 +213,7 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
     for approval in result.approvals:
         asked = approval.question or approval.because
         out.line(f"{approval.id}: {cut(approval.tool, 60)} {brief(approval.args)} {cut(asked, 200)}".rstrip(), "yellow")
+    print_raised(out, result.raised)
     for doubt in result.in_doubt:
         out.line(f"{doubt.effect}: {cut(doubt.question, 400)}", "bold red")
     ended = f"{result.status}{': ' + result.reason if result.reason else ''}"

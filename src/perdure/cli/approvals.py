@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from perdure.cli.options import AsJson, BlobsAt, By, DryRun, Reason, Session, Store, Yes
-from perdure.cli.output import Out, print_json, tell
-from perdure.cli.session_at import known_matters, open_matters, open_place
+from perdure.cli.output import Out, print_json, print_raised, print_traceback, tell
+from perdure.cli.session_at import in_words, known_matters, open_matters, open_place
 from perdure.cli.session_selection import Failed, Selection, act, each, pick, sure
 from perdure.cli.state_edits import parse_json
 from perdure.cli.terminal_text import brief, cut
@@ -23,6 +23,7 @@ from perdure.history.expiry import ended, living
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
 from perdure.session.decisions import undecided
+from perdure.session.effects import exception_of
 from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted
@@ -202,13 +203,14 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
             f"{a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} was {cut(said, 300)}, and waits to be taken up", "dim"
         )
     for e in matters.effects:
-        why = f", ended with {cut(e['error'], 60)}" if e.get("error") else ""
-        out.line(f"{e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}{why}", "bold red")
-        if e["status"] == "in_doubt":
+        out.line(f"{e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} {in_words(e, now)}", "bold red")
+        print_traceback(out, exception_of(e))
+        if e["status"] in ("in_doubt", "raised"):
             settle = Action(Do.RESOLVE, opened.row.id, e["id"], branch)
             for typed in (settle.command, *settle.others):
                 out.line(f"  {cut(typed, 1000)}", "dim")
-    if not any(matters):
+    print_raised(out, matters.raised)
+    if not any(matters[:3]):
         where = "" if branch == MAIN else f" on branch {cut(branch, 80)}"
         out.line(f"nothing in {cut(opened.row.id, 200)} waits for anybody{where}")
     for name, number in _elsewhere(db, opened, branch):

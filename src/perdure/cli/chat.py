@@ -121,6 +121,10 @@ class Chat:
         by = os.environ.get("USER") or "chat"
         for note in result.notes:
             self._screen.line(note, "dim")
+        for raised in result.raised:
+            self._screen.line(str(raised), "red")
+            for line in raised.traceback.splitlines():
+                self._screen.line(f"    {line}", "dim")
         decided = [self._approve(db, approval, by) for approval in result.approvals]
         decided += [self._resolve(db, doubt, by) for doubt in result.in_doubt]
         if result.status not in (ended.DONE, ended.WAITING_APPROVAL, ended.IN_DOUBT):

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.options import AsJson, BlobsAt, Place, Session, Store
-from perdure.cli.output import Out, extra, print_json, tell
+from perdure.cli.output import SHOWN, Out, extra, print_json, print_traceback, tell
 from perdure.cli.session_at import open_place, split
 from perdure.cli.state_edits import apply, in_editor, parse
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, MergeConflict, NotFound
-from perdure.model import MAIN, TAG_PREFIX
+from perdure.history.hydrate import load_at
+from perdure.model import MAIN, TAG_PREFIX, Kind
+from perdure.session.effects import exception_of
+from perdure.session.tool_exceptions import in_short
 from perdure.shapes.basics import page
 from perdure.shapes.history import Merge, checkpoint
 from perdure.shapes.history import diff as diff_shape
-from perdure.state.document import STATE, genesis, plain
+from perdure.state.document import BOOK, STATE, genesis, plain
 from perdure.state.merge import differences
 from perdure.system.times import ago
 
@@ -30,11 +33,21 @@ if TYPE_CHECKING:
     from perdure.cli.state_edits import Edits
     from perdure.database import Database
     from perdure.history.checkpoint import Checkpoint
+    from perdure.model import SessionRow
     from perdure.session.handle import Session as Handle
     from perdure.state.merge import Difference
 
+_WITH_EXCEPTIONS = (Kind.RAISED, Kind.FAILED, Kind.IN_DOUBT, Kind.RETRYING)
 PREFERENCES = ("ours", "theirs", "both")
-_STYLES = {"in_doubt": "bold red", "failed": "red", "approval": "yellow", "fork": "cyan", "rewind": "cyan"}
+_STYLES = {
+    "in_doubt": "bold red",
+    "failed": "red",
+    "raised": "red",
+    "retrying": "yellow",
+    "approval": "yellow",
+    "fork": "cyan",
+    "rewind": "cyan",
+}
 
 
 def log(
@@ -55,13 +68,25 @@ def log(
             known.update((c.id, c) for c in db.history(session, branch=name, limit=limit + 1, before=before))
         labels = _labels(db, session, [h.branch for h in row.heads])
         now = db.kernel.clock.wall()
+        told = _exceptions(db, row, sorted(known.values(), key=lambda c: -c.step)[:limit])
     # A child's step is always larger than its parent's: by step, everything comes after what builds on it.
     points = sorted(known.values(), key=lambda c: (-c.step, -c.at, c.line))
     if as_json:
-        print_json(page(points, limit, checkpoint, lambda c: c.step))
+        print_json(page(points, limit, lambda c: checkpoint(c, told.get(c.id)), lambda c: c.step))
     else:
         following = points[limit - 1].step if len(points) > limit else None
-        _print_log(points[:limit], labels, now, following, graph=graph)
+        _print_log(points[:limit], labels, now, following, told, graph=graph)
+
+
+def _exceptions(db: Database, row: SessionRow, points: list[Checkpoint]) -> dict[str, dict[str, str]]:
+    """Checkpoint id -> the exception of a tool that it records; of the newest that record one."""
+    found: dict[str, dict[str, str]] = {}
+    for c in [c for c in points if c.kind in _WITH_EXCEPTIONS and c.more.get("error")][:SHOWN]:
+        book = plain(load_at(db.kernel, row, c.id, c.branch).doc[BOOK])
+        for record in book.get("effects", {}).values():
+            if record["id"] == c.more.get("effect") and (told := exception_of(record)) is not None:
+                found[c.id] = told
+    return found
 
 
 def _labels(db: Database, session: str, branches: list[str]) -> dict[str, list[str]]:
@@ -77,7 +102,13 @@ def _labels(db: Database, session: str, branches: list[str]) -> dict[str, list[s
 
 
 def _print_log(
-    points: list[Checkpoint], labels: dict[str, list[str]], now: int, following: int | None, *, graph: bool
+    points: list[Checkpoint],
+    labels: dict[str, list[str]],
+    now: int,
+    following: int | None,
+    told: dict[str, dict[str, str]],
+    *,
+    graph: bool,
 ) -> None:
     out = Out()
     if not points:
@@ -93,7 +124,8 @@ def _print_log(
             continue
         c = points[index]
         names = ", ".join(cut(name, 60) for name in labels.get(c.id, ()))
-        text = f"({names}) {_words(c)}" if names else _words(c)
+        said = _words(c, told.get(c.id))
+        text = f"({names}) {said}" if names else said
         cells = [str(c.step), cut(c.kind, 20), cut(c.status, 20), ago(c.at, now), c.id[:12], text]
         rows.append([picture, *cells] if graph else cells)
         styles.append(_STYLES.get(c.kind, ""))
@@ -101,13 +133,17 @@ def _print_log(
     out.table(("", *header) if graph else header, rows, styles)
     if following is not None:
         out.line(f"there are more: --before {following}", "dim")
+    if (last := next((c for c in points if c.id in told), None)) is not None:
+        out.line(f"the newest exception of a tool, at step {last.step}: {cut(in_short(told[last.id]), 400)}", "red")
+        print_traceback(out, told[last.id])
 
 
-def _words(c: Checkpoint) -> str:
+def _words(c: Checkpoint, told: dict[str, str] | None = None) -> str:
     """What a checkpoint says of itself beside its kind."""
     said: list[str] = []
     for name in ("note", "run", "tool", "effect", "approval", "error", "leaves"):
-        if value := c.more.get(name):
+        value = in_short(told) if name == "error" and told is not None else c.more.get(name)
+        if value:
             said.append(cut(str(value), 80) if name == "note" else f"{name} {cut(str(value), 60)}")
     if isinstance(other := c.more.get("with"), list) and len(other) == 3:  # pyright: ignore[reportUnknownArgumentType]
         said.append(f"with {cut(str(other[2])[:12], 60)}")  # pyright: ignore[reportUnknownArgumentType]

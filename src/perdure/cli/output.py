@@ -24,10 +24,11 @@ from perdure.shapes.store import Aside, Migrated, Pruned, Store, Swept, Table, T
 from perdure.shapes.work import Bulk, Drained, Fleet, Posted, Replay, Run, Submitted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from rich.console import Console
 
+    from perdure.agent.run_result import Raised
     from perdure.database import Database
 
     Told = Callable[[str, int], None]
@@ -90,6 +91,19 @@ def print_each(title: str, pairs: Sequence[tuple[str, str]], style: str) -> None
         out.line(f"{title}: {cut(session, 200)}{': ' if reason else ''}{cut(reason, 500)}", style)
     if len(pairs) > SHOWN:
         out.line(f"… {len(pairs) - SHOWN} more {title}: --json lists them all", "dim")
+
+
+def print_traceback(out: Out, told: Mapping[str, str] | None) -> None:
+    """Where the exception of a tool came from, below what is said of it."""
+    for line in (told or {}).get("traceback", "").splitlines():
+        out.line(f"    {cut(line, 300)}", "dim")
+
+
+def print_raised(out: Out, raised: Sequence[Raised]) -> None:
+    """Calls whose tools ended with exceptions, each with where that came from."""
+    for one in raised:
+        out.line(cut(f"{one.effect}: {one} ({one.status})", 500), "red")
+        print_traceback(out, one._asdict())
 
 
 def tell(as_json: bool, shape: Any, words: str, style: str = "") -> None:

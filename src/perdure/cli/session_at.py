@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perdure.agent.run_result import raised_in
+from perdure.cli.terminal_text import cut
 from perdure.fleet.why import inputs
 from perdure.history.checkpoint import Reading
 from perdure.history.expiry import living
 from perdure.history.hydrate import load_at
 from perdure.model import MAIN
 from perdure.session.decisions import decided, pending
+from perdure.session.effects import exception_of, is_tried_again
+from perdure.session.tool_exceptions import in_short
+from perdure.shapes.approvals import OPEN
 from perdure.state.document import plain
+from perdure.system.times import ago
+from perdure.system.wording import count
 
 if TYPE_CHECKING:
+    from perdure.agent.run_result import Raised
     from perdure.database import Database
     from perdure.model import SessionRow
 
@@ -49,26 +57,41 @@ class Matters(NamedTuple):
     """What waits for somebody at a checkpoint."""
 
     effects: list[dict[str, Any]]
-    """Without an outcome."""
+    """Without an outcome, or ended with an exception."""
     approvals: list[dict[str, Any]]
     """Without a decision."""
     decided: list[tuple[dict[str, Any], str]]
     """Requests with a decision that waits to be taken up, and who took it."""
+    raised: list[Raised]
+    """Calls whose tools ended with exceptions, beside those of ``effects``."""
 
     @property
     def ids(self) -> list[str]:
         """Of what waits for a person."""
-        return [one["id"] for one in (*self.effects, *self.approvals)]
+        return [one["id"] for one in (*self.effects, *self.approvals) if one["status"] != "raised"]
 
 
 def open_matters(db: Database, opened: Opened) -> Matters:
-    """What waits for somebody at a checkpoint: effects without an outcome, and approvals without a decision."""
+    """What waits for somebody at a checkpoint: effects without an outcome, approvals without a decision, exceptions."""
     book = plain(opened.reading.book)
-    effects = [e for e in book.get("effects", {}).values() if e["status"] in ("started", "in_doubt", "unknown")]
+    effects = [e for e in book.get("effects", {}).values() if e["status"] in OPEN]
+    raised = [one for one in raised_in(book) if one.effect not in {e["id"] for e in effects}]
     asked = {a["id"]: a for a in pending(book, opened.reading.checkpoint.line)}
     over = decided(db.kernel, opened.row, list(asked.values()))
     said = [(asked.pop(id), inputs(db.kernel, [entry])[0].text) for id, entry in over.items()]
-    return Matters(effects, list(asked.values()), said)
+    return Matters(effects, list(asked.values()), said, raised)
+
+
+def in_words(effect: dict[str, Any], now: int) -> str:
+    """Where a call stands, and the exception that it came to that by."""
+    told = exception_of(effect)
+    if is_tried_again(effect):
+        again = f"tried again {ago(effect['retry_at'], now)}" if "retry_at" in effect else "being tried again"
+        tries = count(effect["attempt"], "attempt")
+        said = f"has got no answer since {ago(effect['lost_since'], now)}, {tries}, {again}"
+    else:
+        said = f"is {effect['status']}"
+    return f"{said}: {cut(in_short(told), 400)}" if told is not None else said
 
 
 def known_matters(reading: Reading) -> set[str]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from perdure.cli.options import AsJson, BlobsAt, Place, Session, Store
-from perdure.cli.output import STOPPED, Out, print_json, print_line
-from perdure.cli.session_at import open_matters, open_place
+from perdure.cli.output import STOPPED, Out, print_json, print_line, print_raised, print_traceback
+from perdure.cli.session_at import in_words, open_matters, open_place
 from perdure.cli.session_selection import check_one_of
 from perdure.cli.terminal_text import Shown, brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
@@ -24,6 +24,7 @@ from perdure.history.expiry import living
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
 from perdure.session.decisions import undecided
+from perdure.session.effects import exception_of
 from perdure.session.handover import works_of
 from perdure.shapes import store as store_shapes
 from perdure.shapes.basics import Page
@@ -236,7 +237,9 @@ def _print_state(opened: Opened, matters: Matters, waiting: list[Input], now: in
         kept = "something waits in its inbox that came in time" if opened.row.pending else "its checkpoints live longer"
         out.line(f"its time ran out {ran_out}, and no sweep takes it: {kept}", "yellow")
     for e in matters.effects:
-        out.line(f"effect {e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} is {e['status']}", "bold red")
+        out.line(f"effect {e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} {in_words(e, now)}", "bold red")
+        print_traceback(out, exception_of(e))
+    print_raised(out, matters.raised)
     for a in matters.approvals:
         out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} waits for a decision", "yellow")
     for a, said in matters.decided:
@@ -328,6 +331,7 @@ def why(
         return
     out = Out()
     out.line(cut(str(found), 1000), _SEVERITIES[found.severity])
+    print_traceback(out, found.error)
     for action in found.actions:
         for command in (action.command, *action.others):
             if command:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from perdure.agent.models import text_of
 from perdure.agent.models.parts import unpacked
 from perdure.agent.requests import AGENT, is_answer
+from perdure.agent.run_result import raised_in
 from perdure.errors import NotFound, PerdureError
 from perdure.fleet.board import board_of
 from perdure.history.checkpoint import Checkpoint
@@ -25,9 +26,10 @@ from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Boarded, Filter, Work
 from perdure.session.actions import Action, Do
 from perdure.session.decisions import decided, pending
-from perdure.session.effects import BEHIND, OPEN
+from perdure.session.effects import BEHIND, OPEN, exception_of, is_tried_again
 from perdure.session.handover import lives, obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
+from perdure.session.tool_exceptions import in_short
 from perdure.state.document import BOOK, STATE, plain
 from perdure.system import times
 from perdure.system.lease_holders import describe, is_dead
@@ -64,7 +66,10 @@ _DEEP = 5
 """So far sessions that work for sessions are followed."""
 _SEARCHED = 200
 """How many checkpoints are looked through for the last one that got further."""
-_TRIES = (Kind.STARTED, Kind.PLANNED, Kind.PROGRESS, Kind.RUN_STARTED, Kind.IN_DOUBT, Kind.MIGRATED, Kind.REOPENED)
+_TRIES = (
+    Kind.STARTED, Kind.PLANNED, Kind.PROGRESS, Kind.RUN_STARTED, Kind.IN_DOUBT, Kind.RETRYING, Kind.MIGRATED,
+    Kind.REOPENED,
+)  # fmt: skip
 """What a session writes while it is tried again at the same place."""
 
 
@@ -77,6 +82,8 @@ class Why(NamedTuple):
     """ok, wait (it goes on by itself), failing (it is tried again, and gets no further) or act (a person has to)"""
     actions: tuple[Action, ...] = ()
     """What can be done, the first thing to try first; each alone is enough."""
+    error: Mapping[str, str] | None = None
+    """The exception of a tool that the line speaks of: its class, message and traceback."""
 
     @property
     def do(self) -> str:
@@ -350,9 +357,27 @@ def told(f: Facts) -> Why:
     """What the facts come to."""
     if f.over:
         return _over(f)
-    found = _on_board(f) or _by_status(f)
+    found = _with_exception(f, _on_board(f) or _by_status(f))
     label = f.head.more.get("label")
     return found._replace(line=f"{found.line} Its label: {_end(str(label))}") if label else found
+
+
+def _with_exception(f: Facts, found: Why) -> Why:
+    """The same, with the last exception of a tool: whoever looks may have written it."""
+    if found.error is not None:
+        return found
+    effects = f.book.get("effects", {}).values()
+    if (lost := next((e for e in effects if e["status"] == "in_doubt" or is_tried_again(e)), None)) is not None:
+        return found._replace(error=exception_of(lost))
+    if not (raised := raised_in(f.book)):
+        return found
+    last = raised[-1]
+    more = f", and {count(len(raised) - 1, 'more call')} raised" if len(raised) > 1 else ""
+    not_known = " What it had changed by then is not known."
+    became = {"failed": " Nothing had happened.", "done": " It had happened.", "raised": not_known}
+    said = f"{one_line(str(last), 200)}{more}."
+    told = {"class": last.error, "message": last.message, "traceback": last.traceback}
+    return found._replace(line=f"{found.line} {said}{became.get(last.status, '')}", error=told)
 
 
 def _over(f: Facts) -> Why:
@@ -493,7 +518,8 @@ def _in_doubt(f: Facts) -> Why:
         return _waiting_for_somebody(f, what)
     first = doubts[0]
     more = f" ({len(doubts) - 1} more in doubt)" if len(doubts) > 1 else ""
-    ended = f" It ended with {first['error']}." if first.get("error") else ""
+    told = exception_of(first)
+    ended = f" {_end(f'It ended with {in_short(told)}')}" if told is not None else ""
     line = f"{_call(first)} was started and nobody knows whether it happened{more}.{ended}"
     if _is_held(f):
         # Only who has the lease may settle it; an outcome can be posted to whoever that is.
@@ -518,7 +544,8 @@ def _approval(f: Facts) -> Why:
         asks = f"{first['tool']} asks: {one_line(first['question'], _LEFT_OUT)} ({since})"
         return Why(asks, "Answer it.", ACT, _do(f.row, Do.ANSWER, argument=first["id"]))
     more = f", and {len(still) - 1} more" if len(still) > 1 else ""
-    line = f"{_call(first)} has waited for agreement for {since}{more}."
+    because = f" Asked because {_end(first['because'])}" if first.get("because") else ""
+    line = f"{_call(first)} has waited for agreement for {since}{more}.{because}"
     return Why(line, "Approve it, change it, or reject it.", ACT, _do(f.row, Do.APPROVE, argument=first["id"]))
 
 
@@ -538,7 +565,7 @@ def _result(f: Facts) -> Why:
         if f.child.severity == OK or any(action.session == f.row.id for action in f.child.actions):
             # It has ended, or waits for this one to take it along.
             return _waiting_for_somebody(f, f"{worked}, which goes on when this one does")
-        return Why(f"{worked}. {f.child.line}", f.child.next, f.child.severity, f.child.actions)
+        return Why(f"{worked}. {f.child.line}", f.child.next, f.child.severity, f.child.actions, f.child.error)
     line = f"{_call(first)} was made {_gap(f.now - first['at'])} ago and its result comes later."
     next = f"Nothing to do, unless it never comes: then post the outcome of {first['id']}."
     return Why(line, next, WAIT, _do(f.row, Do.OUTCOME, argument=first["id"]))
@@ -552,6 +579,8 @@ def _child_of(effect: dict[str, Any]) -> dict[str, Any] | None:
 
 def _running(f: Facts) -> Why:
     holder = f.row.lease.holder
+    if lost := [e for e in _effects(f, "started") if is_tried_again(e)]:
+        return _tried_again(f, lost[0])
     if not holder:
         return _waiting_for_somebody(f, "It stands in the middle of its work")
     if is_dead(holder):
@@ -565,6 +594,19 @@ def _running(f: Facts) -> Why:
     progress = f", {brief(first['progress'], _LEFT_OUT)}" if first.get("progress") is not None else ""
     line = f"{who.capitalize()} runs {_call(first)} for {_gap(f.now - first['at'])}{again}{progress}."
     return Why(line, "Nothing to do.", WAIT)
+
+
+def _tried_again(f: Facts, call: dict[str, Any]) -> Why:
+    """The answers to a call are lost, and it is made again under its id."""
+    told = exception_of(call)
+    last = f", the last time with {one_line(in_short(told), 200)}" if told is not None else ""
+    what = f"{_call(call)} has got no answer for {_gap(f.now - call['lost_since'])}"
+    what = f"{what}, in {count(call['attempt'], 'attempt')}{last}"
+    if not _is_held(f):
+        return _waiting_for_somebody(f, what)
+    left = call.get("retry_at", 0) - f.now
+    again = f"It is tried again in {_ahead(left)}" if left > 0 else "It is being tried again now"
+    return Why(f"{_end(what)} {again}, under the same id.", "Nothing to do: it goes on by itself.", WAIT)
 
 
 def _left_open(f: Facts) -> Why | None:

@@ -37,7 +37,7 @@ from perdure.session.effects_on_other_branches import OtherBranches
 from perdure.session.inbox import posted, seal_entry
 from perdure.session.late_returns import Attempt, runs_on
 from perdure.session.read_cache import declared
-from perdure.session.tool_exceptions import Meaning, described, is_cancellation, is_own_cancellation, meaning
+from perdure.session.tool_exceptions import Meaning, described, in_short, is_cancellation, is_own_cancellation, meaning
 from perdure.session.tools import (
     Asking,
     Context,
@@ -86,6 +86,8 @@ RETRY_FOR = 24 * 3600
 """Seconds for which a call whose answers are lost is tried again under its id before a person is asked."""
 ASK_AGAIN = 2
 """How often in a row a tool may have the model ask otherwise."""
+MAX_REMEMBERED = 300
+"""Characters of the exception of a call that is remembered as having raised."""
 RAISED_KEPT = 1000
 """Calls that raised and are remembered so that a repetition is noticed, the newest."""
 _UNSET: Any = object()
@@ -247,7 +249,7 @@ class Effects:
         if status == "raised":
             raised = self._journal.book.setdefault("raised", {})
             kept = {name: record[name] for name in ("id", "attempt", "at")}
-            raised[record["digest"]] = {**kept, "class": record["raised"]["class"]}
+            raised[record["digest"]] = {**kept, "error": in_short(record["raised"])[:MAX_REMEMBERED]}
             for digest in list(raised)[:-RAISED_KEPT]:
                 del raised[digest]
 
@@ -493,7 +495,7 @@ class Calls:
 
     def _repeat(self, tool: Tool, record: TrackedDict, before: dict[str, Any]) -> str:
         """A call is asked for again that raised: go on under its id, ask somebody, or say why it is refused."""
-        known = f"the same call ended with {before['class']}, and what it had changed by then is not known"
+        known = f"the same call ended with {before['error']}, and what it had changed by then is not known"
         if callable(tool.if_unsure):
             # What became of it is asked first.
             record.update(id=before["id"], attempt=before["attempt"], at=before["at"], status="in_doubt")
@@ -710,13 +712,13 @@ class Calls:
         record["raised"] = told
         if tool.read:
             # Nothing can have happened: its error is its answer.
-            yield from self.effects.finish(record, "failed", None, _short(told))
+            yield from self.effects.finish(record, "failed", None, in_short(told)[:MAX_ERROR])
             return
         verdict = (yield from self._reconciled(tool, bound)) if callable(tool.if_unsure) else None
         if isinstance(verdict, Done):
             yield from self.effects.finish(record, "done", verdict.result, None)
         elif isinstance(verdict, NotDone):
-            yield from self.effects.finish(record, "failed", None, _short(told))
+            yield from self.effects.finish(record, "failed", None, in_short(told)[:MAX_ERROR])
         else:
             yield from self.effects.finish(record, "raised", None, told["class"])
 
@@ -733,19 +735,22 @@ class Calls:
         record["lost"] = told
         if tool.read:
             if record["attempt"] >= READ_TRIES:
-                yield from self.effects.finish(record, "failed", None, _short(told))
+                yield from self.effects.finish(record, "failed", None, in_short(told)[:MAX_ERROR])
             else:
                 yield Wait(self._journal.kernel.clock, pause_after(record["attempt"]))
             return
         telemetry.doubted(tool.name)
+        said = f"{tool.name} (effect {record['id']}) got no answer: {_in_full(told)}"
         if tool.if_unsure == "retry":
             # Durable, so that whoever resumes does not begin with the shortest pause again.
             now = self._journal.kernel.clock.wall()
             record.setdefault("lost_since", now)
             record["retry_at"] = now + pause_after(record["attempt"])
+            log.warning("%s, and is called again in %d s", said, pause_after(record["attempt"]) // 1000)
             yield from self._journal.write(Kind.RETRYING, x=about(record, error=told["class"]))
         else:
             record["status"] = "in_doubt"
+            log.warning("%s", said)
             yield from self._journal.write(Kind.IN_DOUBT, x=about(record, error=told["class"]))
 
     def _reconciled(self, tool: Tool, bound: dict[str, Any]) -> Flow[Done | NotDone | Unknown]:
@@ -883,15 +888,14 @@ class Calls:
 
     def carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
         """Take a call as far as it goes now; answers where it stands. What it waits for is no error here."""
-        try:
+        with suppress(EffectFailed, EffectRaised, NotJson, InDoubt, ApprovalNeeded, ResultPending):
             yield from self._journal.resend()
             if not fresh and (not tool.read or tool.cache is not None) and record["status"] in OPEN:
                 yield from self.reconsider(tool, record)
             yield from self.go_on(tool, plain(record["args"]), record, fresh=fresh)
-        except (EffectFailed, EffectRaised, NotJson, InDoubt, ApprovalNeeded, ResultPending):
+        if record["status"] not in OPEN and (told := exception_of(plain(record))) is not None:
             # The model is told; whoever wrote the tool reads logs.
-            if record["status"] in ("raised", "failed") and "raised" in record:
-                log.warning("%s (effect %s) raised %s", tool.name, record["id"], _in_full(plain(record["raised"])))
+            log.warning("%s (effect %s) raised %s", tool.name, record["id"], _in_full(told))
         return record["status"]
 
 
@@ -914,16 +918,24 @@ def _is_of_the_call(error: BaseException) -> bool:
 
 
 def _in_full(told: dict[str, str]) -> str:
-    return f"{_short(told)}\n{told['traceback']}"
+    return f"{in_short(told)}\n{told['traceback']}"
 
 
-def _short(told: dict[str, str]) -> str:
-    return f"{told['class']}: {told['message']}"[:MAX_ERROR]
+def exception_of(record: dict[str, Any]) -> dict[str, str] | None:
+    """The exception that a call ended with, or that its answer was lost with last; None when it has answered."""
+    if "raised" in record:
+        return record["raised"]
+    return record.get("lost") if record["status"] not in ("done", "planned") else None
+
+
+def is_tried_again(record: dict[str, Any]) -> bool:
+    """Whether the answer to a call was lost, and it is made again by itself under its id."""
+    return record["status"] == "started" and "lost_since" in record
 
 
 def _raised(tool: Tool, record: TrackedDict) -> EffectRaised:
     told = plain(record["raised"])
-    msg = f"{tool.name} raised {_short(told)} (effect {record['id']}). What it had changed by then is not known"
+    msg = f"{tool.name} raised {in_short(told)} (effect {record['id']}). What it had changed by then is not known"
     return EffectRaised(msg, record["id"], told)
 
 

@@ -14,14 +14,14 @@ import sys
 import traceback
 from enum import Enum
 from http.client import IncompleteRead, RemoteDisconnected
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure.errors import Busy, LeaseLost, OutcomeUnknown, Unavailable
 from perdure.session.tools import NotDone
 from perdure.system.secrets import scrubbed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 MAX_MESSAGE = 1000
 """Characters of an exception's own words that are kept."""
@@ -116,7 +116,8 @@ def _said(error: BaseException, lost: tuple[type[BaseException], ...]) -> Meanin
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """An exception, and those it came from, outermost first."""
-    waiting, seen = [error], set[int]()
+    waiting: list[BaseException] = [error]
+    seen = set[int]()
     while waiting and len(seen) < DEEPEST:
         one = waiting.pop(0)
         if id(one) in seen:
@@ -124,7 +125,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(one))
         yield one
         if isinstance(one, BaseExceptionGroup):
-            waiting.extend(one.exceptions)
+            waiting.extend(cast("BaseExceptionGroup[BaseException]", one).exceptions)
         waiting.extend(e for e in (one.__cause__, one.__context__) if e is not None)
 
 
@@ -144,8 +145,8 @@ def _http_status(error: BaseException) -> int | None:
     response: Any = getattr(error, "response", None)
     if isinstance(response, dict):
         # As botocore keeps it.
-        response = response.get("ResponseMetadata", {})
-        found = response.get("HTTPStatusCode") if isinstance(response, dict) else None
+        told: Any = cast("dict[str, Any]", response).get("ResponseMetadata")
+        found: Any = cast("dict[str, Any]", told).get("HTTPStatusCode") if isinstance(told, dict) else None
         return found if isinstance(found, int) else None
     for place, name in ((error, "status_code"), (response, "status_code"), (error, "status"), (response, "status")):
         found = getattr(place, name, None)
@@ -189,6 +190,15 @@ def described(error: BaseException) -> dict[str, str]:
         "message": scrubbed(_words(error))[:MAX_MESSAGE],
         "traceback": scrubbed("\n".join(lines[-FRAMES:]))[-MAX_TRACEBACK:],
     }
+
+
+def in_short(told: Mapping[str, str]) -> str:
+    """What was kept of an exception in one line.
+
+    >>> in_short({"class": "KeyError", "message": "'id'"}), in_short({"class": "TimeoutError", "message": ""})
+    ("KeyError: 'id'", 'TimeoutError')
+    """
+    return f"{told['class']}: {told['message']}" if told["message"] else told["class"]
 
 
 def class_name(error: BaseException) -> str:

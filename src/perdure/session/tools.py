@@ -7,7 +7,8 @@ import functools
 import hashlib
 import inspect
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, overload
 
 import msgspec
@@ -46,6 +47,10 @@ class Unknown(NamedTuple):
     """Nobody knows whether it happened: a reconciler's answer, or the outcome of an ``if_unsure="report"`` call."""
 
     effect: str = ""
+
+
+class UndeclaredTool(UserWarning):
+    """A plain function was given to an agent, and what happens when the process dies during a call was not said."""
 
 
 class Later(NamedTuple):
@@ -134,8 +139,9 @@ class Tool:
         if limit is not None and limit < 1:
             raise InvalidInput(f"limit is how many calls may be made at once, 1 or more, not {limit}")
         self.limit = limit
-        self.lost = lost if isinstance(lost, tuple) else (lost,)
-        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in self.lost):
+        named: Any = lost if isinstance(lost, tuple) else (lost,)
+        self.lost: tuple[type[BaseException], ...] = named
+        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in named):
             raise InvalidInput(f"lost= names classes of exceptions that mean a lost answer, not {lost!r:.60}")
         self._signature = inspect.signature(fn)
         self.wants_context = "ctx" in self._signature.parameters
@@ -231,6 +237,22 @@ def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
 def as_tool(fn: Callable[..., Any] | Tool) -> Tool:
     """A plain function is a tool with the default declarations."""
     return fn if isinstance(fn, Tool) else Tool(fn)
+
+
+def warn_of_undeclared(functions: Sequence[Callable[..., Any]]) -> None:
+    """Say what a crash means for functions that were given to an agent as they are."""
+    if not functions:
+        return
+    names = ", ".join(getattr(fn, "__name__", "tool") for fn in functions)
+    does = "does" if len(functions) == 1 else "do"
+    msg = (
+        f"{names} {does} not say what a crash means: if the process dies during a call, or its answer is lost, the "
+        "session waits until a person says whether it happened. Write @perdure.tool(read=True) above a function that "
+        'changes nothing: it is called again. Write if_unsure="retry" where the call takes an idempotency key '
+        "(ctx.effect_id), if_unsure=function where one can find out, and @perdure.tool alone where a person should be "
+        "asked"
+    )
+    warnings.warn(msg, UndeclaredTool, stacklevel=3)
 
 
 def call_digest(name: str, version: str, args: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from perdure.agent.run_result import approval_interrupt
 from perdure.session.approvals import Approval
+from perdure.session.effects import exception_of, is_tried_again
 from perdure.shapes.basics import Shape, Time
 from perdure.shapes.truncation import Truncation, bounded
 from perdure.state.document import plain
@@ -22,8 +23,23 @@ if TYPE_CHECKING:
 
 IN_LIST = 64 << 10
 """Bytes of arguments, facts or a result that are shown in a list."""
-OPEN = ("started", "in_doubt", "unknown")
+OPEN = ("started", "in_doubt", "unknown", "raised")
 """Effects whose outcome somebody may have to find out."""
+
+
+class ToolException(Shape):
+    """The exception that a tool ended with, as it is kept: bounded, and without secrets."""
+
+    error: str
+    """Its class."""
+    message: str
+    traceback: str
+    """Where it came from, the innermost place last."""
+
+
+def tool_exception(told: Mapping[str, str]) -> ToolException:
+    """What the journal keeps of an exception."""
+    return ToolException(error=told["class"], message=told["message"], traceback=told["traceback"])
 
 
 class InterruptMetadata(Shape):
@@ -90,7 +106,8 @@ class Effect(Shape):
     branch: str
     id: str
     tool: str
-    status: Literal["planned", "started", "waiting", "done", "failed", "in_doubt", "unknown"]
+    status: Literal["planned", "started", "waiting", "done", "failed", "raised", "in_doubt", "unknown"]
+    """raised: its tool ended with an exception, and what it had changed by then is not known."""
     attempt: int
     """How often it was made."""
     at: Time
@@ -103,6 +120,12 @@ class Effect(Shape):
     error: str
     truncated: list[Truncation]
     """Where args and result are too long to be shown whole."""
+    exception: ToolException | UnsetType = UNSET
+    """That its tool ended with, or that its answer was last lost with."""
+    lost_since_at: Time | UnsetType = UNSET
+    """Since when its answers are lost and it is made again by itself."""
+    retry_at: Time | UnsetType = UNSET
+    """When it is made again."""
     tool_call_id: str | UnsetType = UNSET
     """The id that the model gave it."""
     approval: str | UnsetType = UNSET
@@ -129,6 +152,12 @@ def effect(record: Mapping[str, Any], session: str, branch: str, limit: int | No
         more["tool_call_id"] = record["call"]
     if "was" in record:
         more["previous_ids"] = record["was"]
+    if (told := exception_of(plain(record))) is not None:
+        more["exception"] = tool_exception(told)
+    if is_tried_again(plain(record)):
+        more["lost_since_at"] = timestamp(record["lost_since"])
+        if "retry_at" in record:
+            more["retry_at"] = timestamp(record["retry_at"])
     return Effect(
         session=session, branch=branch, id=record["id"], tool=record["tool"], status=record["status"],
         attempt=record["attempt"], at=timestamp(record["at"]), line=record["line"], digest=record["digest"], args=args,
@@ -143,7 +172,7 @@ class Waiting(Shape):
     branch: str
     approvals: list[Interrupt]
     effects: list[Effect]
-    """Calls that were started and have no outcome."""
+    """Calls that were started and have no outcome, or that ended with an exception."""
 
 
 def waiting(reading: Reading, session: str, branch: str, undecided: list[Any]) -> Waiting:

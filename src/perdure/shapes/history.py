@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from perdure.model import Kind, Status
+from perdure.shapes.approvals import ToolException, tool_exception
 from perdure.shapes.basics import Digest, Id, Shape, Time, shaped
 from perdure.shapes.truncation import MAX_ANSWER, Truncation, bounded, pointer_of, window
 from perdure.shapes.truncation import Kind as ValueKind
 from perdure.state.merge import differences
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from perdure.history import checkpoint as library
     from perdure.history.checkpoint import Reading
 
@@ -39,11 +43,14 @@ class Checkpoint(Shape):
     """Of everything up to here."""
     details: dict[str, Any]
     """What only some have: run, effect, tool, error, takes, note, model, usage, agent."""
+    exception: ToolException | UnsetType = UNSET
+    """Of a tool, where this records one: in `perdure log`, of the newest 50."""
 
 
-def checkpoint(c: library.Checkpoint) -> Checkpoint:
-    """A checkpoint of the library."""
-    return shaped(Checkpoint, c, details=c.more)
+def checkpoint(c: library.Checkpoint, told: Mapping[str, str] | None = None) -> Checkpoint:
+    """A checkpoint of the library, and the exception of a tool that it records."""
+    exception = tool_exception(told) if told is not None else UNSET
+    return shaped(Checkpoint, c, details=c.more, exception=exception)
 
 
 class Value(Shape):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.model import MAIN, TAG_PREFIX, Status
-from perdure.shapes.approvals import Effect, Interrupt, waiting
+from perdure.shapes.approvals import Effect, Interrupt, ToolException, tool_exception, waiting
 from perdure.shapes.basics import Id, Shape, Time, shaped
 from perdure.shapes.history import Value, whole_state
 from perdure.system.lease_holders import describe
@@ -77,7 +77,7 @@ class SessionState(Shape):
     state: Value
     approvals: list[Interrupt]
     effects: list[Effect]
-    """Calls that were started and have no outcome."""
+    """Calls that were started and have no outcome, or that ended with an exception."""
 
 
 def session_state(row: SessionRow, reading: Reading, branch: str, undecided: list[Any]) -> SessionState:
@@ -145,6 +145,8 @@ class Why(Shape):
     """What can be done, the first thing to try first; each alone is enough."""
     inputs: list[Input]
     """What was posted to it and waits, oldest first: the first 20."""
+    exception: ToolException | None
+    """Of the tool that the summary speaks of; null when it speaks of none."""
 
 
 def why(found: library.Why, session: str, branch: str, inputs: list[library.Input]) -> Why:
@@ -157,4 +159,5 @@ def why(found: library.Why, session: str, branch: str, inputs: list[library.Inpu
         Why, found, session=session, branch=branch, summary=found.line, next_step=found.next, action=found.do,
         command=actions[0].command if actions else "", actions=actions,
         inputs=[waiting_input(one) for one in inputs],
+        exception=tool_exception(found.error) if found.error is not None else None,
     )  # fmt: skip

@@ -60,6 +60,25 @@ class Run(Shape):
     wakes_at: Time | None
     """When there is something to do again."""
     notes: list[str]
+    raised: list[RaisedCall]
+    """Calls whose tools ended with exceptions, the newest 20."""
+
+
+class RaisedCall(Shape):
+    """A call whose tool ended with an exception."""
+
+    effect: str
+    tool: str
+    call: str
+    """Tool and arguments in words, shortened."""
+    status: Literal["raised", "failed", "done", "unknown"]
+    """raised: what it had changed by then is not known; failed: nothing; done: it had happened; unknown: the answer was
+    lost."""
+    error: str
+    """The class of the exception."""
+    message: str
+    traceback: str
+    """Where it came from, the innermost place last."""
 
 
 def run(result: RunResult, branch: str) -> Run:
@@ -72,7 +91,7 @@ def run(result: RunResult, branch: str) -> Run:
     return shaped(
         Run, result, branch=branch, began_anew=began, spent=spent, total=total,
         approval_ids=[a.id for a in result.approvals], in_doubt_ids=[d.effect for d in result.in_doubt],
-        wakes_at=result.until,
+        wakes_at=result.until, raised=[shaped(RaisedCall, one) for one in result.raised],
     )  # fmt: skip
 
 

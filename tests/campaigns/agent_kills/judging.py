@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.campaigns.agent_kills.scenes import LAST_WORDS, UNATTENDED, orders
+from tests.campaigns.agent_kills.scenes import LAST_WORDS, RAISED, UNATTENDED, orders
 from tests.shop.server import receipt
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ class Verdict(NamedTuple):
     """Of these: calls that the shop had never heard of."""
     people: int
     """How often a person had to decide what is in doubt."""
+    raised: int
+    """Calls that charged and then raised."""
+    repeated: int
+    """Of these: calls that the model repeated, and a person turned down."""
     charges: dict[str, int]
     problems: list[str]
 
@@ -52,7 +56,7 @@ def judge(scene: str, session: str, log: list[dict[str, Any]], books: dict[str, 
     entered = [e for e in log if e["what"] == "entered"]
     said = [e for e in log if e["what"] == "person"]
     doubts = {(e["effect"], i): e for i, e in enumerate(log) if e["what"] == "doubt"}
-    reported = {order for order, name in wanted.items() if name == "pay_report"}
+    reported = {order for order, name in wanted.items() if name.endswith("report")}
     problems = [e["trace"] for e in log if e["what"] == "problem"]
     problems += [f"{o} was charged and never asked for" for o in charges if o not in wanted]
     return Verdict(
@@ -66,7 +70,9 @@ def judge(scene: str, session: str, log: list[dict[str, Any]], books: dict[str, 
         never_begun=sorted({e["effect"] for e in doubts.values() if not e["begun"]}),
         doubts=len(doubts),
         needless=sum(not e["seen"] for e in doubts.values()),
-        people=sum(e["said"] != "approve" for e in said),
+        people=sum(e["said"] in ("done", "retry") for e in said),
+        raised=sum(e["what"] == "raised" for e in log),
+        repeated=sum(e["said"] == "reject" for e in said),
         charges=charges,
         problems=problems,
     )
@@ -97,7 +103,11 @@ def wrong_answers(messages: list[dict[str, Any]], verdict: Verdict) -> Iterator[
             fine = answer.get("in_stock")
         elif answer == receipt(order):
             fine = verdict.charges.get(order) == 1
+        elif name.startswith("pay_raising_") and "nobody knows" not in answer.get("error", ""):
+            # It raised, or was refused because it had raised: it was charged, and nobody is told that it was not.
+            known = (RAISED, "the same call ended with KeyError", "it is paid")
+            fine = any(words in answer.get("error", "") for words in known) and verdict.charges.get(order) == 1
         else:
-            fine = name == "pay_report" and "nobody knows" in answer.get("error", "")
+            fine = name.endswith("report") and "nobody knows" in answer.get("error", "")
         if not fine:
             yield f"{name} {order} was answered {answer}, and charged {verdict.charges.get(order, 0)} times"

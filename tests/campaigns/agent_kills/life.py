@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent import run_result as ended
 from perdure.opening import open_async
-from perdure.session.effects import Calls
+from perdure.session.effects import Calls, Effects
 from perdure.session.journal import Journal
 from perdure.stores.postgres import store
 from perdure.stores.sqlite import store as sqlite_store
@@ -76,8 +76,12 @@ class Life:
         raise AssertionError("the run comes to no end")
 
     async def _decide(self, db: AsyncDatabase, result: RunResult) -> None:
-        """The person: agrees to what is asked, and looks into the shop's books for what is in doubt."""
+        """The person: agrees to what is asked, and looks into the shop's books for what is in doubt or repeated."""
         for approval in result.approvals:
+            if approval.because and self.shop.order(approval.args["order"])["charges"]:
+                self.log.note("person", effect=approval.effect, said="reject")
+                await db.reject(self.session, approval.id, by="ana", reason="it is paid")
+                continue
             self.log.note("person", effect=approval.effect, said="approve")
             await db.approve(self.session, approval.id, by="ana")
         if not result.in_doubt:
@@ -132,6 +136,9 @@ def _sabotage(how: str | None) -> None:
 
     if how == "doubts":
         calls._unsure = made_again
+    elif how == "raised":
+        effects: Any = Effects
+        effects._remember = lambda *_: None
     elif how == "siblings":
         journal.write = edited_before
 

@@ -6,22 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.session.tools import Done, NotDone, Tool, tool
+from perdure.session.tools import Done, NotDone, Tool, Unknown, tool
 from perdure.system import faults
 from tests.shop.server import receipt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from perdure.agent.models import Request
     from perdure.session.tools import Context
     from tests.campaigns.agent_kills.log import Log
     from tests.shop.client import Shop
 
 POLICIES = ("retry", "reconcile", "ask", "report")
-SCENES = ("read", *POLICIES, "mixed", "approved")
+RAISING = ("raising_retry", "raising_reconcile", "raising_unknown", "raising_ask", "raising_report")
+"""Tools that charge, and then raise before they tell anybody."""
+SCENES = ("read", *POLICIES, "mixed", "approved", "raising")
 UNATTENDED = ("read", "retry", "reconcile")
 """Scenes in which no person may ever be needed."""
 LAST_WORDS = "Everything is paid."
+RAISED = "it ended with KeyError"
+"""What a model is told of a tool that raised."""
 
 
 def order_of(session: str, n: int) -> str:
@@ -48,8 +53,18 @@ def script(scene: str, session: str) -> list[Any]:
         case "approved":
             first = [pay("approved_retry", 1), pay("approved_ask", 2), pay("approved_retry", 3)]
             return [calls(*first, pay("ask", 4), look(1)), calls(pay("approved_ask", 5), pay("retry", 6)), LAST_WORDS]
+        case "raising":
+            return [calls(look(1), *(pay(name, n) for n, name in enumerate(RAISING, 1))), _repeated, LAST_WORDS]
         case _:
             return [calls(look(1), pay(scene, 1), pay(scene, 2), pay(scene, 3)), calls(pay(scene, 4)), LAST_WORDS]
+
+
+def _repeated(request: Request) -> Any:
+    """A model that is told of an exception, and simply makes the identical call again."""
+    told = {m["tool_call_id"]: m["content"] for m in request.messages if m["role"] == "tool"}
+    asked = [call for m in request.messages for call in m.get("tool_calls", ())]
+    again = [call["function"] for call in asked if RAISED in told[call["id"]]]
+    return calls(*((f["name"], f["arguments"]) for f in again)) if again else calls(("stock", {"order": "none"}))
 
 
 def orders(scene: str, session: str) -> dict[str, str]:
@@ -73,10 +88,23 @@ def tools(shop: Shop, log: Log, *, keys: bool = True) -> list[Tool]:
         faults.point("tool.reconcile")
         return Done(receipt(order)) if shop.order(order)["charges"] else NotDone
 
-    def payer(name: str, if_unsure: Any, *, keyed: bool = False, approve: bool = False) -> Tool:
+    def look_up_later(order: str) -> Any:
+        """A reconciler that is asked too early: it does not know at first."""
+        asked = any(e["what"] == "looked_up" and e["order"] == order for e in log.read())
+        log.note("looked_up", order=order)
+        return look_up(order) if asked else Unknown()
+
+    def payer(
+        name: str, if_unsure: Any, *, keyed: bool = False, approve: bool = False, raises: bool = False
+    ) -> Tool:
         def pay(order: str, ctx: Any) -> dict[str, Any]:
             """Pay an order."""
-            return paid(name, order, ctx, ctx.effect_id if keyed and keys else None)
+            answer = paid(name, order, ctx, ctx.effect_id if keyed and keys else None)
+            if raises and ctx.attempt == 1:
+                log.note("raised", tool=name, order=order, effect=ctx.effect_id)
+                faults.point("tool.raising")
+                raise KeyError("receipt")
+            return answer
 
         return tool(name=name, if_unsure=if_unsure, approve=approve)(pay)
 
@@ -96,6 +124,11 @@ def tools(shop: Shop, log: Log, *, keys: bool = True) -> list[Tool]:
         payer("pay_report", "report"),
         payer("pay_approved_retry", "retry", keyed=True, approve=True),
         payer("pay_approved_ask", "ask", approve=True),
+        payer("pay_raising_retry", "retry", keyed=True, raises=True),
+        payer("pay_raising_reconcile", look_up, raises=True),
+        payer("pay_raising_unknown", look_up_later, raises=True),
+        payer("pay_raising_ask", "ask", raises=True),
+        payer("pay_raising_report", "report", raises=True),
     ]
 
 

@@ -37,6 +37,11 @@ def test_a_journal_that_makes_doubtful_calls_again_is_found_out(tmp_path: Path) 
     assert any(v.entered_twice for v in campaign.verdicts)
 
 
+def test_a_journal_that_forgets_what_raised_is_found_out(tmp_path: Path) -> None:
+    campaign = kill_agents("sqlite", tmp_path, seed=3, wanted=2, sabotage="raised", scenes=("raising",))
+    assert any(v.twice for v in campaign.verdicts)
+
+
 def test_a_call_that_a_siblings_commit_calls_started_is_found_out(tmp_path: Path) -> None:
     with campaigning("sqlite", tmp_path, seed=3, sabotage="siblings") as campaign:
         # Which sibling commits first is up to the machine: one round in a few happens to show it.

@@ -12,10 +12,13 @@ from perdure.history.hydrate import load_at
 from perdure.history.reader import change_of, history
 from perdure.model import MAIN, Kind, Status
 from perdure.server.console.rendering import is_tag
+from perdure.session.effects import exception_of, is_tried_again
+from perdure.session.tool_exceptions import in_short
 from perdure.state.delta import APPEND, DEL, SET
 from perdure.state.document import BOOK, STATE, plain
 from perdure.state.values import same
 from perdure.system.lease_holders import describe
+from perdure.system.times import when
 
 if TYPE_CHECKING:
     from perdure.agent.models import Request
@@ -33,6 +36,7 @@ MOST_EFFECTS = 200
 EFFECT_TONES = {
     "in_doubt": "bad",
     "failed": "bad",
+    "raised": "bad",
     "unknown": "bad",
     "started": "accent",
     "planned": "warn",
@@ -43,6 +47,7 @@ EFFECT_WORDS = {
     "started": "under way",
     "done": "done",
     "failed": "did not happen",
+    "raised": "raised: what it had changed is not known",
     "in_doubt": "in doubt",
     "waiting": "its result comes later",
     "unknown": "never found out",
@@ -122,7 +127,7 @@ def step_line(point: Checkpoint) -> StepLine:
 
 def tone_of(point: Checkpoint) -> str:
     """How a step is coloured."""
-    if point.kind in (Kind.FAILED, Kind.IN_DOUBT) or point.more.get("error"):
+    if point.kind in (Kind.FAILED, Kind.RAISED, Kind.IN_DOUBT) or point.more.get("error"):
         return "bad"
     if point.kind == Kind.APPROVAL or point.status == Status.WAITING_APPROVAL:
         return "warn"
@@ -134,7 +139,9 @@ _SAID = {
     Kind.PLANNED: "{tool} may be tried again",
     Kind.DONE: "{tool} is done",
     Kind.FAILED: "{tool} failed",
+    Kind.RAISED: "{tool} raised {error}",
     Kind.IN_DOUBT: "{tool} is in doubt",
+    Kind.RETRYING: "{tool} got no answer ({error}), and is called again",
     Kind.WAITING: "{tool} answers later",
     Kind.APPROVAL: "{tool} needs agreement",
     Kind.PROGRESS: "{tool} gets on",
@@ -151,7 +158,9 @@ _SAID = {
 
 def _words(point: Checkpoint, more: dict[str, Any]) -> str:
     if point.kind in _SAID:
-        said = _SAID[Kind(point.kind)].format(tool=more.get("tool") or "a call")
+        said = _SAID[Kind(point.kind)].format(
+            tool=more.get("tool") or "a call", error=more.get("error") or "an exception"
+        )
         return f"{said}: {more['note']}" if more.get("note") else said
     if is_answer(more):
         calls = len(more.get("effects") or ())
@@ -179,7 +188,7 @@ def newest_problem(kernel: Kernel, spot: Spot) -> int | None:
     points = [Checkpoint(p) for p in history(kernel, spot.id, spot.branch, SEARCHED, None)]
     bad = [p for p in points if tone_of(p) == "bad"]
     # A run that failed because a call did is told at the call: that is where to look.
-    failed = next((p.step for p in bad if p.kind in (Kind.FAILED, Kind.IN_DOUBT)), None)
+    failed = next((p.step for p in bad if p.kind in (Kind.FAILED, Kind.RAISED, Kind.IN_DOUBT)), None)
     if not bad or (failed is not None and bad[0].step - failed <= 3):
         return failed
     return bad[0].step
@@ -315,6 +324,7 @@ class EffectLine(NamedTuple):
     """Milliseconds, so far or in all; None when that is not known."""
     progress: Any
     error: str
+    traceback: str
     result: Any
     notes: list[str]
 
@@ -344,9 +354,12 @@ def _effect_line(
     kernel: Kernel, moment: Moment, r: dict[str, Any], request: dict[str, Any] | None, now: int
 ) -> EffectLine:
     status = str(r["status"])
+    told = exception_of(r)
+    words = "got no answer, and is tried again" if is_tried_again(r) else EFFECT_WORDS.get(status, status)
+    error = in_short(told) if told is not None else str(r.get("error") or "")
     return EffectLine(
-        r["id"], r["tool"], r["args"], status, EFFECT_WORDS.get(status, status), EFFECT_TONES.get(status, "quiet"),
-        r["attempt"], r["at"], _elapsed(kernel, moment, r, now), r.get("progress"), str(r.get("error") or ""),
+        r["id"], r["tool"], r["args"], status, words, EFFECT_TONES.get(status, "quiet"), r["attempt"], r["at"],
+        _elapsed(kernel, moment, r, now), r.get("progress"), error, told["traceback"] if told is not None else "",
         r.get("result"), _notes(r, request),
     )  # fmt: skip
 
@@ -377,6 +390,9 @@ def _notes(r: dict[str, Any], request: dict[str, Any] | None) -> list[str]:
         by = f" by {request['by']}" if request.get("by") else ""
         why = f": {request['reason']}" if request.get("reason") else ""
         said.append(f"approval {request['status']}{by}{why}")
+    if is_tried_again(r):
+        again = f", tried again at {when(r['retry_at'])}" if "retry_at" in r else ", being tried again"
+        said.append(f"without an answer since {when(r['lost_since'])}{again}, under the same id")
     if r.get("problem"):
         said.append(f"its result could not be kept: it is a {r['problem']}")
     return said
