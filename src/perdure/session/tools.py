@@ -218,7 +218,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     ``cache`` with ``if_unsure``, and it is neither made twice nor repeated silently. ``if_unsure`` says what happens
     when a call was started and its outcome is unknown: ``"retry"`` with the same effect id (while the provider's key is
     valid, ``key_valid_for``), a function that asks the outside world, ``"ask"`` a human (the default), or ``"report"``
-    it as unknown. ``timeout`` ends a call whose outcome is then unknown; ``poll(handle)`` looks after what returned
+    it as unknown. ``lost`` names exceptions that mean a lost answer, beside time-outs and broken connections; any other
+    one has ended the call. ``timeout`` ends a call whose outcome is then unknown; ``poll(handle)`` looks after what returned
     :class:`Later`. ``limit`` is how many calls of it agents make at once, over all workers of a fleet.
 
     >>> @tool(read=True)
@@ -319,7 +320,7 @@ def _deeper(fn: Callable[..., Any]) -> Callable[..., Any]:
 def in_time(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
     """A function that raises ``TimeoutError`` when it takes longer than that many seconds.
 
-    A plain function cannot be stopped: it goes on in a thread of its own, and what it returns is lost.
+    A plain function cannot be stopped: it goes on in a thread of its own, see ``late_returns``.
     """
     if limit is None:
         return fn

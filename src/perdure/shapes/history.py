@@ -49,8 +49,8 @@ class Checkpoint(Shape):
 
 def checkpoint(c: library.Checkpoint, told: Mapping[str, str] | None = None) -> Checkpoint:
     """A checkpoint of the library, and the exception of a tool that it records."""
-    exception = tool_exception(told) if told is not None else UNSET
-    return shaped(Checkpoint, c, details=c.more, exception=exception)
+    more = {"exception": tool_exception(told)} if told is not None else {}
+    return shaped(Checkpoint, c, details=c.more, **more)
 
 
 class Value(Shape):
