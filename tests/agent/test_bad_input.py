@@ -38,9 +38,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def ask(
-    folder: Path, answers: list[Any], tools: list[Any], clock: FakeClock | None = None, **options: Any
-) -> Ended:
+def ask(folder: Path, answers: list[Any], tools: list[Any], clock: FakeClock | None = None, **options: Any) -> Ended:
     """Run an agent once, look at what it was told, and see that its session goes on with the next message."""
     agent = Agent("a", model=ScriptedModel(by_turn(*answers)), tools=tools)
 

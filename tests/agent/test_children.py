@@ -363,3 +363,46 @@ def test_two_agents_can_hand_a_conversation_to_each_other(tmp_path: Path):
             assert (lost.status, "'front'" in lost.reason) == ("incompatible", True)
 
     play(work())
+
+
+def test_a_child_in_doubt_makes_its_parent_wait(tmp_path: Path):
+    @tool
+    def book(city: str) -> str:
+        raise TimeoutError
+
+    child = Agent("booker", model=ScriptedModel(by_turn(calls(("book", {"city": "Rome"})), last)), tools=[book])
+    asks = by_turn(calls(("booker", {"task": "book Rome"})), last)
+    parent = Agent("planner", model=ScriptedModel(asks), tools=[child.as_tool()])
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            end = await parent.run(db, session="trip", message="go")
+            assert (end.status, [c.status for c in end.children]) == ("waiting_result", ["in_doubt"])
+            inside = end.children[0].session
+            async with db.session(inside) as s:
+                await s.resolve(s.effects()[0]["id"], done="Rome booked", by="ana")
+            assert (await parent.run(db, session="trip")).text == "Rome booked"
+
+    play(work())
+
+
+def test_a_child_with_a_bug_has_raised_and_goes_on_in_its_session_when_it_is_asked_again(tmp_path: Path):
+    bugs = [KeyError("city")]
+
+    def until(text: str) -> bool:
+        if bugs:
+            raise bugs.pop()
+        return True
+
+    child = Agent("booker", model=ScriptedModel(["Rome booked"]), until=until)
+    asked = calls(("booker", {"task": "book Rome"}))
+    parent = Agent("planner", model=ScriptedModel(by_turn(asked, asked, last)), tools=[child.as_tool()])
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            end = await parent.run(db, session="trip", message="go")
+            assert (end.status, end.text) == ("done", "Rome booked")
+            assert [(r.status, r.error, r.message) for r in end.raised] == [("raised", "KeyError", "'city'")]
+            assert len(await db.sessions()) == 2, "one child, asked twice"
+
+    play(work())

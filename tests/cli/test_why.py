@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Command
 
-WHY = ["session", "branch", "summary", "next_step", "severity", "action", "command", "actions", "inputs"]
+WHY = ["session", "branch", "summary", "next_step", "severity", "action", "command", "actions", "inputs", "exception"]
 STATS = [
     "url", "promise", "sessions", "checkpoints", "bytes", "statuses", "agents", "errors", "counts", "fleet",
 ]  # fmt: skip

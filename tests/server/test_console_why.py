@@ -153,7 +153,8 @@ def test_one_that_asks(db: perdure.Database, clock: FakeClock) -> None:
 
 def test_one_in_doubt(db: perdure.Database, clock: FakeClock) -> None:
     found = run(db, "send", clock)
-    expected = 'send(parcel="P-1") was started and nobody knows whether it happened. It ended with ConnectionError.'
+    said = "It ended with ConnectionError: the line is dead."
+    expected = f'send(parcel="P-1") was started and nobody knows whether it happened. {said}'
     assert (found.line, found.severity, found.do) == (expected, "act", "resolve")
     with db.session("s") as s:
         effect = s.effects()[0]["id"]

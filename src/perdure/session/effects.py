@@ -676,8 +676,9 @@ class Calls:
             if late is not None:
                 yield from self._returned(tool, record, late[0])
             else:
-                yield from self._ended(tool, bound, record, e)
-                return e
+                raised = attempt.as_raised(e)
+                yield from self._ended(tool, bound, record, raised)
+                return raised
         else:
             yield from self._returned(tool, record, result)
         return None
@@ -740,17 +741,18 @@ class Calls:
                 yield Wait(self._journal.kernel.clock, pause_after(record["attempt"]))
             return
         telemetry.doubted(tool.name)
-        said = f"{tool.name} (effect {record['id']}) got no answer: {_in_full(told)}"
         if tool.if_unsure == "retry":
             # Durable, so that whoever resumes does not begin with the shortest pause again.
             now = self._journal.kernel.clock.wall()
             record.setdefault("lost_since", now)
             record["retry_at"] = now + pause_after(record["attempt"])
-            log.warning("%s, and is called again in %d s", said, pause_after(record["attempt"]) // 1000)
+            log.warning(
+                "%s (effect %s) got no answer and is called again in %d s: %s",
+                tool.name, record["id"], pause_after(record["attempt"]) // 1000, _in_full(told),
+            )  # fmt: skip
             yield from self._journal.write(Kind.RETRYING, x=about(record, error=told["class"]))
         else:
             record["status"] = "in_doubt"
-            log.warning("%s", said)
             yield from self._journal.write(Kind.IN_DOUBT, x=about(record, error=told["class"]))
 
     def _reconciled(self, tool: Tool, bound: dict[str, Any]) -> Flow[Done | NotDone | Unknown]:
@@ -764,6 +766,11 @@ class Calls:
         if verdict is NotDone:
             return NotDone()
         return verdict if isinstance(verdict, Done | NotDone) else Unknown()
+
+    def _may_be_retried(self, tool: Tool, record: TrackedDict) -> bool:
+        """Whether a call whose answer was lost may be made now, under its id, without a person."""
+        now = self._journal.kernel.clock.wall()
+        return self._key_holds(tool, record["at"]) and now - record.get("lost_since", now) < RETRY_FOR * 1000
 
     def _key_holds(self, tool: Tool, began: int) -> bool:
         """Whether the other side still knows a call by its id."""
@@ -810,16 +817,16 @@ class Calls:
                 return True
         elif policy == "retry":
             clock = self._journal.kernel.clock
-            tried_for = clock.wall() - record.get("lost_since", clock.wall())
-            if self._key_holds(tool, record["at"]) and tried_for < RETRY_FOR * 1000:
+            while self._may_be_retried(tool, record):
                 left = record.get("retry_at", 0) - clock.wall()
-                if left > 0 or runs_on(record["id"]):
-                    # A clock that was set back makes nobody wait for longer than was meant.
-                    yield Wait(clock, min(max(left, FIRST_PAUSE), LONGEST_PAUSE))
-                    record.pop("retry_at", None)
-                    # It may have returned meanwhile; and no second attempt is made while one lives.
-                    return not runs_on(record["id"]) and not (yield from self.effects.take_posted(record))
-                return True
+                # No second attempt is made while one lives.
+                if left <= 0 and not runs_on(record["id"]):
+                    return True
+                # A clock that was set back makes nobody wait for longer than was meant.
+                yield Wait(clock, min(max(left, FIRST_PAUSE), LONGEST_PAUSE))
+                record.pop("retry_at", None)
+                if (yield from self.effects.take_posted(record)):
+                    return False
         elif policy == "report":
             self.effects.settle(record, "unknown", None, record.get("error"))
             yield from self._journal.write(Kind.IN_DOUBT, x=about(record), status=self.effects.session_status)
@@ -893,9 +900,10 @@ class Calls:
             if not fresh and (not tool.read or tool.cache is not None) and record["status"] in OPEN:
                 yield from self.reconsider(tool, record)
             yield from self.go_on(tool, plain(record["args"]), record, fresh=fresh)
-        if record["status"] not in OPEN and (told := exception_of(plain(record))) is not None:
-            # The model is told; whoever wrote the tool reads logs.
-            log.warning("%s (effect %s) raised %s", tool.name, record["id"], _in_full(told))
+        if (told := exception_of(plain(record))) is not None:
+            # The model is told, or a person asked; whoever wrote the tool reads logs.
+            said = "raised" if "raised" in record else "got no answer:"
+            log.warning("%s (effect %s) %s %s", tool.name, record["id"], said, _in_full(told))
         return record["status"]
 
 

@@ -30,6 +30,7 @@ class Attempt:
         self._lock = threading.Lock()
         self._began = self._over = self._abandoned = False
         self._result: tuple[Any] | None = None
+        self._raised: BaseException | None = None
 
     def watched(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function, so that its end is noticed whoever waits for it."""
@@ -38,7 +39,8 @@ class Attempt:
             self._began = True
             try:
                 result = fn(**kwargs)
-            except BaseException:
+            except BaseException as e:
+                self._raised = e
                 self._end(None)
                 raise
             self._end((result,))
@@ -58,6 +60,10 @@ class Attempt:
             log.warning("effect %s has returned late, and that cannot be written down: %s", self._effect, e)
         finally:
             _living.pop(self._effect, None)
+
+    def as_raised(self, error: BaseException) -> BaseException:
+        """The exception as the function raised it: an event loop passes on a copy of some, which came from nowhere."""
+        return self._raised if type(self._raised) is type(error) and self._raised is not None else error
 
     def abandon(self) -> tuple[Any] | None:
         """Wait no longer: what it returns from now on is posted. What it has returned meanwhile, if it has."""

@@ -7,13 +7,16 @@ what it had changed by then is not known.
 
 from __future__ import annotations
 
+import concurrent.futures
 import errno
 import os
 import socket
 import sys
+import threading
 import traceback
 from enum import Enum
 from http.client import IncompleteRead, RemoteDisconnected
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.errors import Busy, LeaseLost, OutcomeUnknown, Unavailable
@@ -67,6 +70,7 @@ _UNREACHED_NAMES = frozenset({
 })  # fmt: skip
 """By the package and the name of the class: nobody need have any of them installed."""
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_THREADS = (os.path.dirname(concurrent.futures.__file__), threading.__file__)
 _SAME_PACKAGE = {"httpcore": "httpx", "httpx2": "httpx", "httpcore2": "httpx"}
 _NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 _LOST_GRPC = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
@@ -182,8 +186,9 @@ def is_own_cancellation(error: BaseException) -> bool:
 def described(error: BaseException) -> dict[str, str]:
     """What is kept of an exception: its class, its words and where it came from, bounded and without secrets."""
     frames = traceback.extract_tb(error.__traceback__)
-    # Above the tool's own frames stand ours, which called it.
-    own = [frame for frame in frames if not frame.filename.startswith(_HERE)] or frames
+    # Above the tool's own frames stand ours, which called it, perhaps in a thread.
+    own = [frame for frame in frames if not frame.filename.startswith(_HERE)]
+    own = list(dropwhile(lambda frame: frame.filename.startswith(_THREADS), own)) or frames
     lines = [f"{frame.filename}:{frame.lineno} in {frame.name}\n    {frame.line or ''}".rstrip() for frame in own]
     return {
         "class": class_name(error),

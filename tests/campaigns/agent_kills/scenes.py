@@ -94,9 +94,7 @@ def tools(shop: Shop, log: Log, *, keys: bool = True) -> list[Tool]:
         log.note("looked_up", order=order)
         return look_up(order) if asked else Unknown()
 
-    def payer(
-        name: str, if_unsure: Any, *, keyed: bool = False, approve: bool = False, raises: bool = False
-    ) -> Tool:
+    def payer(name: str, if_unsure: Any, *, keyed: bool = False, approve: bool = False, raises: bool = False) -> Tool:
         def pay(order: str, ctx: Any) -> dict[str, Any]:
             """Pay an order."""
             answer = paid(name, order, ctx, ctx.effect_id if keyed and keys else None)
