@@ -29,7 +29,7 @@ GROUPS = {
         "Later",
         "Approval",
         "UndeclaredTool",
-    ],  # fmt: skip
+    ],
     "Agents": [
         "Agent",
         "RunResult",
@@ -41,7 +41,7 @@ GROUPS = {
         "Window",
         "Compactor",
         "tool_migration",
-    ],  # fmt: skip
+    ],
     "Branches of agents": ["branch_off", "run_on"],
     "Fleets": ["submit", "submit_async", "start_worker"],
     "Models": ["ChatModel", "OpenAIModel", "ScriptedModel", "RecordedModel", "Retry", "Price"],

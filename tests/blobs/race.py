@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import perdure
 from perdure.blobs.object_storage import ObjectBlobs
 from perdure.stores import open_store
+from perdure.system.clock import SystemClock
 from perdure.upkeep.blob_gc import collect
 from tests.blobs.test_orders import Naive
 
@@ -29,7 +30,7 @@ WRITERS = 3
 CONTENTS = 3
 
 
-class SharedClock:
+class SharedClock(SystemClock):
     """A clock that all processes see, and that moves only when the collector says so."""
 
     def __init__(self, now: Any) -> None:

@@ -457,10 +457,9 @@ def test_what_is_kept_is_bounded_and_without_secrets(monkeypatch: pytest.MonkeyP
         msg = "x" * 5000 + " a-key-of-the-shop https://ana:pass@host/ Bearer 0123456789abcdef"
         raise ValueError(msg[4500:])
 
-    try:
+    with pytest.raises(ValueError) as caught:
         fail()
-    except ValueError as e:
-        told = described(e)
+    told = described(caught.value)
     assert told["class"] == "ValueError"
     for secret in ("a-key-of-the-shop", "ana:pass", "0123456789abcdef"):
         assert secret not in str(told)

@@ -219,8 +219,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     when a call was started and its outcome is unknown: ``"retry"`` with the same effect id (while the provider's key is
     valid, ``key_valid_for``), a function that asks the outside world, ``"ask"`` a human (the default), or ``"report"``
     it as unknown. ``lost`` names exceptions that mean a lost answer, beside time-outs and broken connections; any other
-    one has ended the call. ``timeout`` ends a call whose outcome is then unknown; ``poll(handle)`` looks after what returned
-    :class:`Later`. ``limit`` is how many calls of it agents make at once, over all workers of a fleet.
+    one has ended the call. ``timeout`` ends a call whose outcome is then unknown; ``poll(handle)`` looks after what
+    returned :class:`Later`. ``limit`` is how many calls of it agents make at once, over all workers of a fleet.
 
     >>> @tool(read=True)
     ... def add(a: int, b: int = 1) -> int:
