@@ -457,7 +457,7 @@ def test_what_is_kept_is_bounded_and_without_secrets(monkeypatch: pytest.MonkeyP
         msg = "x" * 5000 + " a-key-of-the-shop https://ana:pass@host/ Bearer 0123456789abcdef"
         raise ValueError(msg[4500:])
 
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="key-of-the-shop") as caught:
         fail()
     told = described(caught.value)
     assert told["class"] == "ValueError"
