@@ -8,14 +8,14 @@ NAMES = [
     "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BehindWitness",
     "BlobRef", "Busy", "CallError", "ChatModel", "Checkpoint", "Clash", "Conflict", "Context", "ContextTooLong",
     "Corrupted", "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed",
-    "EffectRaised", "Event", "ForkedProcess", "Gone", "HandleClosed",
-    "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "Compactor", "KeyMismatch", "Keys", "Kind", "Later",
-    "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse", "ModelError",
-    "ModelRetry", "ModelUnavailable", "NotDone", "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown",
-    "PerdureError", "Poisoned", "Price", "Raised", "ReadOnly", "Reading", "RecordedModel", "RequestDiffers", "Retry", "RunResult",
-    "ScriptedModel", "Session", "SessionClosed", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "ToolError",
-    "Unavailable", "UncommittedEdits", "UndeclaredTool", "Unknown", "Why", "Window", "__version__", "audio", "branch_off", "file", "follow", "handoff",
-    "image", "migration", "open", "open_async", "run_on", "start_worker", "submit",
+    "EffectRaised", "Event", "ForkedProcess", "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput",
+    "InvalidState", "Compactor", "KeyMismatch", "Keys", "Kind", "Later", "LeaseLost", "LimitExceeded",
+    "MergeConflict", "Message", "Migrations", "Misuse", "ModelError", "ModelRetry", "ModelUnavailable", "NotDone",
+    "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError", "Poisoned", "Price", "Raised",
+    "ReadOnly", "Reading", "RecordedModel", "RequestDiffers", "Retry", "RunResult", "ScriptedModel", "Session",
+    "SessionClosed", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "ToolError", "Unavailable",
+    "UncommittedEdits", "UndeclaredTool", "Unknown", "Why", "Window", "__version__", "audio", "branch_off", "file",
+    "follow", "handoff", "image", "migration", "open", "open_async", "run_on", "start_worker", "submit",
     "submit_async", "text", "tool", "tool_migration", "wake_me", "why", "why_async",
 ]  # fmt: skip
 
@@ -40,5 +40,5 @@ def test_every_public_error_is_a_perdure_error():
     for name in NAMES:
         thing = getattr(perdure, name)
         if isinstance(thing, type) and issubclass(thing, Exception) and not issubclass(thing, Warning):
-            # NotDone is not raised by Perdure but by tools.
-            assert issubclass(thing, perdure.PerdureError) or thing is perdure.NotDone
+            # NotDone and its kinds are not raised by Perdure but by tools.
+            assert issubclass(thing, perdure.PerdureError | perdure.NotDone)
