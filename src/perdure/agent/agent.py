@@ -387,9 +387,10 @@ async def _opened(
             "an agent awaits its database, and this one blocks: open it with "
             "`async with perdure.open_async(...) as db`, or pass its URL"
         )
-    if db is not None and not isinstance(db, str):
+    given: Any = db
+    if not isinstance(given, str | None):
         raise Misuse(
-            f"an agent runs on a database of perdure.open_async(...), or on its URL, not on {type(db).__name__}: "
+            f"an agent runs on a database of perdure.open_async(...), or on its URL, not on {type(given).__name__}: "
             "agent.run(db, session=..., message=...)"
         )
     async with open_async(db) as opened:

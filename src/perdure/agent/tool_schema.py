@@ -96,7 +96,7 @@ class ToolSpec:
             raise InvalidInput(f"the arguments of {self.name} must be an object")
         try:
             if self._typed is None:
-                found = self.tool.bind((), given)
+                found = self.tool.bind((), dict[str, Any](given))
             else:
                 found = self._typed.as_json(self._typed.from_json(given))
         except InvalidInput as e:
@@ -158,9 +158,9 @@ def output_schema(output: TypedValue, *, strict: bool) -> dict[str, Any]:
     return wanted
 
 
-def _strict(schema: Any) -> Any:
+def _strict(schema: dict[str, Any] | None) -> dict[str, Any]:
     """A schema by strict rules; ``TypeError`` when they cannot say it."""
-    if not isinstance(schema, dict) or not schema or "prefixItems" in schema or "allOf" in schema:
+    if not schema or "prefixItems" in schema or "allOf" in schema:
         raise TypeError
     out: dict[str, Any] = {k: v for k, v in schema.items() if k not in _NOT_STRICT}
     if "$ref" in out:

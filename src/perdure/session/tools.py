@@ -113,9 +113,9 @@ def check_options(what: str, given: Mapping[str, Any], known: Mapping[str, Any])
             raise InvalidInput(f"{what} has no option {name!r:.40}:{hint} It has {', '.join(known)}")
 
 
-def _checked_schema(name: str, schema: Any, signature: inspect.Signature) -> dict[str, Any]:
+def _checked_schema(name: str, schema: dict[str, Any], signature: inspect.Signature) -> dict[str, Any]:
     """A schema whose arguments the function can be given."""
-    if not isinstance(schema, dict) or schema.get("type") != "object":
+    if dict(schema).get("type") != "object":
         raise InvalidInput(f'tool {name}: schema= is the JSON schema of an object: {{"type": "object", ...}}')
     takes = signature.parameters.values()
     if not any(p.kind is p.VAR_KEYWORD for p in takes):
@@ -189,7 +189,8 @@ class Tool:
             raise InvalidInput(f"limit is how many calls may be made at once, 1 or more, not {limit}")
         self.limit = limit
         self.lost = lost if isinstance(lost, tuple) else (lost,)
-        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in self.lost):
+        kinds: tuple[Any, ...] = self.lost
+        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
             raise InvalidInput(f"lost= names classes of exceptions that mean a lost answer, not {lost!r:.60}")
         self._signature = inspect.signature(fn)
         self.wants_context = "ctx" in self._signature.parameters

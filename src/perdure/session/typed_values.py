@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 import typing
 from types import NoneType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Any
@@ -172,12 +171,16 @@ def _exactly_as_json(value: Any) -> Any:
 def _in_order(dumped: Any, found: Any) -> Any:
     """What pydantic made of a value, lists that were sets sorted: their order is another one in each process."""
     if isinstance(dumped, set | frozenset) and isinstance(found, list):
-        return sorted(found, key=lambda one: json.dumps(one, sort_keys=True))
+        return sorted(found, key=_canonical)
     if isinstance(dumped, dict) and isinstance(found, dict) and len(dumped) == len(found):
         return {k: _in_order(d, v) for d, (k, v) in zip(dumped.values(), found.items(), strict=True)}
     if isinstance(dumped, list | tuple) and isinstance(found, list) and len(dumped) == len(found):
         return [_in_order(d, v) for d, v in zip(dumped, found, strict=True)]
     return found
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 # -- functions --------------------------------------------------------------------------------------------------------
@@ -230,7 +233,8 @@ def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
 
 def _names_around(names: dict[str, Any]) -> dict[str, Any]:
     """The variables of the functions that are running now in one module, inner ones first."""
-    frame = sys._getframe(1)  # annotations that are text have no other way to their scope
+    # Annotations that are text have no other way to their scope.
+    frame = inspect.currentframe()
     found: dict[str, Any] = {}
     while frame is not None:
         if frame.f_globals is names:
