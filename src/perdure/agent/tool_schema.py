@@ -96,7 +96,7 @@ class ToolSpec:
             raise InvalidInput(f"the arguments of {self.name} must be an object")
         try:
             if self._typed is None:
-                found = self.tool.bind((), dict[str, Any](given))
+                found = self.tool.bind((), typing.cast("dict[str, Any]", given))
             else:
                 found = self._typed.as_json(self._typed.from_json(given))
         except InvalidInput as e:
