@@ -7,6 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from perdure.database import DatabaseHandle
+from perdure.errors import Misuse
 from perdure.history.blob_streams import AsyncBlobReader, BlobStreams
 from perdure.history.reader import Reader
 from perdure.session.branches import Branches
@@ -16,7 +17,7 @@ from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
 from perdure.session.posting import Posting
 from perdure.session.runs import Runs
-from perdure.system.flow import Flow, awaited, named
+from perdure.system.flow import Flow, awaited, named, wrong_use
 from perdure.system.flow_async import MAX_BATCH, AsyncDriver
 from perdure.upkeep.flows import Upkeep
 
@@ -36,6 +37,8 @@ class AsyncSession(SessionHandle):
     def __init__(self, journal: Journal, driver: AsyncDriver) -> None:
         super().__init__(journal, self._carry_here)
         self.driver = driver
+
+    commits_with = "`await s.commit()` keeps them, and without the await nothing is done"
 
     commit = awaited(Journal.commit, "journal")
     reload = awaited(Journal.reload, "journal")
@@ -73,6 +76,12 @@ class AsyncSession(SessionHandle):
             self.warn_uncommitted()
         await self.release()
 
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = wrong_use("this session is awaited: `async with db.session(...) as s`, not `with`")
+
+
+_OPEN_IT = "write `async with db.session(...) as s`, or `s = await db.session(...)`"
+
 
 class Opening:
     """A session being opened: ``async with`` it, or ``await`` it."""
@@ -92,6 +101,15 @@ class Opening:
         assert self._session is not None
         await self._session.__aexit__(kind, error, trace)
 
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = wrong_use(_OPEN_IT)
+
+        def __getattr__(self, name):
+            if name.startswith("_"):
+                raise AttributeError(name)
+            self._opening.close()
+            raise Misuse(f"this session is not open yet, so it has no {name}: {_OPEN_IT}")
+
 
 def _opening(flow: Callable[Concatenate[Any, P], Flow[Any]]) -> Callable[Concatenate[Any, P], Opening]:
     """The method for the flow that opens a session."""
@@ -101,6 +119,9 @@ def _opening(flow: Callable[Concatenate[Any, P], Flow[Any]]) -> Callable[Concate
         return Opening(self.driver.drive(flow(self, *args, **kwargs)))
 
     return named(session)
+
+
+_ASYNC_WITH = "a database that is awaited is opened by `async with perdure.open_async(...) as db`"
 
 
 class AsyncDatabase(DatabaseHandle):
@@ -188,3 +209,7 @@ class AsyncDatabase(DatabaseHandle):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    if not TYPE_CHECKING:
+        __enter__ = __exit__ = wrong_use(f"{_ASYNC_WITH}, not `with`; perdure.open(...) is the one that blocks")
+        __await__ = wrong_use(f"{_ASYNC_WITH}: opening is not awaited, what the database does is")

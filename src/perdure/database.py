@@ -27,7 +27,7 @@ from perdure.state.declared_types import validator
 from perdure.state.delta import diff
 from perdure.state.document import STATE, edit
 from perdure.system import commands, faults
-from perdure.system.flow import Do, Dropped, Flow, HandleGuard, Invoke, sync
+from perdure.system.flow import Do, Dropped, Flow, HandleGuard, Invoke, sync, wrong_use
 from perdure.system.names import check_branch, check_name, check_owner, check_session, check_ttl
 from perdure.upkeep.background import Caretaker, Claim
 from perdure.upkeep.flows import Upkeep
@@ -394,3 +394,8 @@ class Database(DatabaseHandle):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    if not TYPE_CHECKING:
+        __aenter__ = __aexit__ = wrong_use(
+            "this database blocks: `with perdure.open(...)`, or `async with perdure.open_async(...)`"
+        )

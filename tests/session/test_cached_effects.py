@@ -38,7 +38,8 @@ def buy_tool(**declared: Any) -> perdure.Tool:
         paid.append(city)
         return f"{city} {len(paid)}"
 
-    return tool(**{"cache": "7d", **declared})(buy)
+    options: dict[str, Any] = {"cache": "7d", **declared}
+    return tool(**options)(buy)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

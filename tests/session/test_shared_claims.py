@@ -39,7 +39,8 @@ class Shop:
             self.meanwhile()
             return f"ticket {len(self.paid)}"
 
-        self.buy = tool(**{"cache": "7d", "cache_scope": "shared", **declared})(buy)
+        options: dict[str, Any] = {"cache": "7d", "cache_scope": "shared", **declared}
+        self.buy = tool(**options)(buy)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 from perdure.agent.answer_calls import ANSWER, QUEUE, STEP, WITHDRAW
 from perdure.agent.children import AgentTool, release
@@ -23,23 +22,38 @@ from perdure.agent.requests import FORM
 from perdure.agent.run_result import RunResult, Spent
 from perdure.agent.said_once import Said
 from perdure.agent.session_stream import Event
-from perdure.agent.tool_schema import ToolSpec
+from perdure.agent.tool_schema import ToolSpec, output_schema
+from perdure.agent.tool_schema import parsed as from_text
 from perdure.aio import AsyncDatabase
-from perdure.errors import Busy, InvalidInput, PerdureError
+from perdure.database import DatabaseHandle
+from perdure.errors import Busy, InvalidInput, Misuse, PerdureError
 from perdure.opening import open_async
 from perdure.session.tools import Tool, as_tool, warn_of_undeclared
+from perdure.session.typed_values import MISFITS, TypedValue, in_short
+from perdure.system.flow import Unawaited
 from perdure.system.names import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from perdure.agent.models import ChatModel
     from perdure.agent.notify import Notify
     from perdure.aio import AsyncSession
 
+P = ParamSpec("P")
 NUDGE = "Go on."
 FIRST_LOOK, LONGEST_LOOK = 50, 1_000
 """Ms between two looks at a session that somebody else has, at first and at most."""
+
+
+def _used_awaited(run: Callable[P, Coroutine[Any, Any, RunResult]]) -> Callable[P, Coroutine[Any, Any, RunResult]]:
+    @functools.wraps(run)
+    def started(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, RunResult]:
+        return Unawaited(
+            run(*args, **kwargs), "write `result = await agent.run(...)`, or agent.run_sync(url, ...) without asyncio"
+        )
+
+    return started
 
 
 class Agent:
@@ -48,8 +62,9 @@ class Agent:
     ``model`` is a client, or the name of a model at a ``provider`` (holysheep, openai, deepseek, openrouter, ollama,
     vllm), whose default is asked when none is named. ``prices`` are yours, by model, where the built-in table is not
     enough. ``tools`` are functions or :func:`perdure.tool` objects; ``params`` (temperature, top_p, seed, ...) go to
-    the model; ``output`` is a type its last answer must fit, or it is asked again (its JSON schema is sent as
-    ``response_format``, unless ``params`` has another one or None); ``until`` a marker or predicate without which it
+    the model; ``output`` is a type its last answer must fit (a dataclass, a model of msgspec or pydantic, ...), or it
+    is asked again, twice at most (its JSON schema is sent as ``response_format``, unless ``params`` has another one or
+    None); ``until`` a marker or predicate without which it
     goes on.
     ``window`` says how much of a long conversation is sent, ``compactor`` who summarises the rest (False: nobody).
     ``checkpoints`` says when its work becomes durable: every "step", or reads only with the next "answer".
@@ -87,6 +102,7 @@ class Agent:
         # What the client sends with every request is part of it, so that what is recorded is what was sent.
         self.params: dict[str, Any] = {**getattr(self.model, "params", {}), **(params or {})}
         self.output = output
+        self._typed_output = _output_type(output)
         self.until = until
         self.nudge = nudge
         self.max_turns = max_turns
@@ -111,6 +127,7 @@ class Agent:
 
     # -- running --------------------------------------------------------------------------------------------------
 
+    @_used_awaited
     async def run(
         self,
         db: AsyncDatabase | str | None,
@@ -194,6 +211,8 @@ class Agent:
 
     def run_sync(self, db: str | None, **options: Any) -> RunResult:
         """The same as :meth:`run`, blocking; not for use inside an event loop."""
+        if isinstance(db, AsyncDatabase):
+            raise Misuse("run_sync has an event loop of its own: pass the URL, or `await agent.run(db, ...)`")
         return asyncio.run(self.run(db, **options))
 
     async def close(self) -> None:
@@ -263,7 +282,8 @@ class Agent:
     def _params(self) -> dict[str, Any]:
         if self.output is None or "response_format" in self.params:
             return {k: v for k, v in self.params.items() if k != "response_format" or v is not None}
-        schema = {"name": "output", "schema": msgspec.json.schema(self.output)}
+        assert self._typed_output is not None
+        schema = output_schema(self._typed_output, strict=getattr(self.model, "strict_output", False))
         return {**self.params, "response_format": {"type": "json_schema", "json_schema": schema}}
 
     def about(
@@ -311,17 +331,25 @@ class Agent:
 
     def parsed(self, text: str) -> Any:
         """The structured output; None when none was asked for."""
-        if self.output is None:
-            return None
-        return msgspec.json.decode(text.encode(), type=self.output)
+        return None if self._typed_output is None else self._typed_output.from_json(from_text(text))
 
     def misfit(self, text: str) -> str:
         """What is wrong with a last answer that should be structured; "" when nothing is."""
         try:
             self.parsed(text)
-        except (msgspec.DecodeError, UnicodeEncodeError) as e:
-            return str(e)[:500]
+        except MISFITS as e:
+            return in_short(e)
         return ""
+
+
+def _output_type(output: Any) -> TypedValue | None:
+    try:
+        return None if output is None else TypedValue(output)
+    except TypeError as e:
+        raise InvalidInput(
+            f"output= is a type that JSON can be made into, such as a dataclass or a model of msgspec or pydantic: "
+            f"{in_short(e)}"
+        ) from None
 
 
 def as_model(model: ChatModel | str | None, provider: str | None) -> ChatModel:
@@ -332,8 +360,18 @@ def as_model(model: ChatModel | str | None, provider: str | None) -> ChatModel:
         from perdure.agent.models.openai import OpenAIModel
 
         return OpenAIModel(model, provider=provider)
+    if isinstance(model, list | tuple):
+        raise InvalidInput(
+            "model= is one model, not a list: there are no models to fall back to yet. Pass the first one, and how "
+            "patiently it is asked in OpenAIModel(..., retry=Retry(...))"
+        )
     if provider is not None:
         raise InvalidInput("provider= goes with the name of a model; a client has its own")
+    if not callable(getattr(model, "answer", None)) or isinstance(model, type):
+        raise InvalidInput(
+            f'model= is the name of a model, such as model="gpt-4.1-mini", or a client with an answer() of its own, '
+            f"not {model!r:.60}"
+        )
     return model
 
 
@@ -345,6 +383,17 @@ async def _opened(
     if isinstance(db, AsyncDatabase):
         yield db
         return
+    if isinstance(db, DatabaseHandle):
+        raise Misuse(
+            "an agent awaits its database, and this one blocks: open it with "
+            "`async with perdure.open_async(...) as db`, or pass its URL"
+        )
+    given: Any = db
+    if not isinstance(given, str | None):
+        raise Misuse(
+            f"an agent runs on a database of perdure.open_async(...), or on its URL, not on {type(given).__name__}: "
+            "agent.run(db, session=..., message=...)"
+        )
     async with open_async(db) as opened:
         try:
             yield opened

@@ -15,7 +15,7 @@ from perdure.agent.run_result import note_raised
 from perdure.errors import InvalidInput, StoreError
 from perdure.model import Status
 from perdure.protocols import Boarded
-from perdure.session.effects import OPEN, Call, twins
+from perdure.session.effects import OPEN, Call, no_json, twins
 from perdure.session.tools import Tool
 from perdure.state.document import plain
 from perdure.system.flow_async import AsyncDriver
@@ -151,6 +151,8 @@ class Calls:
         self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
         async with place_for(s, tool, record["id"]):
             status = await s.driver.drive(s.calls.carry_on(tool, record, fresh=fresh))
+        if status == "done" and "problem" in record:
+            self._loop.note(str(no_json(tool.name, record["id"], record["problem"])))
         self._loop.tell("outcome", tool=record["tool"], effect=record["id"], status=status)
 
     def may_wait(self, record: TrackedDict) -> bool:

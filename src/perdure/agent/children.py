@@ -7,13 +7,12 @@ import contextvars
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from perdure.agent import run_result as ended
 from perdure.errors import Busy, InvalidInput, Misuse, NotFound
 from perdure.model import Status
 from perdure.session.effects import OPEN
 from perdure.session.tools import Context, Done, Later, NotDone, Tool
+from perdure.session.typed_values import as_json
 from perdure.state.document import plain
 from perdure.system.names import check_name
 
@@ -100,7 +99,7 @@ class AgentTool(Tool):
 
 def said_by(result: RunResult) -> Any:
     """What a parent is told: the structured output where there is one, else the text."""
-    return result.text if result.output is None else msgspec.to_builtins(result.output)
+    return result.text if result.output is None else as_json(result.output)
 
 
 def _here() -> Loop:

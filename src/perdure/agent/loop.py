@@ -202,6 +202,9 @@ class Loop:
             return await cancelled(self)
         if not fresh and not self._has_more_to_say():
             return await self._idle()
+        times, wrong = plain(self.book["run"].get("misfits", [0, ""]))
+        if times > MISFITS:
+            return await self.stop(ended.FAILED, f"{times} answers in a row did not fit output=: {wrong}")
         if over := self.limits.reached(self.book["run"]):
             return await self.stop(*over)
         if self.s.state.get(RESULTS) and not self.book.get("reads"):
@@ -279,6 +282,7 @@ class Loop:
         if not self.agent.is_done(answer, self.s):
             self.s.messages.append({"role": "user", "content": self.agent.nudge})
         elif wrong := self.agent.misfit(text_of(answer.message)):
+            self.book["run"]["misfits"] = [self.book["run"].get("misfits", [0, ""])[0] + 1, wrong]
             said = f"This answer does not have the form that is wanted: {wrong}. Answer again, with the JSON alone."
             self.s.messages.append({"role": "user", "content": said})
         else:
@@ -357,6 +361,9 @@ class Loop:
         """End without an answer; what was taken from the inbox stays there for the next run."""
         s = self.s
         await self.afresh()
+        if self.book["run"] is not None:
+            # Whoever runs it again has it asked again.
+            self.book["run"].pop("misfits", None)
         x = {"note": reason[:500], **({"error": error} if error else {})}
         await s.driver.drive(s.journal.write(Kind.COMMIT, x=x, status=_STANDING[status]))
         self.tell("ended", status=status, reason=reason)
@@ -468,6 +475,8 @@ class Limits:
             self.turns, self.spent = run["turns"], Spent(*run["spent"])
 
 
+MISFITS = 2
+"""How often in a row a model is asked again because its last answer does not fit ``output``."""
 POLL = 1.0
 """Seconds between looks into the inbox while a model or a tool is being waited for."""
 

@@ -16,13 +16,15 @@ import msgspec
 
 from perdure.errors import InvalidInput
 from perdure.session.tools import Context, NotDone, tool
-from perdure.session.typed_values import TypedValue, as_json, hints_of
+from perdure.session.typed_values import MISFITS, TypedValue, hints_of, in_short
+from perdure.state.values import Wire
 from perdure.system.times import when as in_words
 
 if TYPE_CHECKING:
     from perdure.session.tools import Tool
 
 _NOT_ARGUMENTS = ("ctx",)
+_DEFINED = "#/$defs/"
 
 
 class ToolSpec:
@@ -31,23 +33,43 @@ class ToolSpec:
     def __init__(self, tool: Tool) -> None:
         self.tool = tool
         self.name = tool.name
-        self.description, documented = _documented(tool.fn)
+        described, documented = _documented(tool.fn)
+        self.description = described if tool.description is None else tool.description
+        self._typed = None if tool.schema is not None else self._from_signature(documented)
+        self.parameters = _inlined(self._typed.schema) if self._typed is not None else tool.schema or {}
+
+    def _from_signature(self, documented: dict[str, str]) -> TypedValue:
+        """The type of an object with the tool's parameters."""
         fields: list[Any] = []
-        hints = hints_of(tool.fn)
-        for name, p in inspect.signature(tool.fn).parameters.items():
-            if name in _NOT_ARGUMENTS or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+        hints = hints_of(self.tool.fn)
+        for name, p in inspect.signature(self.tool.fn).parameters.items():
+            if name in _NOT_ARGUMENTS:
                 continue
+            if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+                stars = "**" if p.kind is p.VAR_KEYWORD else "*"
+                raise InvalidInput(
+                    f"tool {self.name} takes {stars}{name}, of which no model can be told: declare its parameters by "
+                    f"name, or say what they are with tool({self.name}, schema={{...}})"
+                )
+            if name not in hints and p.annotation is not p.empty:
+                raise InvalidInput(
+                    f"tool {self.name}: the type {p.annotation!r:.60} of {name} cannot be found when it runs: import "
+                    "it outside of `if TYPE_CHECKING`, or declare it before the tool"
+                )
             kind = hints.get(name, Any)
             if text := documented.get(name):
                 kind = typing.Annotated[kind, msgspec.Meta(description=text)]
             fields.append((name, kind) if p.default is p.empty else (name, kind, p.default))
         fields.sort(key=len)
         try:
-            self._type = msgspec.defstruct(f"{tool.name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
-            self._typed = TypedValue(self._type)
-            self.parameters = _inlined(self._typed.schema())
+            return TypedValue(
+                msgspec.defstruct(f"{self.name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
+            )
         except TypeError as e:
-            raise InvalidInput(f"tool {tool.name}: {e}: declare its parameters with JSON types") from None
+            raise InvalidInput(
+                f"tool {self.name}: {in_short(e)}: declare its parameters with JSON types, dataclasses, enums, or "
+                "models of msgspec or pydantic"
+            ) from None
 
     def of(self, tool: Tool) -> ToolSpec:
         """The same for another tool of the same signature."""
@@ -63,9 +85,9 @@ class ToolSpec:
     def arguments(self, raw: str) -> dict[str, Any]:
         """The arguments that a model wrote, checked; ``InvalidInput`` says to the model what is wrong with them."""
         try:
-            given = json.loads(raw or "{}")
-        except ValueError as e:
-            raise InvalidInput(f"the arguments of {self.name} are not JSON: {e}") from None
+            given = parsed(raw or "{}")
+        except MISFITS as e:
+            raise InvalidInput(f"the arguments of {self.name} are not JSON: {in_short(e)}") from None
         return self.checked(given)
 
     def checked(self, given: Any) -> dict[str, Any]:
@@ -73,11 +95,28 @@ class ToolSpec:
         if not isinstance(given, dict):
             raise InvalidInput(f"the arguments of {self.name} must be an object")
         try:
-            value = self._typed.from_json(given)
-        except ValueError as e:
-            said = "; ".join(line.strip() for line in str(e).splitlines() if line.strip())
-            raise InvalidInput(f"the arguments of {self.name} do not fit: {said}") from None
-        return as_json(value)
+            if self._typed is None:
+                found = self.tool.bind((), typing.cast("dict[str, Any]", given))
+            else:
+                found = self._typed.as_json(self._typed.from_json(given))
+        except InvalidInput as e:
+            raise InvalidInput(f"the arguments of {self.name} do not fit: {e}") from None
+        except MISFITS as e:
+            raise InvalidInput(f"the arguments of {self.name} do not fit: {in_short(e)}") from None
+        try:
+            Wire(lambda form, data: "").value(found, ("arguments",))
+        except InvalidInput as e:
+            raise InvalidInput(f"the arguments of {self.name} cannot be kept: {e}") from None
+        return found
+
+
+def parsed(text: str) -> Any:
+    """What a model wrote as JSON; one of ``MISFITS`` when it is none, as NaN is."""
+    return json.loads(text, parse_constant=_no_number)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
 
 
 _OWN: dict[str, ToolSpec] = {}
@@ -98,13 +137,64 @@ def _documented(fn: Any) -> tuple[str, dict[str, str]]:
     return head.strip(), {match[1]: match[2].strip() for match in lines}
 
 
+_STRICT_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")
+_NOT_STRICT = ("default", "uniqueItems", "minLength", "maxLength", "contentEncoding", "discriminator", "examples")
+"""Words of a schema that strict providers refuse, and that the answer is checked by afterwards anyway."""
+
+
+def output_schema(output: TypedValue, *, strict: bool) -> dict[str, Any]:
+    """What a provider is sent of a structured output: by strict rules where it has such and they can say it.
+
+    OpenAI's: every object has all its fields and no others, and every part has a type.
+    """
+    schema = _inlined(output.schema)
+    wanted: dict[str, Any] = {"name": "output", "schema": schema}
+    if strict and schema.get("type") == "object":
+        try:
+            return {**wanted, "schema": _strict(schema), "strict": True}
+        except TypeError:
+            # Such as an object with any fields: it is sent as it is, and the answer is checked here.
+            pass
+    return wanted
+
+
+def _strict(schema: dict[str, Any] | None) -> dict[str, Any]:
+    """A schema by strict rules; ``TypeError`` when they cannot say it."""
+    if not schema or "prefixItems" in schema or "allOf" in schema:
+        raise TypeError
+    out: dict[str, Any] = {k: v for k, v in schema.items() if k not in _NOT_STRICT}
+    if "$ref" in out:
+        return {"$ref": out["$ref"]}
+    if out.get("format", "") not in ("", *_STRICT_FORMATS):
+        del out["format"]
+    if "oneOf" in out:
+        out["anyOf"] = out.pop("oneOf")
+    if "anyOf" in out:
+        out["anyOf"] = [_strict(part) for part in out["anyOf"]]
+    elif "type" not in out and "enum" not in out and "const" not in out:
+        raise TypeError
+    if out.get("type") == "array":
+        out["items"] = _strict(out.get("items"))
+    if out.get("type") == "object":
+        if "properties" not in out or out.get("additionalProperties"):
+            raise TypeError
+        out["properties"] = {name: _strict(part) for name, part in out["properties"].items()}
+        out |= {"required": list(out["properties"]), "additionalProperties": False}
+    if "$defs" in out:
+        out["$defs"] = {name: _strict(part) for name, part in out["$defs"].items()}
+    return out
+
+
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     """The object's own schema at the top, as models are used to it; definitions of nested types beside it."""
     definitions: dict[str, Any] = schema.get("$defs", {})
     top = schema.get("$ref", "").rpartition("/")[2]
     if top not in definitions:
         return schema
-    own = {k: v for k, v in definitions.pop(top).items() if k != "title"}
+    own = {k: v for k, v in definitions[top].items() if k != "title"}
+    if f'{_DEFINED}{top}"' not in json.dumps(schema["$defs"]):
+        # One that refers to itself is needed there, too.
+        definitions = {name: one for name, one in definitions.items() if name != top}
     own["additionalProperties"] = False
     return {**own, "$defs": definitions} if definitions else own
 

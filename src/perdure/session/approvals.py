@@ -82,7 +82,7 @@ class Approvals:
             return (yield from self._answered(record))
         if record["attempt"] or not ("approval" in record or tool.needs_approval(bound)):
             return True
-        facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
+        facts = yield from self.facts_of(tool, bound)
         request: TrackedDict | None = self.of_call(record)
         if request is None:
             yield from self.ask(tool, bound, record, facts)
@@ -99,12 +99,19 @@ class Approvals:
             except InvalidInput as e:
                 request["status"] = "stale"
                 yield from self.ask(tool, bound, record, facts, f"the edited arguments do not fit: {e}")
-            facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
-        fine = tool.recheck(plain(request["facts"]), facts) if tool.recheck else same(plain(request["facts"]), facts)
+            facts = yield from self.facts_of(tool, bound)
+        was, typed = plain(request["facts"]), tool.facts_types.result
+        fine = tool.recheck(typed(was), typed(facts)) if tool.recheck else same(was, facts)
         if not fine:
             request["status"] = "stale"
             yield from self.ask(tool, bound, record, facts, "what the agreement rested on has changed")
         return True
+
+    def facts_of(self, tool: Tool, bound: dict[str, Any]) -> Flow[Any]:
+        """What an agreement to a call rests on now, as it is recorded."""
+        if tool.facts is None:
+            return None
+        return tool.facts_types.result_as_json((yield Invoke(tool.facts, (), tool.types.arguments(bound))))
 
     def use(self, record: TrackedDict) -> None:
         """A call is about to be made: what was agreed to is used up by it."""
@@ -191,7 +198,7 @@ class Approvals:
 
     def _edit_call(self, tool: Tool, record: TrackedDict, request: TrackedDict, args: dict[str, Any]) -> dict[str, Any]:
         """The decision came with other arguments: they are checked as any call's, and take the place of the asked."""
-        bound = tool.bind((), args)
+        bound = tool.edited(args)
         request["args"] = bound
         record["args"] = bound
         record.setdefault("asked", record["digest"])

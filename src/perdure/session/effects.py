@@ -421,8 +421,11 @@ class Calls:
             telemetry.replayed(tool.name, "cache")
             return tool.types.result(hit["result"])
         self._journal.check_open()
-        result = tool.types.result_as_json((yield from self._read_patiently(tool, bound)))
-        if tool.cache is not None and self._journal.catching_up is None:
+        result = yield from self._read_patiently(tool, bound)
+        if tool.cache is None:
+            return tool.types.as_declared(result)
+        result = tool.types.result_as_json(result)
+        if self._journal.catching_up is None:
             wanted = declared(tool, digest)
             self._cache.keep(wanted, result)
             # A cached read is one somebody pays for: it is durable before anyone sees it.
@@ -486,7 +489,7 @@ class Calls:
         elif before is not None and (refused := self._repeat(tool, record, before)):
             yield from self.effects.finish(record, "failed", None, refused)
         elif "because" in record:
-            facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
+            facts = yield from self._approvals.facts_of(tool, bound)
             yield from self._approvals.ask(tool, bound, record, facts, record.pop("because"))
         elif claims(record):
             # A claim names it, so it must be known here after a crash.
@@ -583,7 +586,7 @@ class Calls:
             status = record["status"]
             if status == "done":
                 if "problem" in record:
-                    raise NotJson(("result",), record["problem"])
+                    raise no_json(tool.name, record["id"], record["problem"])
                 return tool.types.result(plain(record["result"]))
             if status == "failed":
                 raise EffectFailed(f"{tool.name} did not happen: {record['error']}", record["id"])
@@ -688,7 +691,7 @@ class Calls:
             yield from self.effects.finish(record, "done", tool.types.result_as_json(result), None)
             return
         record["status"] = "waiting"
-        record["handle"] = result.handle
+        record["handle"] = tool.poll_types.result_as_json(result.handle)
         yield from self._journal.write(Kind.WAITING, x=about(record), status=self.effects.session_status())
 
     def _returned_late(self, tool: Tool, effect: str, result: Any) -> None:
@@ -717,7 +720,7 @@ class Calls:
             return
         verdict = (yield from self._reconciled(tool, bound)) if callable(tool.if_unsure) else None
         if isinstance(verdict, Done):
-            yield from self.effects.finish(record, "done", verdict.result, None)
+            yield from self.effects.finish(record, "done", tool.types.result_as_json(verdict.result), None)
         elif isinstance(verdict, NotDone):
             yield from self.effects.finish(record, "failed", None, in_short(told)[:MAX_ERROR])
         else:
@@ -759,7 +762,7 @@ class Calls:
         """What a tool's own function finds out about a call; one that fails has found out nothing."""
         assert callable(tool.if_unsure)
         try:
-            verdict = yield Invoke(tool.if_unsure, (), bound)
+            verdict = yield Invoke(tool.if_unsure, (), tool.types.arguments(bound))
         except Exception as e:
             log.warning("nobody could be asked about %s: %s", tool.name, _in_full(described(e)))
             return Unknown()
@@ -781,9 +784,9 @@ class Calls:
     def _late(self, tool: Tool, record: TrackedDict) -> Flow[None]:
         """Look whether the result of a call that said "later" has come; ``ResultPending`` while it has not."""
         if not (yield from self.effects.take_posted(record)) and tool.poll is not None:
-            verdict = yield Invoke(tool.poll, (plain(record["handle"]),))
+            verdict = yield Invoke(tool.poll, (tool.poll_types.first_argument(plain(record["handle"])),))
             if isinstance(verdict, Done):
-                yield from self.effects.finish(record, "done", verdict.result, None)
+                yield from self.effects.finish(record, "done", tool.types.result_as_json(verdict.result), None)
             elif verdict is NotDone or isinstance(verdict, NotDone):
                 yield from self.effects.finish(
                     record, "failed", None, str(verdict) if verdict is not NotDone else "not done"
@@ -811,7 +814,7 @@ class Calls:
         if callable(policy):
             verdict = yield from self._reconciled(tool, bound)
             if isinstance(verdict, Done):
-                yield from self.effects.finish(record, "done", verdict.result, None)
+                yield from self.effects.finish(record, "done", tool.types.result_as_json(verdict.result), None)
                 return False
             if isinstance(verdict, NotDone) and not runs_on(record["id"]):
                 return True
@@ -884,7 +887,7 @@ class Calls:
         elif record["status"] == "in_doubt":
             pass
         elif asks or "because" in record or (not record["attempt"] and tool.needs_approval(bound)):
-            facts = (yield Invoke(tool.facts, (), bound)) if tool.facts is not None else None
+            facts = yield from self._approvals.facts_of(tool, bound)
             because = f"the same was done {self._where(asks)} (effect {asks})" if asks else record.pop("because", "")
             self._approvals.request(tool, bound, record, facts, because)
         elif tool.limit is None and not claims(record) and not any(twins(record, other) for other in before):
@@ -904,6 +907,8 @@ class Calls:
             # The model is told, or a person asked; whoever wrote the tool reads logs.
             said = "raised" if "raised" in record else "got no answer:"
             log.warning("%s (effect %s) %s %s", tool.name, record["id"], said, _in_full(told))
+        if record["status"] == "done" and "problem" in record:
+            log.warning("%s", no_json(tool.name, record["id"], record["problem"]))
         return record["status"]
 
 
@@ -945,6 +950,15 @@ def _raised(tool: Tool, record: TrackedDict) -> EffectRaised:
     told = plain(record["raised"])
     msg = f"{tool.name} raised {in_short(told)} (effect {record['id']}). What it had changed by then is not known"
     return EffectRaised(msg, record["id"], told)
+
+
+def no_json(tool: str, effect: str, problem: str) -> NotJson:
+    """A call was made, and what it returned cannot be kept."""
+    hint = (
+        f"{tool} was done (effect {effect}) and its result is lost. Have it return JSON, or a value of the type "
+        "that its return annotation declares"
+    )
+    return NotJson(("result",), problem, hint)
 
 
 def claims(record: TrackedDict | dict[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
 from perdure.session.read_cache import ReadCache
 from perdure.session.runs import Runs
-from perdure.system.flow import Flow, drive, sync
+from perdure.system.flow import Flow, drive, sync, wrong_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +36,9 @@ class UncommittedEdits(UserWarning):
 
 class SessionHandle(StateView):
     """A session being written, whoever waits for its flows: the parts, and what is read from them."""
+
+    commits_with = "s.commit() keeps them"
+    """What a warning about edits that nobody committed advises."""
 
     def __init__(self, journal: Journal, carrier: Callable[[], Callable[[Flow[Any]], Any]]) -> None:
         self.journal = journal
@@ -185,7 +188,7 @@ class SessionHandle(StateView):
         unsent = journal.pending is not None and journal.pending.settle is None
         if not journal.guard.closed and journal.stale is None and (self.changed or unsent):
             msg = f"session {self.id!r}: edits after step {self.step} were never committed and are gone"
-            warnings.warn(msg, UncommittedEdits, stacklevel=3)
+            warnings.warn(f"{msg}: {self.commits_with}", UncommittedEdits, stacklevel=3)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} on {self.branch} at step {self.step}, {self.status}>"
@@ -229,3 +232,8 @@ class Session(SessionHandle):
         if kind is None:
             self.warn_uncommitted()
         self.release()
+
+    if not TYPE_CHECKING:
+        __aenter__ = __aexit__ = wrong_use(
+            "this session blocks: `with db.session(...)`; perdure.open_async(...) has the ones that are awaited"
+        )

@@ -8,8 +8,8 @@ import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import msgspec
 
@@ -76,30 +76,83 @@ def seconds(text: str | float) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+class ToolOptions(TypedDict, total=False):
+    """What a tool may declare; :func:`tool` says what it means."""
+
+    name: str | None
+    """What models and the journal call it; the function's name, unless said otherwise."""
+    description: str | None
+    """What models are told of it; the function's docstring, unless said otherwise."""
+    schema: dict[str, Any] | None
+    """A JSON schema of an object that its arguments must fit; models are told it in place of the signature."""
+    read: bool
+    cache: str | float | None
+    cache_scope: str
+    if_unsure: str | Callable[..., Any] | None
+    key_valid_for: str | float | None
+    approve: bool | Callable[[dict[str, Any]], bool]
+    facts: Callable[..., Any] | None
+    recheck: Callable[[Any, Any], bool] | None
+    approval_valid_for: str | float | None
+    version: str
+    timeout: str | float | None
+    poll: Callable[..., Any] | None
+    limit: int | None
+    lost: type[BaseException] | tuple[type[BaseException], ...]
+    """Classes of exceptions that mean a lost answer."""
+
+
+def check_options(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Refuse an option that there is not, and name the nearest one.
+
+    >>> check_options("tool", {"if_unsur": 1}, {"if_unsure": 1, "read": 1})
+    Traceback (most recent call last):
+    perdure.errors.InvalidInput: tool has no option 'if_unsur': did you mean if_unsure? It has if_unsure, read
+    """
+    for name in given:
+        if name not in known:
+            import difflib
+
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" did you mean {near[0]}?" if near else ""
+            raise InvalidInput(f"{what} has no option {name!r:.40}:{hint} It has {', '.join(known)}")
+
+
+def _checked_schema(name: str, schema: dict[str, Any], signature: inspect.Signature) -> dict[str, Any]:
+    """A schema whose arguments the function can be given."""
+    if dict(schema).get("type") != "object":
+        raise InvalidInput(f'tool {name}: schema= is the JSON schema of an object: {{"type": "object", ...}}')
+    takes = signature.parameters.values()
+    if not any(p.kind is p.VAR_KEYWORD for p in takes):
+        known = [p.name for p in takes if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "ctx"]
+        if lacking := [one for one in schema.get("properties", {}) if one not in known]:
+            raise InvalidInput(
+                f"tool {name}: its schema has {lacking[0]!r:.60}, and its function takes "
+                f"{', '.join(known) or 'nothing'}: arguments are passed by name, so give it that parameter, or **kwargs"
+            )
+    return schema
+
+
+def _nothing() -> None: ...
+
+
 class Tool:
     """A function with its declarations; calling it calls the function, without any journal."""
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        *,
-        name: str | None = None,
-        read: bool = False,
-        cache: str | float | None = None,
-        cache_scope: str = "session",
-        if_unsure: str | Callable[..., Any] | None = None,
-        key_valid_for: str | float | None = None,
-        approve: bool | Callable[[dict[str, Any]], bool] = False,
-        facts: Callable[..., Any] | None = None,
-        recheck: Callable[[Any, Any], bool] | None = None,
-        approval_valid_for: str | float | None = None,
-        version: str = "1",
-        key: str | None = None,
-        timeout: str | float | None = None,
-        poll: Callable[..., Any] | None = None,
-        limit: int | None = None,
-        lost: type[BaseException] | tuple[type[BaseException], ...] = (),
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any], /, **declared: Unpack[ToolOptions]) -> None:
+        if not callable(fn):
+            raise InvalidInput(f"a tool is a function, not {fn!r:.60}: write @tool above one, or tool(function, ...)")
+        check_options("tool", declared, ToolOptions.__annotations__)
+        if_unsure, read, approve = (
+            declared.get("if_unsure"),
+            declared.get("read", False),
+            declared.get("approve", False),
+        )
+        cache, cache_scope = declared.get("cache"), declared.get("cache_scope", "session")
+        key_valid_for, facts = declared.get("key_valid_for"), declared.get("facts")
+        recheck, approval_valid_for = declared.get("recheck"), declared.get("approval_valid_for")
+        timeout, poll, limit = declared.get("timeout"), declared.get("poll"), declared.get("limit")
+        lost, schema = declared.get("lost", ()), declared.get("schema")
         if isinstance(if_unsure, str) and if_unsure not in POLICIES:
             msg = f"if_unsure is one of {', '.join(POLICIES)} or a function that finds out, not {if_unsure!r:.40}"
             raise InvalidInput(msg)
@@ -114,7 +167,8 @@ class Tool:
                     "would not hold: leave read=True out (cache= keeps the result of any call)"
                 )
         self.fn = fn
-        self.name = name or getattr(fn, "__name__", "tool")
+        self.name = declared.get("name") or getattr(fn, "__name__", "tool")
+        self.description = declared.get("description")
         self.read = read
         if cache_scope not in SCOPES:
             raise InvalidInput(f"cache_scope is one of {', '.join(SCOPES)}, not {cache_scope!r:.40}")
@@ -132,8 +186,8 @@ class Tool:
         self.facts = facts
         self.recheck = recheck
         self.approval_valid_for = None if approval_valid_for is None else seconds(approval_valid_for)
-        self.version = version
-        self.key = key
+        self.version = declared.get("version", "1")
+        self.key: str | None = None
         self.timeout = None if timeout is None else seconds(timeout)
         self.poll = poll
         if limit is not None and limit < 1:
@@ -145,12 +199,26 @@ class Tool:
             raise InvalidInput(f"lost= names classes of exceptions that mean a lost answer, not {lost!r:.60}")
         self._signature = inspect.signature(fn)
         self.wants_context = "ctx" in self._signature.parameters
+        self.schema = None if schema is None else _checked_schema(self.name, schema, self._signature)
         functools.update_wrapper(self, fn)
+        if "<locals>" in getattr(fn, "__qualname__", ""):
+            # Types that are declared beside it can be found now, and hardly later.
+            _ = self.types
 
     @functools.cached_property
     def types(self) -> TypedCall:
         """What its parameters and its result are declared as."""
-        return TypedCall(self.name, self.fn)
+        return TypedCall(self.name, self.fn, self.schema)
+
+    @functools.cached_property
+    def facts_types(self) -> TypedCall:
+        """What its ``facts`` are declared as."""
+        return TypedCall(f"facts of {self.name}", self.facts if self.facts is not None else _nothing)
+
+    @functools.cached_property
+    def poll_types(self) -> TypedCall:
+        """What its ``poll`` is given."""
+        return TypedCall(f"poll of {self.name}", self.poll if self.poll is not None else _nothing)
 
     def options(self, *, key: str | None = None) -> Tool:
         """The same tool with options for one call; ``key`` tells calls with the same arguments apart."""
@@ -161,7 +229,11 @@ class Tool:
 
     def needs_approval(self, args: dict[str, Any]) -> bool:
         """Whether a person must agree to this call."""
-        return self.approve(args) if callable(self.approve) else bool(self.approve)
+        return bool(self.approve(self.types.arguments(args)) if callable(self.approve) else self.approve)
+
+    def edited(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Arguments that a person wrote, checked against the types of all parameters, as they are recorded."""
+        return self.types.check(self.bind((), args))
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The call's arguments by name as they are recorded, defaults included, without ``ctx``."""
@@ -188,27 +260,10 @@ class Tool:
 
 
 @overload
-def tool(fn: Callable[..., Any], /) -> Tool: ...
+def tool(fn: Callable[..., Any], /, **declared: Unpack[ToolOptions]) -> Tool: ...
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    read: bool = False,
-    cache: str | float | None = None,
-    cache_scope: str = "session",
-    if_unsure: str | Callable[..., Any] | None = None,
-    key_valid_for: str | float | None = None,
-    approve: bool | Callable[[dict[str, Any]], bool] = False,
-    facts: Callable[..., Any] | None = None,
-    recheck: Callable[[Any, Any], bool] | None = None,
-    approval_valid_for: str | float | None = None,
-    version: str = "1",
-    timeout: str | float | None = None,
-    poll: Callable[..., Any] | None = None,
-    limit: int | None = None,
-    lost: type[BaseException] | tuple[type[BaseException], ...] = (),
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
+def tool(**declared: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(fn: Callable[..., Any] | None = None, /, **declared: Unpack[ToolOptions]) -> Any:
     """Declare a tool.
 
     ``read=True``: no side effect, may run again, and does whenever the process dies inside it, cached or not. With
@@ -221,6 +276,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     it as unknown. ``lost`` names exceptions that mean a lost answer, beside time-outs and broken connections; any other
     one has ended the call. ``timeout`` ends a call whose outcome is then unknown; ``poll(handle)`` looks after what
     returned :class:`Later`. ``limit`` is how many calls of it agents make at once, over all workers of a fleet.
+    Arguments are converted to the types that the function declares; ``tool(function, name=..., description=...,
+    schema={...})`` checks them against a JSON schema, too. All options are in :class:`ToolOptions`.
 
     >>> @tool(read=True)
     ... def add(a: int, b: int = 1) -> int:
@@ -228,6 +285,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **declared: Any) -> Any:
     >>> add(1), add.bind((1,), {})
     (2, {'a': 1, 'b': 1})
     """
+
+    check_options("tool", declared, ToolOptions.__annotations__)
 
     def declare(f: Callable[..., Any]) -> Tool:
         return Tool(f, **declared)

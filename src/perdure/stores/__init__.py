@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, UnknownStore
@@ -18,6 +19,11 @@ _KNOWN = (
     "memory://, memory://name, sqlite:///relative.db, sqlite:////absolute.db, file:///absolute/folder, "
     "postgresql://host/database, redis://host, tiered:redis://host,postgresql://host/database"
 )
+_SCHEMES = {
+    "memory": "memory://", "sqlite": "sqlite:///relative.db or sqlite:////absolute.db", "file": "file:///absolute/folder",
+    "postgresql": "postgresql://host/database", "postgres": "postgresql://host/database", "redis": "redis://host",
+    "rediss": "rediss://host", "tiered": "tiered:redis://host,postgresql://host/database",
+}  # fmt: skip
 _SQLITE_ENDINGS = (".db", ".sqlite", ".sqlite3")
 
 
@@ -40,6 +46,9 @@ def open_store(url: str | os.PathLike[str] | None = None, *, clock: Clock | None
         return _tiered(text, clock, options)
     scheme, separator, rest = text.partition("://")
     if not separator:
+        if named := re.match(r"([a-zA-Z][a-zA-Z0-9+.-]+):", text):
+            # A URL with a slash too few is no path: nothing is made under its name.
+            raise UnknownStore(f"{shown(text)!r:.200} names no store: {_nearest(named[1])}use one of {_KNOWN}")
         if text.endswith(_SQLITE_ENDINGS):
             return _sqlite(text, clock, options)
         raise UnknownStore(f"{shown(text)!r:.200} names no store: use one of {_KNOWN}, or a path that ends in .db")
@@ -65,7 +74,17 @@ def open_store(url: str | os.PathLike[str] | None = None, *, clock: Clock | None
 
             return _made(RedisStore, text, clock, options)
         case _:
-            raise UnknownStore(f"there is no store {scheme[:40]!r}: known are {_KNOWN}")
+            raise UnknownStore(f"there is no store {scheme[:40]!r}: {_nearest(scheme)}known are {_KNOWN}")
+
+
+def _nearest(scheme: str) -> str:
+    """What was meant, most likely."""
+    import difflib
+
+    # Drivers of other libraries are named after a plus.
+    name = scheme.lower().partition("+")[0]
+    near = difflib.get_close_matches({"pg": "postgresql", "psql": "postgresql"}.get(name, name), _SCHEMES, 1)
+    return f"did you mean {_SCHEMES[near[0]]}? Else " if near else ""
 
 
 def _tiered(url: str, clock: Clock | None, options: dict[str, Any]) -> Store:

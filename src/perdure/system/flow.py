@@ -142,6 +142,45 @@ def named(method: R) -> R:
     return method
 
 
+class Unawaited(Coroutine[Any, Any, R]):
+    """A coroutine whose result cannot be mistaken for it: asked for anything of it, it says that it must be awaited."""
+
+    def __init__(self, work: Coroutine[Any, Any, R], instead: str) -> None:
+        self._work = work
+        self._instead = instead
+
+    def send(self, value: Any, /) -> Any:
+        """Part of the protocol of coroutines."""
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Part of the protocol of coroutines."""
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        """Part of the protocol of coroutines."""
+        self._work.close()
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self._work.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_", "cr_", "gi_", "ag_")):
+            # What event loops and debuggers ask of a coroutine.
+            return getattr(self._work, name)
+        self._work.close()
+        raise Misuse(f"this was not awaited, so it has no {name} yet: {self._instead}")
+
+
+def wrong_use(what: str) -> Callable[..., Any]:
+    """A method that only says what to do instead; hidden from type checkers, which then say so before."""
+
+    def refuse(*_: Any) -> Any:
+        raise Misuse(what)
+
+    return refuse
+
+
 SPAWN = (
     'start processes with multiprocessing.get_context("spawn") and open the database in each, '
     "or close it before forking"

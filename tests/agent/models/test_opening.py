@@ -27,8 +27,9 @@ def run(code: str) -> str:
 
 def test_an_agent_with_the_name_of_a_model_is_made_without_the_sdk():
     code = """
-import sys
+import os, sys
 from perdure.agent.agent import Agent
+os.environ["HOLYSHEEP_API_KEY"] = "k"
 a = Agent("support", model="deepseek-v3.2", provider="holysheep")
 print(repr(a.model), "openai" in sys.modules, "httpx2" in sys.modules)
 """
@@ -50,7 +51,9 @@ except MissingExtra as e:
     assert run(code) == 'openai is not installed: pip install "perdure[agent]"'
 
 
-def test_a_provider_alone_has_a_default_model():
+def test_a_provider_alone_has_a_default_model(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOLYSHEEP_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
     assert Agent("a", provider="holysheep").model.name == "deepseek-v3.2"
     assert Agent("a", model="gpt-4.1").model.name == "gpt-4.1"
 

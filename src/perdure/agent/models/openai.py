@@ -61,7 +61,7 @@ class OpenAIModel:
     variable. ``params`` (temperature, top_p, seed, max_tokens, ...) go with every request. ``prices`` are yours, per
     model; ``retry`` says how patient to be; ``timeout`` is how many seconds may pass without a byte.
 
-    >>> OpenAIModel("deepseek-v3.2", provider="holysheep")
+    >>> OpenAIModel("deepseek-v3.2", provider="holysheep", api_key="...")
     <OpenAIModel deepseek-v3.2 of holysheep at https://api.holysheep.ai/v1>
     """
 
@@ -87,10 +87,14 @@ class OpenAIModel:
             raise InvalidInput(f"there is no api {api!r:.40}: there are {', '.join(APIS)}")
         self.name = name
         self.provider = self._preset.name
+        self.strict_output = self._preset.strict
+        """Whether the provider holds answers to a JSON schema by strict rules."""
         self.params = params
         self._check(params)
         self._api: Any = chat_completions if api == "chat" else responses
         self._key = api_key
+        # Looked up again with each request: it may be changed while we run. That there is one is found out now.
+        key_of(self._preset, api_key)
         self._prices = prices
         self._retry = retry or Retry()
         self._timeout = timeout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -25,13 +26,15 @@ class Preset(NamedTuple):
     """The environment variable that holds its key; None: it asks for none."""
     model: str | None = None
     """The model that is asked when none is named."""
+    strict: bool = False
+    """Whether it holds answers to a JSON schema by strict rules."""
 
 
 PRESETS: dict[str, Preset] = {
     p.name: p
     for p in (
         Preset("holysheep", "https://api.holysheep.ai/v1", "HOLYSHEEP_API_KEY", "deepseek-v3.2"),
-        Preset("openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "gpt-4.1-mini"),
+        Preset("openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "gpt-4.1-mini", strict=True),
         Preset("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY", "deepseek-flash"),
         Preset("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "deepseek/deepseek-v3.2"),
         Preset("ollama", "http://127.0.0.1:11434/v1"),
@@ -53,9 +56,13 @@ def preset(provider: str | None, base_url: str | None) -> Preset:
         return Preset("custom", _checked(base_url)) if base_url is not None else PRESETS["openai"]
     found = PRESETS.get(provider)
     if found is None:
-        known = ", ".join(PRESETS)
-        raise InvalidInput(f"there is no provider {provider!r:.40}: there are {known}; or pass base_url= of another")
-    return found if base_url is None else found._replace(base_url=_checked(base_url))
+        near = difflib.get_close_matches(provider, PRESETS, 1)
+        hint = f"did you mean {near[0]}? There" if near else "there"
+        raise InvalidInput(
+            f"there is no provider {provider!r:.40}: {hint} are {', '.join(PRESETS)}; or make a client with "
+            "OpenAIModel(name, base_url=...) for another that speaks as OpenAI does"
+        )
+    return found if base_url is None else found._replace(base_url=_checked(base_url), strict=False)
 
 
 def key_of(preset: Preset, given: str | None, environ: Mapping[str, str] = os.environ) -> str:
