@@ -99,9 +99,7 @@ def test_what_says_that_nothing_happened_is_told_to_the_model(way: str, declared
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("declared", DECLARED)
-def test_any_other_exception_is_told_to_the_model(
-    way: str, declared: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_any_other_exception_is_told_to_the_model(way: str, declared: str, caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(way, declared, [KeyError("id")])
     with caplog.at_level(logging.WARNING):
         status, (told,) = go(desk)
@@ -145,7 +143,13 @@ def test_who_can_be_asked_about_a_call_that_raised_is_asked(way: str, finds: Any
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("declared", "status", "made"),
-    [("read", "done", 2), ("retry", "done", 2), ("function", "in_doubt", 1), ("ask", "in_doubt", 1), ("report", "done", 1)],
+    [
+        ("read", "done", 2),
+        ("retry", "done", 2),
+        ("function", "in_doubt", 1),
+        ("ask", "in_doubt", 1),
+        ("report", "done", 1),
+    ],
 )
 def test_a_lost_answer(way: str, declared: str, status: str, made: int) -> None:
     desk = Desk(way, declared, [TimeoutError()])
