@@ -353,7 +353,8 @@ def test_a_tool_names_what_else_means_a_lost_answer() -> None:
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize(
-    ("declared", "wanted"), [("read", "paid"), ("retry", "paid"), ("function", "parked"), ("ask", "parked"), ("report", "unknown")]
+    ("declared", "wanted"),
+    [("read", "paid"), ("retry", "paid"), ("function", "parked"), ("ask", "parked"), ("report", "unknown")],
 )
 def test_of_an_end_nothing_is_written_and_who_resumes_finds_a_lost_answer(
     declared: str, wanted: str, end: type[BaseException]

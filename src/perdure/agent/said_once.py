@@ -14,8 +14,9 @@ from perdure.errors import Gone, NotFound
 from perdure.history.checkpoint import Reading
 from perdure.history.expiry import living
 from perdure.history.hydrate import load_at, load_head
-from perdure.history.reader import history
+from perdure.history.reader import change_of, history
 from perdure.model import MAIN, Status
+from perdure.session.inbox import open_entry
 from perdure.session.journal import session_closed
 from perdure.state.document import plain
 from perdure.system.names import check_name, check_session
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from perdure.history.checkpoint import StateView
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
+    from perdure.record.codec import Envelope
     from perdure.state.document import TrackedDict, TrackedList
 
 ANSWERED = "answered"
@@ -80,7 +82,7 @@ def answer_of(kernel: Kernel, session: str, key: str, branch: str) -> Answered |
         return None
     for name in branches:
         if (taken := _taken_at(kernel, session, name, key)) is not None:
-            found = _after(kernel, row, name, taken, key)
+            found = _after(kernel, row, name, taken.step, key)
             return None if found is None else Answered(name, found)
     return None
 
@@ -105,13 +107,13 @@ def _entry(view: StateView, key: str) -> list[Any] | None:
     return found
 
 
-def _taken_at(kernel: Kernel, session: str, branch: str, key: str) -> int | None:
-    """The step that took a message, on this branch."""
+def _taken_at(kernel: Kernel, session: str, branch: str, key: str) -> Envelope | None:
+    """The checkpoint that took a message, on this branch."""
     before: int | None = None
     while points := history(kernel, session, branch, LISTED, before):
         for point in points:
             if key in point.envelope.x.get("takes", ()):
-                return point.envelope.step
+                return point.envelope
         before = points[-1].envelope.step
     return None
 
@@ -139,6 +141,24 @@ def _after(kernel: Kernel, row: SessionRow, branch: str, taken: int, key: str) -
             return RunResult(ended.CANCELLED, row.id, step=env.step, reason=env.x.get("note", ""), **about)
         if messages and messages[-1].get("role") == "assistant":
             return RunResult(ended.DONE, row.id, text_of(plain(messages[-1])), step=env.step, **about)
+    return None
+
+
+def same_unanswered(kernel: Kernel, session: str, message: Any) -> str | None:
+    """The key of an identical message to main that has no answer yet, for a person who types it once more. Blocks."""
+    body = packed(message)
+    for entry in kernel.store.inbox(check_session(session), LISTED):
+        if entry.kind == "message" and open_entry(kernel, entry).body == body:
+            return entry.key
+    try:
+        view = Reading(kernel, load_head(kernel, living(kernel, session), MAIN))
+    except NotFound:
+        return None
+    for key in plain(((view.book.get(AGENT) or {}).get("run") or {}).get("messages", ())):
+        taken = _taken_at(kernel, session, MAIN, key)
+        change = change_of(kernel, taken) if taken is not None else None
+        if change is not None and any(name == key and said == body for name, _, said in change[1].get("took", ())):
+            return key
     return None
 
 
