@@ -186,7 +186,8 @@ def _run(
 
 async def _once(
     agent: Agent, opened: Callable[[], AsyncDatabase], session: str, branch: str, effects: str, *,
-    on_event: Callable[[Event], None] | None, max_turns: int | None, must_exist: bool = False, again: bool = False, wait: float = 0, **options: Any,
+    on_event: Callable[[Event], None] | None, max_turns: int | None, must_exist: bool = False,
+    again: bool = False, wait: float = 0, **options: Any,
 ) -> RunResult:  # fmt: skip
     async with opened() as db:
         try:
