@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 from perdure.agent.answer_calls import ANSWER, QUEUE, STEP, WITHDRAW
-from perdure.agent.children import AgentTool, release
+from perdure.agent.children import AgentTool, registry, release
 from perdure.agent.context.compactor import Compactor
 from perdure.agent.context.window import Window
 from perdure.agent.live_answers import Feed
@@ -153,11 +153,12 @@ class Agent:
     ) -> RunResult:
         """Start or resume a session and work until it is done or must wait. Call it again to go on.
 
-        ``message`` is put into the session's inbox, durably. With ``key`` that happens first, and once, however often this
-        is called: a repetition gets the answer to *this* message, goes on with its run, or finds it answered
-        (``repeated``). Without one it is written only when nothing refuses it, such as ``Busy``. Results and errors carry
-        its ``message_key``. With ``wait`` (for so many seconds, or True for as long as it takes) whoever finds the
-        session busy waits for the answer, or for the session. ``context`` is told to the model and is fresh with every
+        ``message`` is put into the session's inbox, durably. With ``key`` that happens first, and once, however often
+        this is called: a repetition gets the answer to *this* message (``repeated``), or goes on with its run; the same
+        key with another message is refused, and the key alone asks for the answer. Without one it is written only when
+        nothing refuses it, such as ``Busy``. Results and errors carry its ``message_key``, and errors whether it is
+        ``kept``. With ``wait`` (for so many seconds, or True for as long as it takes) whoever finds the session busy
+        waits for the answer, or for the session. ``context`` is told to the model and is fresh with every
         run. ``ttl`` is how many seconds the session lives after its last commit (None: for ever), as for
         ``db.session``. With ``live`` whoever reads along from another process gets answers while they are made.
         ``agents`` are others that may have the conversation, beside those it can be handed to from here; ``parent`` is
@@ -165,16 +166,22 @@ class Agent:
         again to go on.
         """
         async with _opened(db, lambda: release(self, *agents)) as open_db:
-            said = Said(open_db, session, branch, message, key, owner)
+            known = registry(self, agents)
+
+            def output(name: str, text: str) -> Any:
+                return known[name].parsed(text) if name in known and not known[name].misfit(text) else None
+
+            said = Said(open_db, session, branch, message, key, owner, output)
             options: dict[str, Any] = {"owner": owner, "branch": branch, "ttl": ttl, "effects": effects}
             try:
-                if said.named:
-                    await said.post()
+                await said.post_first()
                 opened = await self._hold(open_db, said, wait, options)
                 if isinstance(opened, RunResult):
                     return opened
                 async with opened as s:
-                    await said.post()
+                    s.journal.check_open()
+                    before = s.step
+                    await said.post_last(anew=s.origin is not None and s.origin.kind == "restarted")
                     limits = Limits(
                         open_db.kernel.clock,
                         max_turns=self.max_turns if max_turns is None else max_turns,
@@ -184,7 +191,7 @@ class Agent:
                     )
                     more: dict[str, Any] = {"db": open_db, "agents": agents, "parent": parent, "live": live}
                     loop = Loop(self, s, limits, context=context, tell=on_event, stop=stop, **more)
-                    return said.result(await loop.go(), s, self.parsed)
+                    return await said.result(await loop.go(), s, before)
             except PerdureError as e:
                 said.mark(e)
                 raise
@@ -193,19 +200,21 @@ class Agent:
         self, db: AsyncDatabase, said: Said, wait: bool | float, options: dict[str, Any]
     ) -> AsyncSession | RunResult:
         """The session to work in, or what its message was answered with meanwhile, by whoever has it."""
+        if wait is not True and not wait >= 0:
+            raise InvalidInput(f"wait is how many seconds to wait, or True for as long as it takes, not {wait!r:.40}")
         clock = db.kernel.clock
         until = clock.monotonic() + int(wait * 1000) if wait is not True else None
         pause = FIRST_LOOK
         while True:
-            if said.kept and not said.new and (answer := await said.answer(self.parsed)) is not None:
+            if not said.new and (answer := await said.answer()) is not None:
                 return answer
             try:
                 return await db.session(said.session, **options)
             except Busy:
                 if until is not None and clock.monotonic() >= until:
                     raise
-            # From now on somebody else may answer it.
-            said.new = False
+            # From now on somebody else may answer what is there.
+            said.new = not said.named
             await clock.sleep_async(pause)
             pause = min(LONGEST_LOOK, pause * 2)
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent import run_result as ended
 from perdure.agent.models import text_of
 from perdure.agent.models.parts import packed
 from perdure.agent.requests import AGENT
 from perdure.agent.run_result import RunResult, Spent
-from perdure.errors import NotFound
+from perdure.errors import Gone, NotFound
+from perdure.history.checkpoint import Reading
+from perdure.history.expiry import living
+from perdure.history.hydrate import load_at, load_head
+from perdure.history.reader import change_of, history
+from perdure.model import MAIN, Status
+from perdure.session.inbox import open_entry
+from perdure.session.journal import session_closed
 from perdure.state.document import plain
+from perdure.system.names import check_name, check_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,11 +27,18 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
     from perdure.errors import PerdureError
     from perdure.history.checkpoint import StateView
+    from perdure.kernel import Kernel
+    from perdure.model import SessionRow
+    from perdure.record.codec import Envelope
     from perdure.state.document import TrackedDict, TrackedList
 
 ANSWERED = "answered"
 KEPT = 200
-"""Messages of a session whose answers are found by their keys, the newest."""
+"""Messages of a session whose answers the newest state knows by their keys; those of older ones are looked for in its
+history."""
+LISTED = 500
+"""Checkpoints that are looked through at a time."""
+RESTING = (ended.DONE, ended.SLEEPING)
 
 
 def note_answer(book: TrackedDict, messages: TrackedList, step: int, agent: str) -> None:
@@ -33,65 +48,211 @@ def note_answer(book: TrackedDict, messages: TrackedList, step: int, agent: str)
         return
     answered = book.setdefault(ANSWERED, {})
     for key in keys:
-        answered.pop(key, None)
         answered[key] = [len(messages) - 1, step, run["turns"], *run["spent"], agent]
-    for key in list(answered)[:-KEPT]:
-        del answered[key]
+    if len(answered) > KEPT:
+        for key in sorted(answered, key=lambda key: answered[key][1])[:-KEPT]:
+            del answered[key]
+
+
+class Answered(NamedTuple):
+    """What became of a message, and on which branch."""
+
+    branch: str
+    result: RunResult
+
+
+def answer_of(kernel: Kernel, session: str, key: str, branch: str) -> Answered | None:
+    """What the message of a key was answered with, on this branch or another; None while it was not. Blocks.
+
+    ``Gone`` when it was taken and nothing that is left of the session has its answer.
+    """
+    check_name(key, "message key")
+    try:
+        row = living(kernel, check_session(session))
+    except NotFound:
+        return None
+    branches = sorted(row.branches, key=lambda name: name != branch)
+    for name in branches:
+        view = Reading(kernel, load_head(kernel, row, name))
+        if (found := recorded(view, session, key)) is not None:
+            return Answered(name, found)
+        if key in ((view.book.get(AGENT) or {}).get("run") or {}).get("messages", ()):
+            return None
+    if kernel.store.inbox(session, 1, key):
+        return None
+    for name in branches:
+        if (taken := _taken_at(kernel, session, name, key)) is not None:
+            found = _after(kernel, row, name, taken.step, key)
+            return None if found is None else Answered(name, found)
+    return None
+
+
+def recorded(view: StateView, session: str, key: str) -> RunResult | None:
+    """The answer that a state has recorded for a message."""
+    if (found := _entry(view, key)) is None:
+        return None
+    notes, (index, step, turns, *spent, agent) = view.book[AGENT], found
+    text, total = text_of(plain(view.messages[index])), Spent(*notes.get("total", ()))
+    return RunResult(
+        ended.DONE, session, text, None, step, turns, Spent(*spent), total=total, agent=agent, message_key=key,
+        repeated=True,
+    )  # fmt: skip
+
+
+def _entry(view: StateView, key: str) -> list[Any] | None:
+    found = plain((view.book.get(AGENT) or {}).get(ANSWERED, {}).get(key))
+    if found is None or found[0] >= len(view.messages) or view.messages[found[0]].get("role") != "assistant":
+        # It is not noted, or somebody has edited the conversation since.
+        return None
+    return found
+
+
+def _taken_at(kernel: Kernel, session: str, branch: str, key: str) -> Envelope | None:
+    """The checkpoint that took a message, on this branch."""
+    before: int | None = None
+    while points := history(kernel, session, branch, LISTED, before):
+        for point in points:
+            if key in point.envelope.x.get("takes", ()):
+                return point.envelope
+        before = points[-1].envelope.step
+    return None
+
+
+def _after(kernel: Kernel, row: SessionRow, branch: str, taken: int, key: str) -> RunResult | None:
+    """How the run ended that took a message at a step; None while it has not."""
+    last = next(head.step for head in row.heads if head.branch == branch)
+    for step in range(taken, last + 1):
+        try:
+            loaded = load_at(kernel, row, step, branch)
+        except Gone:
+            # Retention may have dropped a step on the way.
+            continue
+        view = Reading(kernel, loaded)
+        notes = view.book.get(AGENT)
+        if notes is None or notes["run"] is not None:
+            continue
+        assert loaded.point is not None
+        env, messages = loaded.point.envelope, view.messages
+        about: dict[str, Any] = {
+            "agent": notes.get("active_agent") or row.agent, "message_key": key, "repeated": True,
+            "total": Spent(*notes.get("total", ())),
+        }  # fmt: skip
+        if env.status == Status.CANCELLED:
+            return RunResult(ended.CANCELLED, row.id, step=env.step, reason=env.x.get("note", ""), **about)
+        if messages and messages[-1].get("role") == "assistant":
+            return RunResult(ended.DONE, row.id, text_of(plain(messages[-1])), step=env.step, **about)
+    return None
+
+
+def same_unanswered(kernel: Kernel, session: str, message: Any) -> str | None:
+    """The key of an identical message to main that has no answer yet, for a person who types it once more. Blocks."""
+    body = packed(message)
+    for entry in kernel.store.inbox(check_session(session), LISTED):
+        if entry.kind == "message" and open_entry(kernel, entry).body == body:
+            return entry.key
+    try:
+        view = Reading(kernel, load_head(kernel, living(kernel, session), MAIN))
+    except NotFound:
+        return None
+    for key in plain(((view.book.get(AGENT) or {}).get("run") or {}).get("messages", ())):
+        taken = _taken_at(kernel, session, MAIN, key)
+        change = change_of(kernel, taken) if taken is not None else None
+        if change is not None and any(name == key and said == body for name, _, said in change[1].get("took", ())):
+            return key
+    return None
+
+
+def _check_it_can_be_said(kernel: Kernel, session: str, branch: str, key: str) -> None:
+    """Refuse what nobody could answer before it lies in an inbox: on a branch that is not there, or that was closed."""
+    try:
+        row = living(kernel, check_session(session))
+    except NotFound:
+        return
+    if branch == MAIN and row.status != Status.CLOSED:
+        return
+    point = load_head(kernel, row, branch).point
+    closed = point is not None and point.envelope.status == Status.CLOSED
+    if closed and answer_of(kernel, session, key, branch) is None:
+        raise session_closed(session)
 
 
 class Said:
     """One message on its way to a session, and where it stands."""
 
-    def __init__(self, db: AsyncDatabase, session: str, branch: str, message: Any, key: str | None, owner: str) -> None:
+    def __init__(
+        self, db: AsyncDatabase, session: str, branch: str, message: Any, key: str | None, owner: str,
+        output: Callable[[str, str], Any],
+    ) -> None:  # fmt: skip
         self._db = db
         self.session = session
         self._branch = branch
         self._message = message
         self._owner = owner
+        self._output = output
+        """The structured output of an agent's text, by its name."""
         self.named = key is not None
         """Whether the caller can say it again: what has no key of theirs is written only when nothing refuses it."""
         self.key = key if key is not None else os.urandom(12).hex() if message is not None else ""
         self.kept = False
         """Whether it is durable."""
-        self.new = False
-        """Whether this call put it there: nobody can have answered it before."""
+        self.new = not self.named
+        """Whether nobody can have answered it: it is put there by this call, which has not been waiting since."""
 
-    async def post(self) -> None:
-        """Put it into the inbox, durably; the same key with another message is refused."""
-        if self._message is None or self.kept:
-            return
+    async def post_first(self) -> None:
+        """Put a message with a key into the inbox, durably; the same key with another message is refused."""
+        if self.named and self._message is not None:
+            check = (self._db.kernel, self.session, self._branch, self.key)
+            await self._db.driver.call(_check_it_can_be_said, *check)
+            await self._post()
+
+    async def post_last(self, *, anew: bool) -> None:
+        """Put it there now that nothing can refuse it, if it is not; of an earlier life nothing is there any more."""
+        if self._message is not None and (not self.kept or anew):
+            await self._post()
+
+    async def _post(self) -> None:
         self.new = await self._db.post(self.session, packed(self._message), key=self.key, owner=self._owner)
         self.kept = True
 
-    async def answer(self, parsed: Callable[[str], Any]) -> RunResult | None:
+    async def answer(self) -> RunResult | None:
         """What it was answered with; None while it was not."""
-        try:
-            read = await self._db.read(self.session, branch=self._branch)
-        except NotFound:
-            return None
-        return self.recorded(read, parsed)
+        asked = (self._db.kernel, self.session, self.key, self._branch)
+        found: Answered | None = await self._db.driver.call(answer_of, *asked)
+        return None if found is None else self._whole(found.result)
 
-    def recorded(self, view: StateView, parsed: Callable[[str], Any]) -> RunResult | None:
-        """The answer that a state has recorded for it."""
-        found = view.book.get(AGENT, {}).get(ANSWERED, {}).get(self.key)
-        if found is None:
-            return None
-        index, step, turns, *spent, agent = plain(found)
-        text = text_of(plain(view.messages[index]))
-        return RunResult(
-            ended.DONE, self.session, text, parsed(text), step, turns, Spent(*spent), agent=agent,
-            message_key=self.key, repeated=True,
-        )  # fmt: skip
+    def _whole(self, found: RunResult) -> RunResult:
+        return found._replace(output=self._output(found.agent, found.text) if found.ok else None)
 
-    def result(self, result: RunResult, s: StateView, parsed: Callable[[str], Any]) -> RunResult:
-        """How a run ended for whoever said this: with its own answer, whatever else was answered meanwhile."""
-        found = self.recorded(s, parsed) if self.key else None
-        if found is None:
-            return result._replace(message_key=self.key)
-        own = ("status", "text", "output", "step", "turns", "spent", "agent", "message_key")
-        return result._replace(reason="", **{name: getattr(found, name) for name in own})
+    async def result(self, result: RunResult, s: StateView, before: int) -> RunResult:
+        """How a run ended for whoever said this: with its own answer, whatever else was answered meanwhile.
+
+        ``before`` is the step that the session stood at when it was opened.
+        """
+        if not self.key:
+            return result
+        found, at = recorded(s, self.session, self.key), _entry(s, self.key)
+        if found is None or at is None:
+            if result.status not in RESTING:
+                return result._replace(message_key=self.key)
+            if (old := await self.answer()) is None:
+                raise Gone(
+                    f"session {self.session!r}: nothing that is left of it has an answer to message {self.key!r:.80}: "
+                    "it was never said, or what followed was rewound or dropped",
+                    "unanswered",
+                )
+            return old
+        if result.status in RESTING and at[0] == len(s.messages) - 1:
+            return result._replace(message_key=self.key, repeated=found.step <= before)
+        own = ("status", "text", "step", "turns", "spent", "agent", "message_key")
+        found = self._whole(found)
+        return result._replace(
+            reason="",
+            output=found.output,
+            repeated=found.step <= before,
+            **{name: getattr(found, name) for name in own},
+        )
 
     def mark(self, error: PerdureError) -> None:
         """Have an error say that the message is not lost with it."""
-        if self.kept:
+        if self.kept and not isinstance(error, Gone):
             error.kept, error.message_key = True, self.key

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.agent.app_loader import load_agent
-from perdure.cli.options import App, AsJson, BlobsAt, Made, Message, MessageKey, Owner, Session, Store
+from perdure.agent.said_once import same_unanswered
+from perdure.cli.options import Again, App, AsJson, BlobsAt, Made, Message, MessageKey, Owner, Session, Store, Wait
 from perdure.cli.output import STOPPED, Out, print_json, print_raised, tell
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing_async, witness
@@ -38,6 +39,7 @@ FILES = {"app.py": "app.py", "README.md": "README.md", "gitignore": ".gitignore"
 """What is written, and under which name."""
 PLACEHOLDER = "myagent"
 EFFECTS = ("reuse", "dry", "live")
+GOES_ON = "the same message was there and not answered yet: it was gone on with (--again says it once more)"
 BAD = ("failed", "incompatible", "in_doubt", "cancelled")
 """Ends of a run that are a negative answer."""
 
@@ -99,12 +101,17 @@ def run(
     blobs: BlobsAt = None,
     owner: Owner = "",
     key: MessageKey = None,
+    again: Again = False,
+    wait: Wait = 0,
     branch: OnBranch = MAIN,
     effects: Effects = None,
     max_turns: Turns = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an agent on a session until it is done or must wait. Killed at any moment, the same command goes on."""
+    """Run an agent on a session until it is done or must wait. Killed at any moment, the same command goes on.
+
+    A message that is there already and not answered yet is not said twice: it is gone on with.
+    """
     if message and branch != MAIN:
         raise InvalidInput(
             "a message goes to main: on a branch, change what was said with "
@@ -112,6 +119,10 @@ def run(
         )
     if key is not None and not message:
         raise InvalidInput("--key names a message: say one")
+    if again and (key is not None or not message):
+        raise InvalidInput("--again says a message once more: say one, without --key")
+    if wait and branch != MAIN:
+        raise InvalidInput("--wait goes with main")
 
     def opened() -> AsyncDatabase:
         import perdure
@@ -122,7 +133,7 @@ def run(
         return perdure.open_async(store or None, blobs=blobs or None, witness=witness())
 
     _run(app, session, opened, branch, effects, as_json, message=message or None, key=key, owner=owner,
-         max_turns=max_turns)  # fmt: skip
+         max_turns=max_turns, again=again, wait=wait)  # fmt: skip
 
 
 def resume(
@@ -175,7 +186,8 @@ def _run(
 
 async def _once(
     agent: Agent, opened: Callable[[], AsyncDatabase], session: str, branch: str, effects: str, *,
-    on_event: Callable[[Event], None] | None, max_turns: int | None, must_exist: bool = False, **options: Any,
+    on_event: Callable[[Event], None] | None, max_turns: int | None, must_exist: bool = False,
+    again: bool = False, wait: float = 0, **options: Any,
 ) -> RunResult:  # fmt: skip
     async with opened() as db:
         try:
@@ -187,9 +199,15 @@ async def _once(
                 )
             if must_exist:
                 await db.driver.call(_check_it_goes_on, db, session)
-            return await agent.run(
-                db, session=session, effects=effects, on_event=on_event, live=True, max_turns=max_turns, **options
-            )
+            said, notes = options.get("message"), ()
+            if said is not None and options.get("key") is None and not again:
+                options["key"] = await db.driver.call(same_unanswered, db.kernel, session, said)
+                notes = (GOES_ON,) if options["key"] is not None else ()
+            result = await agent.run(
+                db, session=session, effects=effects, on_event=on_event, live=True, max_turns=max_turns, wait=wait,
+                **options,
+            )  # fmt: skip
+            return result._replace(notes=(*notes, *result.notes))
         finally:
             await agent.close()
 
@@ -208,6 +226,8 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
     out = Out()
     if result.origin is not None and result.origin.kind == "restarted":
         out.line(f"{cut(result.session, 200)} was gone ({cut(result.origin.reason, 200)}), and began anew", "yellow")
+    if result.repeated:
+        out.line(cut(f"It had been answered before: {result.text}", 4000))
     for note in result.notes:
         out.line(cut(note, 400), "dim")
     for approval in result.approvals:

@@ -4,13 +4,15 @@ say to sessions about approvals, calls in doubt and anything else."""
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from perdure.cli.options import AsJson, BlobsAt, By, DryRun, Reason, Session, Store, Yes
+from perdure.agent.said_once import answer_of, same_unanswered
+from perdure.cli.options import Again, AsJson, BlobsAt, By, DryRun, Reason, Session, Store, Yes
 from perdure.cli.output import Out, print_json, print_raised, print_traceback, tell
 from perdure.cli.session_at import in_words, known_matters, open_matters, open_place
 from perdure.cli.session_selection import Failed, Selection, act, each, pick, sure
@@ -26,7 +28,7 @@ from perdure.session.decisions import undecided
 from perdure.session.effects import exception_of
 from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
-from perdure.shapes.work import Posted
+from perdure.shapes.work import Posted, Run, run
 from perdure.system.commands import typed
 from perdure.system.names import check_session
 from perdure.system.times import ago
@@ -335,18 +337,32 @@ def post(
     key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Makes it safe to repeat: it is put there once.")
     ] = None,
+    again: Again = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say something to a session that is there; its agent answers when it next runs."""
+    """Say something to a session that is there; its agent answers when it next runs.
+
+    A message that is there already and not answered yet is not said twice. With --key it is told how it was answered.
+    """
     if not message:
         raise InvalidInput("the message is empty: say something")
+    if again and key is not None:
+        raise InvalidInput("--again says a message once more: leave --key out")
     with open_existing(store, blobs) as db:
         gone = ended(db.kernel, check_session(session))
-        new = db.post(session, message, key=key)
-    words = "posted" if new else "was there already"
+        same = None if again or key is not None or gone else same_unanswered(db.kernel, session, message)
+        named = key or same or os.urandom(12).hex()
+        new = db.post(session, message, key=named)
+        found = None if new else answer_of(db.kernel, session, named, MAIN)
+    words = "posted" if new else "was there already, and is not answered yet"
+    if same is not None:
+        words += " (--again says it once more)"
+    if found is not None:
+        words = f"was answered at step {found.result.step}: {cut(found.result.text or found.result.reason, 2000)}"
     if gone:
         words += f". It is gone ({cut(gone, 200)}): whoever takes this up begins it anew"
-    _tell_posted(as_json, session, new, words, begins_anew=bool(gone))
+    answer = None if found is None else run(found.result, found.branch)
+    _tell_posted(as_json, session, new, words, begins_anew=bool(gone), message_key=named, answer=answer)
 
 
 def outcome(
@@ -408,5 +424,11 @@ def _moment(at: str | None) -> datetime | None:
     return found
 
 
-def _tell_posted(as_json: bool, session: str, new: bool, words: str, *, begins_anew: bool = False) -> None:
-    tell(as_json, Posted(session=session, new=new, begins_anew=begins_anew), f"{cut(session, 200)}: {words}")
+def _tell_posted(
+    as_json: bool, session: str, new: bool, words: str, *, begins_anew: bool = False, message_key: str = "",
+    answer: Run | None = None,
+) -> None:  # fmt: skip
+    told = Posted(
+        session=session, new=new, begins_anew=begins_anew, message_key=message_key, kept=True, answer=answer
+    )  # fmt: skip
+    tell(as_json, told, f"{cut(session, 200)}: {words}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from perdure.agent import run_result as ended
 from perdure.agent.models import text_of
+from perdure.agent.said_once import same_unanswered
 from perdure.cli.output import STOPPED, Out
 from perdure.cli.terminal_text import cut, safe
 from perdure.cli.which_database import witness
@@ -100,16 +101,21 @@ class Chat:
             except PerdureError as e:
                 if message is None:
                     raise
-                self._screen.line(f"Not answered yet: {e}", "red")
+                self._screen.line(f"{'Not answered yet' if e.kept else 'Not said'}: {e}", "red")
                 return
             message = None
             if not self._decided(db, result):
                 return
 
     async def _run(self, db: AsyncDatabase, message: str | None) -> RunResult:
+        key: str | None = None
+        if message is not None:
+            key = await db.driver.call(same_unanswered, db.kernel, self._session, message)
+            if key is not None:
+                self._screen.line("The same message is there and not answered yet: it is gone on with.", "dim")
         try:
             return await self._agent.run(
-                db, session=self._session, owner=self._owner, message=message, on_event=self._screen.event
+                db, session=self._session, owner=self._owner, message=message, key=key, on_event=self._screen.event
             )
         finally:
             self._screen.end_line()

@@ -69,6 +69,15 @@ Owner = Annotated[str, typer.Option(metavar="NAME", help="Whose session it is.",
 MessageKey = Annotated[
     str | None, typer.Option("--key", metavar="KEY", help="Makes it safe to repeat: the message is put there once.")
 ]
+Again = Annotated[
+    bool, typer.Option("--again", help="Say it once more, although the same message is there and not answered yet.")
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait", metavar="SECONDS", min=0, help="While another process has the session: wait for it so long."
+    ),
+]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; your user name if not said.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which sessions are meant, and do nothing.")]

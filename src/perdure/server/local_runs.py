@@ -43,6 +43,8 @@ class Runs:
         self._most = most
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._ended: dict[tuple[str, str], RunState] = {}
+        self._again: set[tuple[str, str]] = set()
+        """Those that were given a message while they ran, which may have come too late for that run."""
         self._stop = asyncio.Event()
 
     def is_running(self, session: str, branch: str) -> bool:
@@ -74,18 +76,24 @@ class Runs:
             )
         return found
 
-    def start(self, agent: Agent, session: str, branch: str, **options: Any) -> bool:
-        """Run a branch in the background; False when it is being run already."""
+    def start(self, agent: Agent, session: str, branch: str, *, again: bool = False, **options: Any) -> bool:
+        """Run a branch in the background; False when it is being run already, and then ``again`` if that is wanted."""
         if self.is_running(session, branch):
+            if again:
+                self._again.add((session, branch))
             return False
-        if len(self._tasks) >= self._most:
-            raise Refusal(
-                429, "too-many", f"{self._most} runs are under way here: wait for one to end", Retry_After="2"
-            )
+        self.check_room()
         task = asyncio.create_task(self._work(agent, session, branch, options))
         self._tasks[session, branch] = task
         task.add_done_callback(lambda _: self._tasks.pop((session, branch), None))
         return True
+
+    def check_room(self) -> None:
+        """Refuse another run when too many are under way."""
+        if len(self._tasks) >= self._most:
+            raise Refusal(
+                429, "too-many", f"{self._most} runs are under way here: wait for one to end", Retry_After="2"
+            )
 
     async def _work(self, agent: Agent, session: str, branch: str, options: dict[str, Any]) -> None:
         self._ended.pop((session, branch), None)
@@ -93,6 +101,9 @@ class Runs:
         try:
             if branch == MAIN:
                 result = await agent.run(self._db, session=session, **more)
+                while (session, branch) in self._again and not self._stop.is_set():
+                    self._again.discard((session, branch))
+                    result = await agent.run(self._db, session=session, **more)
             else:
                 # What waits in the inbox is meant for main.
                 result = await run_on(self._db, agent, session, branch, **more)
@@ -103,6 +114,7 @@ class Runs:
         except Exception as e:
             log.exception("a run of session %r on %r failed", session[:80], branch[:80])
             ended = RunState(False, "failed", f"{type(e).__name__}: {e}")
+        self._again.discard((session, branch))
         self._ended[session, branch] = ended
         while len(self._ended) > REMEMBERED:
             del self._ended[next(iter(self._ended))]

@@ -62,6 +62,10 @@ class Run(Shape):
     notes: list[str]
     raised: list[RaisedCall]
     """Calls whose tools ended with exceptions, the newest 20."""
+    message_key: str
+    """The key of the message that was said: said again with it, it is answered with the same. Empty when none was."""
+    repeated: bool
+    """Whether the message had been answered before, and this is that answer."""
 
 
 class RaisedCall(Shape):
@@ -119,7 +123,13 @@ class Started(Shape):
     session: str
     branch: str
     started: bool
-    """False when that branch is being run there already."""
+    """False when the session is being run there already, or its message was answered."""
+    message_key: str
+    """The key of the message: said again with it, it is said once. Empty when none was said to main."""
+    kept: bool
+    """Whether the message is durable: whoever runs the session answers it."""
+    answer: Run | None
+    """What a message that is said again was answered with."""
 
 
 # -- messages and steering -------------------------------------------------------------------------------------------
@@ -129,6 +139,12 @@ class Posted(Shape):
     """What was put into a session's inbox."""
 
     session: str
+    message_key: str
+    """Its key: said again with it, it is said once. Empty for what is no message."""
+    kept: bool
+    """That it is durable: whoever runs the session finds it."""
+    answer: Run | None
+    """What a message that is said again was answered with; null while it was not."""
     new: bool
     """False when its key was there already."""
     begins_anew: bool
@@ -142,6 +158,10 @@ class Submitted(Shape):
     agent: str
     new: bool
     """False when it, or the message's key, was there already."""
+    message_key: str
+    """The key of the message: said again with it, it is said once. Empty when none was said."""
+    answer: Run | None
+    """What a message that is said again was answered with; null while it was not."""
     queued: bool
     """Whether a fleet has it on its board."""
 

@@ -34,6 +34,8 @@ class Said(NamedTuple):
 
     busy: int
     """How often it was told that the other one's agent is at work."""
+    astray: int
+    """How often it was given something else than the answer to its own message."""
 
 
 class Outcome(NamedTuple):
@@ -48,16 +50,18 @@ class Outcome(NamedTuple):
     together: int
     """Answers that answer more than one message."""
     busy: int
+    astray: int = 0
 
     @property
     def ok(self) -> bool:
         """Whether every message was answered once."""
-        return self.once == self.posted and not self.never and not self.twice
+        return self.once == self.posted and not self.never and not self.twice and not self.astray
 
     def __str__(self) -> str:
         return (
             f"{self.store:9} rounds {self.rounds}   messages {self.posted}   answered once {self.once}   "
-            f"never {self.never}   twice {self.twice}   answers to both at once {self.together}   busy {self.busy}"
+            f"never {self.never}   twice {self.twice}   answers to both at once {self.together}   busy {self.busy}   "
+            f"answers to others {self.astray}"
         )
 
 
@@ -82,23 +86,24 @@ def _speak(url: str, speaker: int, rounds: int) -> Said:
 async def _talk(url: str, speaker: int, rounds: int) -> Said:
     """Say one thing per round, and see that somebody answers it: this process, or the one that is at work already."""
     agent = Agent("echo", model=ScriptedModel(answer), compactor=False)
-    busy = 0
+    busy = astray = 0
     async with perdure.open_async(url, maintain=False) as db:
         for n in range(rounds):
             session = session_of(n)
-            message: str | None = f"{n}/{speaker}"
+            message = f"{n}/{speaker}"
             _wait()
             while True:
                 try:
-                    await agent.run(db, session=session, message=message, key=f"{n}-{speaker}")
-                except Busy:
-                    # It is in the inbox by now: who is at work takes it, unless it came too late for that.
+                    end = await agent.run(db, session=session, message=message, key=f"{n}-{speaker}")
+                except Busy as kept:
+                    # It is in the inbox by now: said again, it is answered and not said twice.
                     busy += 1
-                    message = None
+                    astray += not kept.kept
                     await asyncio.sleep(0.001)
                 else:
+                    astray += message not in end.text.split()
                     break
-    return Said(busy)
+    return Said(busy, astray)
 
 
 def session_of(n: int) -> str:
@@ -114,10 +119,10 @@ def meet(store: str, url: str, rounds: int) -> Outcome:
         barrier = context.Barrier(SPEAKERS, timeout=PATIENCE)
         with ProcessPoolExecutor(SPEAKERS, context, _arm, (barrier,)) as pool:
             said = [f.result() for f in [pool.submit(_speak, url, k, rounds) for k in range(SPEAKERS)]]
-        return count(store, db, rounds, sum(s.busy for s in said))
+        return count(store, db, rounds, sum(s.busy for s in said), sum(s.astray for s in said))
 
 
-def count(store: str, db: perdure.Database, rounds: int, busy: int = 0) -> Outcome:
+def count(store: str, db: perdure.Database, rounds: int, busy: int = 0, astray: int = 0) -> Outcome:
     """How often each message stands in its conversation, and how often an answer names it."""
     heard: Counter[str] = Counter()
     answered: Counter[str] = Counter()
@@ -134,4 +139,4 @@ def count(store: str, db: perdure.Database, rounds: int, busy: int = 0) -> Outco
     once = sum(heard[name] == 1 == answered[name] for name in posted)
     never = sum(not answered[name] for name in posted)
     twice = sum(n > 1 for n in (heard | answered).values())
-    return Outcome(store, rounds, len(posted), once, never, twice, together, busy)
+    return Outcome(store, rounds, len(posted), once, never, twice, together, busy, astray)

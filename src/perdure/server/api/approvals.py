@@ -147,7 +147,7 @@ async def post_outcome(call: Call[Nothing, Outcome]) -> Posted:
     await call.ctx.blocking(living, db.kernel, call.session)
     effect = check_name(call.path["effect"], "effect", 100)
     new = await db.post_outcome(call.session, effect, b.result, failed=b.failed)
-    return Posted(session=call.session, new=new, begins_anew=False)
+    return Posted(session=call.session, new=new, begins_anew=False, message_key="", kept=True, answer=None)
 
 
 async def _doubts(ctx: Ctx, row: SessionRow) -> list[Effect]:

@@ -7,8 +7,11 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from perdure.agent.branching_off import say_on, with_instructions
 from perdure.agent.models.parts import packed
+from perdure.agent.said_once import answer_of
 from perdure.errors import Busy, InvalidInput, PerdureError
 from perdure.fleet.board import board_of, submit_async
 from perdure.fleet.status import change, drain_workers, settle_all, steer
@@ -39,15 +42,30 @@ from perdure.shapes.work import (
     Fleet,
     Posted,
     QueuedSession,
+    Run,
     Started,
     Submitted,
     fleet,
     queued_session,
+    run,
 )
 
 if TYPE_CHECKING:
     from perdure.model import SessionRow
     from perdure.server.app import Ctx
+
+
+def _key_of(call: Call[Nothing, Any]) -> str | None:
+    """The key that makes a request safe to repeat, from its header or its body."""
+    header, body = call.headers.get("idempotency-key"), call.body.key
+    if header is not None and body is not None and header != body:
+        raise Refusal(422, "invalid-request", "the header Idempotency-Key and the key in the body differ: send one")
+    return body if header is None else header
+
+
+async def _answer(ctx: Ctx, session: str, key: str) -> Run | None:
+    found = await ctx.blocking(answer_of, ctx.db.kernel, session, key, MAIN)
+    return None if found is None else run(found.result, found.branch)
 
 
 # -- giving work ----------------------------------------------------------------------------------------------------
@@ -59,46 +77,55 @@ async def create_session(call: Call[Nothing, NewSession]) -> Submitted:
 
     On a store that has no board for a fleet nobody takes it up by itself: run it with POST /sessions/{session}/runs.
     """
-    b, db = call.body, call.ctx.db
-    session = b.id or (os.urandom(12).hex() if b.key is None else _session_of(b))
+    b, db, given = call.body, call.ctx.db, _key_of(call)
+    session = b.id or (os.urandom(12).hex() if given is None else _session_of(b, given))
+    key = "" if b.message is None else given or os.urandom(12).hex()
     ttl: Any = "default" if b.ttl_seconds is None else b.ttl_seconds
     if isinstance(db.kernel.store, Boarded):
         new = await submit_async(
-            db, session, b.message, agent=b.agent, owner=b.owner, key=b.key, priority=b.priority, ttl=ttl
+            db, session, b.message, agent=b.agent, owner=b.owner, key=key or None, priority=b.priority, ttl=ttl
         )
-        return Submitted(session=session, agent=b.agent, new=new, queued=True)
+        answer = None if new or not key else await _answer(call.ctx, session, key)
+        return Submitted(session=session, agent=b.agent, new=new, queued=True, message_key=key, answer=answer)
     new = await db.create(session, agent=b.agent, owner=b.owner, ttl=ttl)
     if b.message is not None:
-        new = await db.post(session, packed(b.message), key=b.key)
-    return Submitted(session=session, agent=b.agent, new=new, queued=False)
+        new = await db.post(session, packed(b.message), key=key)
+    answer = None if new or not key else await _answer(call.ctx, session, key)
+    return Submitted(session=session, agent=b.agent, new=new, queued=False, message_key=key, answer=answer)
 
 
-def _session_of(b: NewSession) -> str:
+def _session_of(b: NewSession, key: str) -> str:
     """The same for whoever asks once more, having got no answer."""
-    return hashlib.sha256(json.dumps([b.owner, b.agent, b.key]).encode()).hexdigest()[:24]
+    return hashlib.sha256(json.dumps([b.owner, b.agent, key]).encode()).hexdigest()[:24]
 
 
 @endpoint("POST", "/sessions/{session}/messages", tag="sessions", status=202)
 async def post_message(call: Call[Nothing, NewMessage]) -> Posted:
     """Put a message into a session's inbox, durably, whoever writes the session; with a key only once.
 
-    One that has expired or was deleted begins anew with it.
+    Repeated with its key it is answered with the answer that it got, once there is one. A session that has expired or
+    was deleted begins anew with it.
     """
+    key = _key_of(call) or os.urandom(12).hex()
     if call.body.message is None:
         raise Refusal(422, "invalid-request", "the message is empty")
     gone = await call.ctx.blocking(ended, call.ctx.db.kernel, call.session)
-    new = await call.ctx.db.post(call.session, packed(call.body.message), key=call.body.key)
-    return Posted(session=call.session, new=new, begins_anew=bool(gone))
+    new = await call.ctx.db.post(call.session, packed(call.body.message), key=key)
+    answer = None if new else await _answer(call.ctx, call.session, key)
+    return Posted(
+        session=call.session, new=new, begins_anew=bool(gone), message_key=key, kept=True, answer=answer
+    )  # fmt: skip
 
 
 @endpoint("POST", "/sessions/{session}/runs", tag="sessions", status=202, errors=(409, 429))
 async def start_run(call: Call[Nothing, NewRun]) -> Started:
     """Run an agent of this server on a session, in the background; its events tell how it goes.
 
-    It is how a branch is run on; what a fleet has on its board runs by itself. A message goes through the inbox of
-    main; on another branch it is said there, durably before this answers, and the inbox is left alone.
+    It is how a branch is run on; what a fleet has on its board runs by itself. A message is durable before this
+    answers: it goes through the inbox of main, where it waits while somebody else has the session; on another branch it
+    is said there, and the inbox is left alone.
     """
-    b, runs = call.body, call.ctx.runs
+    b, runs, key = call.body, call.ctx.runs, _key_of(call)
     gone = await call.ctx.blocking(ended, call.ctx.db.kernel, call.session)
     row: SessionRow | None = await call.ctx.blocking(find, call.ctx.db.kernel, call.session)
     if row is None or (b.branch not in row.branches and not (gone and b.branch == MAIN)):
@@ -107,23 +134,38 @@ async def start_run(call: Call[Nothing, NewRun]) -> Started:
         await call.ctx.blocking(check_not_closed, call.ctx.db.kernel, row)
     agent = runs.agent(b.agent or row.agent)
     options: dict[str, Any] = {"effects": b.effects, "max_turns": b.max_turns}
-    if b.branch != MAIN and b.key is not None:
+    if b.branch != MAIN and key is not None:
         raise Refusal(422, "invalid-request", "a key names a message of the inbox, which is main's")
-    if runs.is_running(call.session, b.branch):
-        return Started(session=call.session, branch=b.branch, started=False)
-    if others := runs.branches(call.session):
+    said = b.message is not None and b.branch == MAIN
+    running = runs.is_running(call.session, b.branch)
+    others = [] if running else runs.branches(call.session)
+    if others and not (said and key is not None):
         # The run would find that out by itself, and nobody would be told.
         raise Busy(call.session, f"this server, on branch {others[0]!r:.80}", call.ctx.clock.wall())
-    if b.branch != MAIN:
+    if not running and not others:
+        runs.check_room()
+    about = Started(session=call.session, branch=b.branch, started=False, message_key="", kept=False, answer=None)
+    if said:
+        key = key or os.urandom(12).hex()
+        new = await call.ctx.db.post(call.session, packed(b.message), key=key)
+        answer = None if new else await _answer(call.ctx, call.session, key)
+        about = msgspec.structs.replace(about, message_key=key, kept=True, answer=answer)
+        if answer is not None or others:
+            return about
+    if b.branch == MAIN:
+        agent = with_instructions(agent, b.instructions)
+    elif not running:
         if b.message is not None:
             await say_on(call.ctx.db, call.session, b.branch, b.message)
         options["instructions"] = b.instructions
-    else:
-        agent = with_instructions(agent, b.instructions)
-        if b.message is not None:
-            options |= {"message": b.message, "key": b.key}
-    started = runs.start(agent, call.session, b.branch, **options)
-    return Started(session=call.session, branch=b.branch, started=started)
+    try:
+        started = runs.start(agent, call.session, b.branch, again=said, **options)
+    except Refusal:
+        # Others were faster since this looked for room.
+        if not said:
+            raise
+        started = False
+    return msgspec.structs.replace(about, started=started)
 
 
 # -- one session ----------------------------------------------------------------------------------------------------
