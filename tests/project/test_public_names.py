@@ -5,18 +5,18 @@ from __future__ import annotations
 import perdure
 
 NAMES = [
-    "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BehindWitness",
-    "BlobRef", "Busy", "CallError", "ChatModel", "Checkpoint", "Clash", "Conflict", "Context", "ContextTooLong",
-    "Corrupted", "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed",
-    "Event", "ForkedProcess", "Gone", "HandleClosed",
-    "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "Compactor", "KeyMismatch", "Keys", "Kind", "Later",
-    "LeaseError", "LeaseLost", "LimitExceeded", "MergeConflict", "Message", "Migrations", "Misuse", "MissingExtra", "ModelError",
-    "ModelUnavailable", "NotDone", "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError",
-    "Poisoned", "Price", "ReadOnly", "Reading", "RecordedModel", "RequestDiffers", "ResultPending", "Retry", "RunResult",
-    "ScriptedModel", "Session", "SessionClosed", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable",
-    "UncommittedEdits", "Unknown", "UnknownStore", "UnsupportedFormat", "Why", "Window", "__version__", "audio", "branch_off", "file", "follow", "handoff",
-    "image", "migration", "open", "open_async", "run_on", "start_worker", "submit",
-    "submit_async", "text", "tool", "tool_migration", "wake_me", "why", "why_async",
+    "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BehindWitness", "BlobRef",
+    "Busy", "CallError", "ChatModel", "Checkpoint", "Clash", "Conflict", "Context", "ContextTooLong", "Corrupted",
+    "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed", "Event",
+    "ForkedProcess", "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "Compactor",
+    "KeyMismatch", "Keys", "Kind", "Later", "LeaseError", "LeaseLost", "LimitExceeded", "MergeConflict", "Message",
+    "Migrations", "Misuse", "MissingExtra", "ModelError", "ModelUnavailable", "NotDone", "NotFound", "NotJson",
+    "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError", "Poisoned", "Price", "ReadOnly", "Reading",
+    "RecordedModel", "RequestDiffers", "ResultPending", "Retry", "RunResult", "ScriptedModel", "Session",
+    "SessionClosed", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "Unavailable", "UncommittedEdits",
+    "Unknown", "UnknownStore", "UnsupportedFormat", "Why", "Window", "__version__", "audio", "branch_off", "file",
+    "follow", "handoff", "image", "migration", "open", "open_async", "run_on", "start_worker", "submit", "submit_async",
+    "text", "tool", "tool_migration", "wake_me", "why", "why_async",
 ]  # fmt: skip
 
 
