@@ -53,9 +53,11 @@ if TYPE_CHECKING:
     from perdure.errors import InvalidInput as InvalidInput
     from perdure.errors import InvalidState as InvalidState
     from perdure.errors import KeyMismatch as KeyMismatch
+    from perdure.errors import LeaseError as LeaseError
     from perdure.errors import LeaseLost as LeaseLost
     from perdure.errors import LimitExceeded as LimitExceeded
     from perdure.errors import MergeConflict as MergeConflict
+    from perdure.errors import MissingExtra as MissingExtra
     from perdure.errors import Misuse as Misuse
     from perdure.errors import ModelError as ModelError
     from perdure.errors import ModelUnavailable as ModelUnavailable
@@ -66,11 +68,14 @@ if TYPE_CHECKING:
     from perdure.errors import Poisoned as Poisoned
     from perdure.errors import ReadOnly as ReadOnly
     from perdure.errors import RequestDiffers as RequestDiffers
+    from perdure.errors import ResultPending as ResultPending
     from perdure.errors import SessionClosed as SessionClosed
     from perdure.errors import StoreError as StoreError
     from perdure.errors import StoreFull as StoreFull
     from perdure.errors import TailLost as TailLost
     from perdure.errors import Unavailable as Unavailable
+    from perdure.errors import UnknownStore as UnknownStore
+    from perdure.errors import UnsupportedFormat as UnsupportedFormat
     from perdure.fleet.board import submit as submit
     from perdure.fleet.board import submit_async as submit_async
     from perdure.fleet.why import Why as Why
@@ -130,10 +135,11 @@ _HOMES = {
     "errors": (
         "ApprovalError", "ApprovalNeeded", "BehindWitness", "Busy", "CallError", "Conflict", "ContextTooLong",
         "Corrupted", "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "EffectRaised", "ForkedProcess",
-        "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseLost",
-        "LimitExceeded", "MergeConflict", "Misuse", "ModelError", "ModelUnavailable", "NotFound", "NotJson",
-        "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "RequestDiffers", "SessionClosed", "StoreError",
-        "StoreFull", "TailLost", "Unavailable",
+        "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseError",
+        "LeaseLost", "LimitExceeded", "MergeConflict", "MissingExtra", "Misuse", "ModelError", "ModelUnavailable",
+        "NotFound", "NotJson", "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "RequestDiffers",
+        "ResultPending", "SessionClosed", "StoreError", "StoreFull", "TailLost", "Unavailable", "UnknownStore",
+        "UnsupportedFormat",
     ),
     "fleet.worker": ("start_worker",),
     "fleet.board": ("submit", "submit_async"),

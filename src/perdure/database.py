@@ -124,9 +124,11 @@ class DatabaseHandle:
     def shut(self) -> None:
         """Finish upkeep, let leases go, close the store: what both kinds of databases do last."""
         self.caretaker.close()
-        self.kernel.store.close()
-        self.kernel.blobs.close()
-        commands.closed(self.guard)
+        try:
+            self.kernel.store.close()
+        finally:
+            self.kernel.blobs.close()
+            commands.closed(self.guard)
 
     # -- sessions -------------------------------------------------------------------------------------------------
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import perdure
 
 NAMES = [
-    "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BehindWitness",
-    "BlobRef", "Busy", "CallError", "ChatModel", "Checkpoint", "Clash", "Conflict", "Context", "ContextTooLong",
+    "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BehindWitness", "BlobRef",
+    "Busy", "CallError", "ChatModel", "Checkpoint", "Clash", "Compactor", "Conflict", "Context", "ContextTooLong",
     "Corrupted", "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed",
     "EffectRaised", "Event", "ForkedProcess", "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput",
-    "InvalidState", "Compactor", "KeyMismatch", "Keys", "Kind", "Later", "LeaseLost", "LimitExceeded",
-    "MergeConflict", "Message", "Migrations", "Misuse", "ModelError", "ModelRetry", "ModelUnavailable", "NotDone",
+    "InvalidState", "KeyMismatch", "Keys", "Kind", "Later", "LeaseError", "LeaseLost", "LimitExceeded", "MergeConflict",
+    "Message", "Migrations", "MissingExtra", "Misuse", "ModelError", "ModelRetry", "ModelUnavailable", "NotDone",
     "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError", "Poisoned", "Price", "Raised",
-    "ReadOnly", "Reading", "RecordedModel", "RequestDiffers", "Retry", "RunResult", "ScriptedModel", "Session",
-    "SessionClosed", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "ToolError", "Unavailable",
-    "UncommittedEdits", "UndeclaredTool", "Unknown", "Why", "Window", "__version__", "audio", "branch_off", "file",
-    "follow", "handoff", "image", "migration", "open", "open_async", "run_on", "start_worker", "submit",
-    "submit_async", "text", "tool", "tool_migration", "wake_me", "why", "why_async",
+    "ReadOnly", "Reading", "RecordedModel", "RequestDiffers", "ResultPending", "Retry", "RunResult", "ScriptedModel",
+    "Session", "SessionClosed", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "ToolError", "Unavailable",
+    "UncommittedEdits", "UndeclaredTool", "Unknown", "UnknownStore", "UnsupportedFormat", "Why", "Window",
+    "__version__", "audio", "branch_off", "file", "follow", "handoff", "image", "migration", "open", "open_async",
+    "run_on", "start_worker", "submit", "submit_async", "text", "tool", "tool_migration", "wake_me", "why", "why_async",
 ]  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def test_who_asks_while_another_session_pays_is_told_and_gets_the_same_result(db
     shop, told = Shop(if_unsure=policy), list[ResultPending]()
 
     def meanwhile() -> None:
-        with pytest.raises(ResultPending, match="session 'a' has begun the same call") as pending:
+        with pytest.raises(ResultPending, match="session 'a' was first with the same call") as pending:
             call(db, "b", shop)
         told.append(pending.value)
         shop.meanwhile = lambda: None
@@ -270,3 +270,23 @@ def test_killed_at_any_moment_the_call_is_never_paid_for_by_another_session_sile
     assert run("b") == other
     assert run("a") == own
     assert len(ledger.read_text().splitlines() if ledger.exists() else []) <= 1
+
+
+def test_what_a_killed_session_claimed_and_did_not_make_is_given_up_as_suggested(tmp_path: Path):
+    url, ledger = url_of("sqlite", tmp_path), tmp_path / "ledger"
+
+    def run(session: str, when: str = "") -> str:
+        command = [sys.executable, "-c", PROGRAM, url, str(ledger), session, when]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    run("a", "call.after_claimed")
+    assert run("b") == "ResultPending"
+    with perdure.open(url, lease_ttl=1) as db:
+        (waiting,) = db.read("b").book["effects"].plain().values()
+        assert waiting["behind"]["session"] == "a"
+        with db.session("a") as a:
+            with pytest.raises(perdure.CallError, match="was planned and not made"):
+                a.resolve(waiting["behind"]["effect"], retry=True)
+            a.resolve(waiting["behind"]["effect"], abort=True)
+    assert run("b") == "ticket to Rome"
+    assert len(ledger.read_text().splitlines()) == 1

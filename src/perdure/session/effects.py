@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from perdure import telemetry
+from perdure import errors, telemetry
 from perdure.errors import (
     ApprovalNeeded,
     CallError,
@@ -124,7 +124,14 @@ class Effects:
         if (done is not _UNSET) + retry + abort != 1:
             raise CallError("resolve with exactly one of done=result, retry=True, abort=True")
         record = self.find(effect)
-        if record["status"] not in ("started", "in_doubt", "unknown", "raised"):
+        # A call that is only planned may be in the way of other sessions, which wait for it.
+        if record["status"] == "planned" and claims(record) and not abort:
+            raise CallError(
+                f"effect {effect} was planned and not made: go on with its session, or abort=True gives it up"
+            )
+        if record["status"] not in ("started", "in_doubt", "unknown", "raised") and not (
+            record["status"] == "planned" and claims(record)
+        ):
             raise CallError(f"effect {effect} is {record['status']}, not in doubt")
         record["resolved_by"] = by
         if done is not _UNSET:
@@ -636,18 +643,24 @@ class Calls:
         """
         other = yield from self._cache.claim(tool.name, plain(record["cache"]), record["id"])
         faults.point("call.after_claimed")
-        record.pop(BEHIND, None)
+        if other is None or "result" in other:
+            record.pop(BEHIND, None)
         if other is None:
             return False
         if "result" in other:
             if "approval" not in record:
                 yield from self._finish_with(record, other)
             return "approval" not in record
-        record[BEHIND] = {"session": other["session"], "effect": other["effect"]}
+        waits_for = {"session": other["session"], "effect": other["effect"]}
+        if plain(record.get(BEHIND)) != waits_for:
+            # Whoever asks why it stands still is told whom it waits for.
+            record[BEHIND] = waits_for
+            yield from self._journal.write(Kind.PLANNED, x=about(record))
+        give_up = errors.suggested(f"resolve {other['session']} {other['effect']} --abort")
         raise ResultPending(
-            f"session {other['session']!r} has begun the same call of {tool.name} (effect {other['effect']}), and "
-            "there is no outcome yet. Its result is shared, so it is not made twice: call again once it is there, or "
-            "settle it in that session",
+            f"session {other['session']!r} was first with the same call of {tool.name} (effect {other['effect']}), and "
+            "there is no outcome yet. Its result is shared, so it is not made twice: call again once it is there. If "
+            f"that session stands still, go on with it, or settle the call there ({give_up} gives it up)",
             other["effect"],
         )
 

@@ -194,3 +194,52 @@ def test_what_was_killed_before_its_tables_were_moved_has_them_moved_by_the_next
     with perdure.open(f"sqlite:///{tmp_path}/copy.db") as db:
         assert (tmp_path / "copy.db").stat().st_size > tables.YOUNG
         assert db.kernel.store.id == young.id
+
+
+def _index_put_back(path: Path) -> None:
+    index = path.with_name(path.name + "-shm")
+    with path.with_name("older-shm").open("rb") as older, index.open("r+b") as file:
+        file.write(older.read())
+
+
+@needs_own_locks
+@pytest.mark.parametrize("finds_out", ["commit", "read", "close"])
+def test_an_index_that_is_put_back_takes_nothing_along(tmp_path: Path, finds_out: str) -> None:
+    path = tmp_path / "agents.db"
+    url = f"sqlite:///{path}"
+    db = perdure.open(url, maintain=False, lease_ttl=NO_BEAT)
+    s = db.session("s", lease=False)
+    commit(s, *range(10))
+    shutil.copyfile(f"{path}-shm", tmp_path / "older-shm")
+    commit(s, *range(10, 20))
+    _index_put_back(path)
+    if finds_out != "close":
+        s.messages.append(20)
+        with pytest.raises(Poisoned, match="open a new one, which reads the log from its beginning"):
+            db.read("s") if finds_out == "read" else s.commit()
+        db.close()
+    else:
+        with pytest.raises(Poisoned, match=r"agents\.db-shm was cut or written over in place"):
+            db.close()
+    with perdure.open(url, maintain=False) as db:
+        assert db.read("s").messages.plain() == list(range(20))
+        assert db.verify().ok
+
+
+@needs_own_locks
+@pytest.mark.parametrize("how", ["cut log", "another database", "no database"])
+def test_whoever_closes_is_told_what_nobody_was_told_before(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "agents.db"
+    db = perdure.open(f"sqlite:///{path}", maintain=False, lease_ttl=NO_BEAT)
+    commit(db.session("s", lease=False), *range(3))
+    if how == "cut log":
+        _cut(path)
+    elif how == "another database":
+        with path.open("r+b") as file:
+            file.write(b"x" * 4096)
+    else:
+        path.unlink()
+    with pytest.raises(Poisoned, match="while it was open"):
+        db.close()
+    db.close()
+    assert db.guard.closed

@@ -21,7 +21,7 @@ import apsw
 from perdure import errors
 from perdure.model import Span
 from perdure.stores.rules import StoredLease
-from perdure.stores.sqlite.own_locks import CUT, DATABASE, INDEX, WRITTEN_OVER, OwnFile
+from perdure.stores.sqlite.own_locks import DATABASE, IN_PLACE, INDEX, PUT_BACK, WRITTEN_OVER, OwnFile
 from perdure.system import faults
 from perdure.system.flow import HandleGuard
 
@@ -123,6 +123,8 @@ class SqliteFile:
         self._logged = 0
         """Pages in the log when it was last written."""
         self._orphaned = False
+        self._unsaved = False
+        """Whether something that was acknowledged is not in the database any more."""
         """Whether the log is ours alone: others, who do not know of it, have another one."""
         self._own = OwnFile(path)
         try:
@@ -241,7 +243,7 @@ class SqliteFile:
             if known is error:
                 raise
             raise known from error
-        if (gone := self._own.astray()) and (gone in (CUT, WRITTEN_OVER) or not self._own.alone()):
+        if (gone := self._own.astray()) and (gone in IN_PLACE or not self._own.alone()):
             # Others go on without us, maybe in the very same log by another index: not a page is written over theirs.
             self._rollback()
             self._rescue(gone, "; nothing of this was written")
@@ -298,7 +300,7 @@ class SqliteFile:
         """
         # The last one to close would move our log over what others have written by then.
         self._orphaned = True
-        if gone in (CUT, WRITTEN_OVER):
+        if gone in IN_PLACE:
             self._give_up(gone, fate)
         moved = False
         # Named anew each time: a process may have to do this again, for a second handle or a second removal.
@@ -332,20 +334,33 @@ class SqliteFile:
             "close this handle, open a new one"
         )
         self._own.let_others_in()
+        self._unsaved = not (moved or gone == INDEX)
         if not moved:
             raise errors.Poisoned(self._guard.poisoned + fate)
 
     def _give_up(self, gone: int, fate: str) -> NoReturn:
         """Somebody cut a file of ours, or wrote over it: what only it had is gone, and nothing is added to the rest."""
+        self._unsaved = True
         left = "what was committed since it was last moved into the database is lost"
-        if gone == WRITTEN_OVER:
+        advice = (
+            "stop whoever does that, close this handle, open a new one, and compare it with a witness, or restore a "
+            "backup"
+        )
+        if gone == PUT_BACK:
+            # By what it says now, the next page would be written over one that was committed.
+            self._own.take_index_away()
+            left = "what was committed is in the log still, unless another program has written over it"
+            advice = (
+                "stop whoever does that, close this handle and all others that have the database, and open a new one, "
+                "which reads the log from its beginning"
+            )
+        elif gone == WRITTEN_OVER:
             # Moved into what is there now, our log would make neither of the two of it.
             left = "what was put there is left as it is"
             with suppress(OSError):
                 left += f", and our log is set aside in {self._own.set_log_aside()}"
         self._guard.poisoned = (
-            f"{self._own.name(gone)} was cut or written over in place while it was open; {left}: stop whoever does "
-            "that, close this handle, open a new one, and compare it with a witness, or restore a backup"
+            f"{self._own.name(gone)} was cut or written over in place while it was open; {left}: {advice}"
         )
         self._own.let_others_in()
         raise errors.Poisoned(self._guard.poisoned + fate)
@@ -444,8 +459,10 @@ class SqliteFile:
         if self._guard.closed or self._guard.forked:
             return
         # Closing must neither fail for want of space nor wait for a writer: the pages stay free instead.
+        known = self._guard.poisoned
         with suppress(errors.PerdureError):
-            self._writer.set_busy_timeout(0)
+            with self._lock:
+                self._writer.set_busy_timeout(0)
             self.write("shrink", lambda cursor: _vacuum(cursor, last=True))
         with self._lock, self._pool_lock, self._watch_lock:
             self._guard.closed = True
@@ -461,6 +478,9 @@ class SqliteFile:
                 self._end(connection)
             self._own.close()
             _left_open.discard(self)
+        if self._unsaved and not known:
+            # Nobody was told before: what was acknowledged is not where it was.
+            raise errors.Poisoned(self._guard.poisoned)
 
     # -- connections -------------------------------------------------------------------------------
 

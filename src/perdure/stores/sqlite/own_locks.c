@@ -72,6 +72,8 @@ typedef struct Database {
     int split;           /* a file was opened that is not the one of the same name that was open */
     int marked[KEPT];    /* others are told which one is ours, of the log and its index */
     Moved moved;         /* what of the log was in the database when all was well last */
+    uint32_t frames;     /* so many pages of the log were committed then, */
+    unsigned char salt[8]; /* of the log that began with this */
     int refused;         /* a log was not opened, because others have another one */
     int inherited;       /* it was open when this process was forked: its connections are those of the parent */
     size_t length;
@@ -216,6 +218,7 @@ static void closed(Database *database, int which)
     if (database->locks[which] >= 0) close(database->locks[which]);
     memset(&database->files[which], 0, sizeof(Identity));
     if (!which) database->moved.known = 0;
+    if (which == 2) database->frames = 0;
     if (!database->open[0]) database->split = database->marked[1] = database->marked[2] = 0;
 }
 
@@ -344,6 +347,7 @@ int perdure_own(const char *path)
 
 #define CUT 4            /* what is told of a log that was cut or written over in place */
 #define WRITTEN_OVER 5   /* and of a database */
+#define PUT_BACK 6       /* and of an index that knows less of the same log than it did */
 #define LOOKS 100        /* so often somebody may change what is compared while it is read */
 
 /* With the guard held: what the index says of the log; 0 when there is none, or somebody is writing it. */
@@ -407,10 +411,17 @@ static int look(Database *database, int after)
     /* Asked last: a database that was replaced is more than a log that was, for nobody else has what is in ours. */
     if (database->split && after < 2) return 2;
     if (after) return 0;
+    /* Whoever begins a log anew gives it another salt; of the same one no page is ever taken back. */
+    if (indexed && index.first.frames < database->frames && !memcmp(index.first.salt, database->salt, sizeof database->salt))
+        return PUT_BACK;
     if (indexed && !log_fits(database, index)) return CUT;
     if (memcmp(&database->files[0].changed, &changed, sizeof changed) && !database_fits(database)) return WRITTEN_OVER;
     database->files[0].changed = changed;
     database->moved = indexed ? moved(&index) : (Moved){0};
+    if (indexed) {
+        database->frames = index.first.frames;
+        memcpy(database->salt, index.first.salt, sizeof database->salt);
+    }
     return 0;
 }
 

@@ -29,8 +29,8 @@ FILES = ("", "-wal", "-shm")
 """What the names of a database's files end with: the database, its log, the log's index."""
 DATABASE, INDEX = 1, 3
 """The numbers of the first and the last one, counted from 1."""
-CUT, WRITTEN_OVER = 4, 5
-"""Told of a log, and of the database, that is the same file, and was cut or written over in place."""
+CUT, WRITTEN_OVER, PUT_BACK = IN_PLACE = (4, 5, 6)
+"""Told of a log, of the database, and of the log's index: it is the same file, and was cut or written over in place."""
 KEEP_OUT_TRIES = 200
 """So many milliseconds somebody may take who is just opening the database."""
 
@@ -99,7 +99,7 @@ class OwnFile:
 
     def name(self, number: int) -> str:
         """The name of one of its files, by the number that was told."""
-        return self.path + FILES[{CUT: 2, WRITTEN_OVER: DATABASE}.get(number, number) - 1]
+        return self.path + FILES[{CUT: 2, WRITTEN_OVER: DATABASE, PUT_BACK: INDEX}.get(number, number) - 1]
 
     @contextmanager
     def others_kept_out(self) -> Generator[bool]:
@@ -147,6 +147,12 @@ class OwnFile:
             if self._after(number - 1) != number:
                 with suppress(OSError):
                     os.unlink(self.name(number))
+
+    def take_index_away(self) -> None:
+        """Our index is not what it was: whoever opens the database makes another one, from all that is in the log."""
+        if self._after(INDEX - 1) != INDEX:
+            with suppress(OSError):
+                os.unlink(self.name(INDEX))
 
     def set_log_aside(self) -> str:
         """The database is another one now: whoever opens it shall not find our log beside it. Where it went."""
