@@ -297,9 +297,10 @@ def test_a_repeat_while_it_waits_for_approval_returns_what_it_waits_for_and_then
 
     async def work() -> None:
         async with opened(tmp_path) as db:
+            end = await agent.run(db, session="s", message="pay 5", key="k1")
             for _ in range(2):
-                end = await agent.run(db, session="s", message="pay 5", key="k1")
                 assert (end.status, len(end.approvals), end.message_key) == ("waiting_approval", 1, "k1")
+                end = await agent.run(db, session="s", message="pay 5", key="k1")
             other = await agent.run(db, session="s", message="hello", key="k2")
             assert (other.status, other.message_key) == ("waiting_approval", "k2")
             await db.approve("s", end.approvals[0], by="ana")

@@ -153,7 +153,9 @@ def people(stage: Stage) -> None:
     assert stage.do("resolve", "--status", "in_doubt", "--dry-run").json["sessions"] == ["talk"]
     assert stage.do("resolve", "talk", effect["id"], "--abort").json["status"] == "failed"
     (late,) = stage.do("run", DESK, "late", "wire 1").json["in_doubt_ids"]
-    assert stage.do("outcome", "late", late, "5").json == {"session": "late", "new": True, "begins_anew": False}
+    assert stage.do("outcome", "late", late, "5").json == {
+        "session": "late", "new": True, "begins_anew": False, "message_key": "", "kept": True, "answer": None,
+    }  # fmt: skip
     assert stage.do("resume", DESK, "late").json["status"] == "done"
     assert stage.do("replay", "told").json["identical"]
     (stage.folder / "polite.py").write_text(POLITE)
@@ -165,7 +167,9 @@ def people(stage: Stage) -> None:
 @case("post", "outcome", "wake")
 def posting(stage: Stage) -> None:
     assert [stage.do("post", "trip", "hello", "--key", "k").json["new"] for _ in range(2)] == [True, False]
-    assert stage.do("outcome", "trip", "ef_1", "7").json == {"session": "trip", "new": True, "begins_anew": False}
+    assert stage.do("outcome", "trip", "ef_1", "7").json == {
+        "session": "trip", "new": True, "begins_anew": False, "message_key": "", "kept": True, "answer": None,
+    }  # fmt: skip
     assert stage.do("wake", "trip", "good morning", "--delay", "2h", "--key", "w").json["new"]
     assert stage.do("wake", "trip", "--cancel", "w").code == 0
 

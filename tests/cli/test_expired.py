@@ -88,7 +88,8 @@ def test_a_message_begins_it_anew_and_says_so(command: Command, over: str, swept
     found = command("post", "chat", "hello")
     said = "chat: posted. It is gone (expired): whoever takes this up begins it anew\n"
     assert (found.code, found.out) == (0, said)
-    assert command("post", "chat", "more", "--json").json == {"session": "chat", "new": True, "begins_anew": True}
+    told = command("post", "chat", "more", "--json").json
+    assert (told["session"], told["new"], told["begins_anew"], told["kept"]) == ("chat", True, True, True)
     told = command("why", "chat", "--json").json
     assert told["severity"] == "act"
     assert "begins anew" in f"{told['summary']} {told['next_step']}"

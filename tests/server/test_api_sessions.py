@@ -234,9 +234,8 @@ def test_a_message_to_an_expired_session_begins_it_anew_and_says_so(tmp_path: Pa
         assert api.get("/sessions/t/approvals", 410)["type"] == "urn:perdure:error:gone"
         assert api.post("/sessions/t/effects/ef_1/outcome", {"result": 1}, 410)["type"] == "urn:perdure:error:gone"
         assert api.get("/sessions/t/why")["action"] == "revive"
-        assert api.post("/sessions/t/messages", {"message": "hi"}, 202) == {
-            "session": "t", "new": True, "begins_anew": True,
-        }  # fmt: skip
+        said = api.post("/sessions/t/messages", {"message": "hi"}, 202)
+        assert (said["session"], said["new"], said["begins_anew"], said["kept"]) == ("t", True, True, True)
         assert "revive" in {one["name"] for one in api.get("/sessions/t/why")["actions"]}
         assert api.post("/sessions/t/runs", {"agent": "desk", "branch": "b"}, 422)
         assert api.post("/sessions/t/runs", {"agent": "desk"}, 202)["started"]

@@ -75,8 +75,12 @@ def go_on(folder: Path, session: str) -> None:
 def test_work_is_submitted_once_and_stands_in_the_queue(tmp_path: Path):
     with asking(tmp_path) as api:
         body = {"id": "s", "agent": "desk", "owner": "ana", "message": "hello", "key": "k"}
-        assert api.post("/sessions", body, 201) == {"session": "s", "agent": "desk", "new": True, "queued": True}
-        assert api.post("/sessions", body, 201) == {"session": "s", "agent": "desk", "new": False, "queued": True}
+        assert api.post("/sessions", body, 201) == {
+            "session": "s", "agent": "desk", "new": True, "queued": True, "message_key": "k", "answer": None,
+        }  # fmt: skip
+        assert api.post("/sessions", body, 201) == {
+            "session": "s", "agent": "desk", "new": False, "queued": True, "message_key": "k", "answer": None,
+        }  # fmt: skip
         assert api.db.look("s").pending == 1
         made = api.post("/sessions", {"agent": "desk", "message": {"role": "user", "content": "x"}}, 201)
         assert len(made["session"]) == 24
@@ -106,7 +110,10 @@ def test_work_is_submitted_once_and_stands_in_the_queue(tmp_path: Path):
 def test_a_store_without_a_board_says_so(tmp_path: Path):
     with asking(tmp_path, "file") as api:
         made = api.post("/sessions", {"id": "s", "agent": "desk", "message": "hello"}, 201)
-        assert made == {"session": "s", "agent": "desk", "new": True, "queued": False}
+        key = made["message_key"]
+        assert made == {
+            "session": "s", "agent": "desk", "new": True, "queued": False, "message_key": key, "answer": None,
+        }  # fmt: skip
         assert api.db.look("s").pending == 1
         assert api.get("/fleet")["supported"] is False
         for path in ("/sessions/s/retry", "/sessions/s/pause"):
@@ -120,7 +127,9 @@ def test_a_message_is_put_into_the_inbox_once(tmp_path: Path):
         run(tmp_path, "s", "hello")
         for new in (True, False):
             said = api.post("/sessions/s/messages", {"message": "hi", "key": "k"}, 202)
-            assert said == {"session": "s", "new": new, "begins_anew": False}
+            assert said == {
+                "session": "s", "new": new, "begins_anew": False, "message_key": "k", "kept": True, "answer": None,
+            }  # fmt: skip
         assert api.post("/sessions/s/messages", {"message": "other", "key": "k"}, 422)
         assert api.get("/sessions/s")["inbox"] == 1
         api.post("/sessions/s/messages", {"message": "x" * 1_500_000}, 422)
@@ -131,7 +140,14 @@ def test_the_server_runs_a_branch_with_other_instructions(tmp_path: Path):
         run(tmp_path, "s", "hello")
         api.post("/sessions/s/branches", {"name": "b"}, 201)
         asked = {"branch": "b", "message": "again", "instructions": "Sing"}
-        assert api.post("/sessions/s/runs", asked, 202) == {"session": "s", "branch": "b", "started": True}
+        assert api.post("/sessions/s/runs", asked, 202) == {
+            "session": "s",
+            "branch": "b",
+            "started": True,
+            "message_key": "",
+            "kept": False,
+            "answer": None,
+        }
         end = time.monotonic() + 60
         while "Sing: again" not in str(api.db.read("s", "b").messages[-1]) and time.monotonic() < end:
             time.sleep(0.02)

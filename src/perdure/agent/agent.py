@@ -180,7 +180,7 @@ class Agent:
                 async with opened as s:
                     s.journal.check_open()
                     before = s.step
-                    await said.post_last(anew=s.origin is not None and s.origin.kind == "restarted")
+                    await said.post_last(anew=s.origin.kind == "restarted")
                     limits = Limits(
                         open_db.kernel.clock,
                         max_turns=self.max_turns if max_turns is None else max_turns,

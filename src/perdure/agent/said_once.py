@@ -1,5 +1,7 @@
 """A message is said once: its key finds the answer that it got, however often and by whomever it is said again."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# The book is any JSON: its types are looked at, not declared.
 from __future__ import annotations
 
 import os

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from perdure.agent.app_loader import load_agents
+from perdure.agent.said_once import answer_of
 from perdure.cli.options import AsJson, BlobsAt, DryRun, Made, Message, MessageKey, Owner, Session, Sessions, Store
 from perdure.cli.output import Out, print_json, tell
 from perdure.cli.session_selection import Selection, act, pick
@@ -20,9 +21,10 @@ from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.fleet.board import board_of
 from perdure.fleet.board import submit as submit_to
 from perdure.fleet.status import change, drain_workers, fleet_of
+from perdure.model import MAIN
 from perdure.protocols import NewWork
 from perdure.session.actions import Action, Do
-from perdure.shapes.work import Drained, Submitted, fleet
+from perdure.shapes.work import Drained, Submitted, fleet, run
 from perdure.system.lease_holders import is_dead
 from perdure.system.times import ago
 
@@ -59,9 +61,15 @@ def submit(
     """Give a fleet something to do: a session that names its agent, and a message in its inbox."""
     with open_existing(store, blobs) as db:
         named = agent or _agent_of(db, session)
-        new = submit_to(db, session, message or None, agent=named, owner=owner, key=key, priority=priority)
-    shape = Submitted(session=session, agent=named, new=new, queued=True)
-    tell(as_json, shape, f"{session}: {'submitted' if new else 'was there already'}")
+        said = (key or os.urandom(12).hex()) if message else ""
+        new = submit_to(db, session, message or None, agent=named, owner=owner, key=said or None, priority=priority)
+        found = None if new or not said else answer_of(db.kernel, session, said, MAIN)
+    answer = None if found is None else run(found.result, found.branch)
+    shape = Submitted(session=session, agent=named, new=new, queued=True, message_key=said, answer=answer)
+    words = "submitted" if new else "was there already"
+    if found is not None:
+        words = f"was answered at step {found.result.step}: {cut(found.result.text or found.result.reason, 2000)}"
+    tell(as_json, shape, f"{session}: {words}")
 
 
 def _agent_of(db: Any, session: str) -> str:

@@ -150,7 +150,7 @@ def _header_parameters(e: Endpoint) -> list[dict[str, Any]]:
     if e.body is not None and "key" in e.body.__struct_fields__:
         about = "The same as key in the body, which says the same or nothing."
         return [{"name": "Idempotency-Key", "in": "header", "required": False, "description": about,
-                 "schema": {"type": "string", "minLength": 1, "maxLength": 256}}]  # fmt: skip
+                 "schema": {"type": "string", "minLength": 1, "maxLength": 200}}]  # fmt: skip
     if e.media == JSON:
         return []
     about = "The id of the last event that was received: what came after it follows."

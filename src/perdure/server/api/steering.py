@@ -24,6 +24,7 @@ from perdure.server.api.inputs import (
     Cancellation,
     Drain,
     Hold,
+    Name,
     NewMessage,
     NewRun,
     NewSession,
@@ -34,7 +35,7 @@ from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.api.sessions import properties
 from perdure.server.problems import Refusal
 from perdure.session.journal import check_not_closed
-from perdure.shapes.basics import Failure, Page, failure, page
+from perdure.shapes.basics import Failure, Page, failure, page, readable
 from perdure.shapes.store import Store, store
 from perdure.shapes.work import (
     Bulk,
@@ -60,7 +61,12 @@ def _key_of(call: Call[Nothing, Any]) -> str | None:
     header, body = call.headers.get("idempotency-key"), call.body.key
     if header is not None and body is not None and header != body:
         raise Refusal(422, "invalid-request", "the header Idempotency-Key and the key in the body differ: send one")
-    return body if header is None else header
+    if header is None:
+        return body
+    try:
+        return msgspec.convert(header, Name)
+    except msgspec.ValidationError as e:
+        raise Refusal(422, "invalid-request", readable(f"in the header Idempotency-Key: {e}")) from None
 
 
 async def _answer(ctx: Ctx, session: str, key: str) -> Run | None:
