@@ -37,7 +37,9 @@ def states(url: str) -> dict[str, str]:
 
 def test_submit_puts_a_message_there_once(command: Command, url: str):
     first = command("submit", "d", "hello", "--agent", "desk", "--owner", "dan", "--key", "k", "--json")
-    assert first.json == {"session": "d", "agent": "desk", "new": True, "queued": True}
+    assert first.json == {
+        "session": "d", "agent": "desk", "new": True, "queued": True, "message_key": "k", "answer": None,
+    }  # fmt: skip
     assert command("submit", "d", "hello", "--key", "k").out == "d: was there already\n"
     with perdure.open(url) as db:
         row = db.look("d")
