@@ -19,6 +19,7 @@ from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput
 from perdure.fleet.status import settle, settle_all
+from perdure.fleet.why import ACT, why
 from perdure.history.expiry import ended, living
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
@@ -341,10 +342,21 @@ def post(
     with open_existing(store, blobs) as db:
         gone = ended(db.kernel, check_session(session))
         new = db.post(session, message, key=key)
-    words = "posted" if new else "was there already"
-    if gone:
-        words += f". It is gone ({cut(gone, 200)}): whoever takes this up begins it anew"
-    _tell_posted(as_json, session, new, words, begins_anew=bool(gone))
+        words = "posted" if new else "was there already"
+        if gone:
+            words += f". It is gone ({cut(gone, 200)}): whoever takes this up begins it anew"
+        _tell_posted(as_json, session, new, words, begins_anew=bool(gone))
+        if not as_json and not gone:
+            _tell_who_answers(db, session)
+
+
+def _tell_who_answers(db: Database, session: str) -> None:
+    """Where a message would lie until a person does something, what that is."""
+    found = why(db, session)
+    if found.severity == ACT:
+        out = Out()
+        for line in (str(found), *(f"  {action.command}" for action in found.actions if action.command)):
+            out.line(cut(line, 1000), "yellow")
 
 
 def outcome(
@@ -387,8 +399,11 @@ def wake(
     with open_existing(store, blobs) as db:
         db.look(session)
         if cancel is not None:
-            db.cancel_wake(session, cancel)
-            _tell_posted(as_json, session, True, "taken back")
+            there = db.cancel_wake(session, cancel)
+            words = "taken back" if there else f"no wake {cut(cancel, 100)} waits there, so nothing was taken back"
+            _tell_posted(as_json, session, there, words)
+            if not there:
+                raise typer.Exit(1)
             return
         new = db.wake(session, _moment(at), zone=zone, message=message, key=key, **ways)
     _tell_posted(as_json, session, new, "will be woken" if new else "was there already")

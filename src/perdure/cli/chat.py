@@ -13,7 +13,7 @@ from perdure.cli.output import STOPPED, Out
 from perdure.cli.terminal_text import cut, safe
 from perdure.cli.which_database import witness
 from perdure.errors import Gone, NotFound, PerdureError
-from perdure.fleet.status import settle
+from perdure.fleet.status import ran_by_hand, settle
 from perdure.model import MAIN
 from perdure.session.inbox import open_entry
 from perdure.system.wording import as_json, json_or_text
@@ -108,9 +108,11 @@ class Chat:
 
     async def _run(self, db: AsyncDatabase, message: str | None) -> RunResult:
         try:
-            return await self._agent.run(
+            result = await self._agent.run(
                 db, session=self._session, owner=self._owner, message=message, on_event=self._screen.event
             )
+            await db.driver.call(ran_by_hand, db, result)
+            return result
         finally:
             self._screen.end_line()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.branching_off import run_on
 from perdure.errors import PerdureError
+from perdure.fleet.status import ran_by_hand
 from perdure.model import MAIN
 from perdure.server.problems import Refusal
 from perdure.system.commands import typed
@@ -93,6 +94,7 @@ class Runs:
         try:
             if branch == MAIN:
                 result = await agent.run(self._db, session=session, **more)
+                await self._db.driver.call(ran_by_hand, self._db, result)
             else:
                 # What waits in the inbox is meant for main.
                 result = await run_on(self._db, agent, session, branch, **more)
