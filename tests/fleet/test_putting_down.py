@@ -296,9 +296,8 @@ def test_why_names_the_call_under_way_when_nobody_is_left(tmp_path: Path):
         def send(to: str) -> None:
             raise KeyboardInterrupt
 
-        with db.session("s") as s:
-            with pytest.raises(KeyboardInterrupt):
-                s.call(send, "ana")
+        with db.session("s") as s, pytest.raises(KeyboardInterrupt):
+            s.call(send, "ana")
         assert 'in the middle of its work: send(to="ana") has no outcome yet' in why(db, "s").line
 
 
