@@ -327,6 +327,8 @@ class Work(NamedTuple):
     """Why no worker takes it any more; "" when they do."""
     paused: bool = False
     """Whether a person has stopped it."""
+    avoid_version: str = ""
+    """The version of a program that could not go on with it; "" when none was there that could not."""
 
 
 class NewWork(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import perdure
 from perdure.fleet.board import board_of
 from perdure.protocols import Filter, Rest, WorkerRow
+from perdure.system.lease_holders import new_holder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,16 +69,44 @@ def test_workers_says_who_works_and_what_nobody_serves(command: Command, url: st
     assert "no worker is running" in command("workers").out
     assert "desk: 3 queued (unserved: no worker has this agent)" in command("workers").out
     with perdure.open(url) as db:
-        board_of(db).beat(WorkerRow("w", "host", 7, "v1", ("desk", "other"), 20, 3, done=12, recovered=2))
+        board_of(db).beat(WorkerRow("w", "host", 7, "v1", ("desk", "other"), 20, done=12, recovered=2))
+        board_of(db).claim("w", ["desk"], 2, db.kernel.clock.wall())
     found = command("workers", "--json").json
     (worker,) = found["workers"]
     assert worker["agents"] == ["desk", "other"]
     assert {k: worker[k] for k in ("id", "pid", "busy", "concurrency", "done", "recovered")} == {
-        "id": "w", "pid": 7, "busy": 3, "concurrency": 20, "done": 12, "recovered": 2,
+        "id": "w", "pid": 7, "busy": 2, "concurrency": 20, "done": 12, "recovered": 2,
     }  # fmt: skip
-    assert found["agents"] == {"desk": {"queued": 3}}
+    assert found["agents"] == {"desk": {"queued": 1, "working": 2}}
     assert (found["unserved_agents"], found["held_agents"]) == ([], [])
-    assert "desk, other  3/20" in command("workers").out
+    assert "desk, other  2/20" in command("workers").out
+
+
+def test_what_a_worker_had_that_was_killed_waits_for_another_one(command: Command, url: str):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    host, _, since, boot, space, tail = new_holder().split("/")
+    dead = "/".join((host, str(ended.pid), since, boot, space, tail))
+    ended.wait()
+    with perdure.open(url) as db:
+        board_of(db).beat(WorkerRow(dead, "host", ended.pid, "v1", ("desk",), 20, 2, 1))
+        board_of(db).claim(dead, ["desk"], 2, db.kernel.clock.wall())
+    found = command("workers", "--json").json
+    assert [(w["busy"], w["has_died"]) for w in found["workers"]] == [(0, True)]
+    assert (found["busy"], found["concurrency"], found["states"]) == (0, 0, {"queued": 3})
+    told = command("workers").out
+    assert "desk: 3 queued (unserved" in told
+    assert "has died" in told
+    assert "oldest" not in told
+    assert "fleet: 0 workers, 0 of 0 places busy, 3 queued" in command("stats").out
+    assert command("drain", "--wait", "0.1").out == "0 told to go, 0 still there\n"
+
+
+def test_a_worker_that_was_just_claimed_for_is_not_as_old_as_the_epoch(command: Command, url: str):
+    with perdure.open(url) as db:
+        now = db.kernel.clock.wall()
+        board_of(db).claim("early", ["desk"], 1, now)
+        board_of(db).beat(WorkerRow("w", "host", 7, "v1", ("desk",), 20, 0, now - 5000))
+    assert "the oldest began 5 s ago" in command("workers").out
 
 
 def test_drain_tells_workers_to_go(command: Command, url: str):
@@ -102,7 +133,8 @@ def test_pause_and_unpause_by_name_and_by_filter(command: Command, url: str):
         "action": "pause", "dry_run": True, "sessions": ["a", "c"], "changed": 0, "failed": [], "next": None,
     }  # fmt: skip
     assert states(url)["c"] == "queued"
-    assert command("pause", "--owner", "ana").out == "pause: 1 of 2 sessions\n"
+    paused = "pause: 1 of 2 sessions (not those that were paused already, or that no worker was ever given)\n"
+    assert command("pause", "--owner", "ana").out == paused
     assert command("unpause", "--state", "paused").out == "unpause: 2 of 2 sessions\n"
     assert set(states(url).values()) == {"queued"}
     nothing = command("pause")

@@ -64,7 +64,10 @@ def test_many_are_named_first_and_then_settled(command: Command, shop: str):
 def test_all_calls_of_one_session_are_settled_when_none_is_named(command: Command, shop: str):
     assert command("resolve", "a", "--done", '"paid"', *YES).out == "resolve: 1 of 1 session\n"
     assert outcome(shop, "a") == ("done", "paid", "eve")
-    assert command("resolve", "fine", "--retry", *YES).out == "resolve: 0 of 1 session\n"
+    assert (
+        command("resolve", "fine", "--retry", *YES).out
+        == "resolve: 0 of 1 session (not those without a call in doubt)\n"
+    )
 
 
 def test_nothing_is_done_by_mistake(command: Command, shop: str):
@@ -100,3 +103,15 @@ def test_one_that_is_being_written_keeps_nobody_from_the_others(command: Command
 
 def test_a_filter_that_nothing_fits_is_no_mistake(command: Command, shop: str):
     assert command("resolve", "--owner", "nobody", "--retry").out == "resolve: 0 of 0 sessions\n"
+
+
+def test_one_of_two_doubts_that_is_settled_names_the_other(command: Command, tmp_path: Path):
+    with perdure.open(f"sqlite:///{tmp_path}/two.db") as db, db.session("s") as s:
+        for order in ("one", "two"):
+            with pytest.raises(perdure.InDoubt):
+                s.call(charge, order=order)
+        first, second = (e["id"] for e in s.effects())
+    found = command("resolve", "s", first, "--abort", "--by", "eve", "--store", "two.db").out
+    assert "1 more call is in doubt, and it does not go on before that is settled: charge(order=" in found
+    assert f"perdure resolve s {second} --done RESULT" in found
+    assert "more call" not in command("resolve", "s", second, "--abort", "--by", "eve", "--store", "two.db").out

@@ -8,6 +8,8 @@ import pytest
 
 import perdure
 from perdure import tool
+from perdure.fleet.board import board_of
+from perdure.protocols import Rest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,3 +65,30 @@ def test_a_session_is_woken_later_and_not_when_it_is_taken_back(command: Command
     ):  # fmt: skip
         ended = command("wake", "s", *argv)
         assert (ended.code, ended.err.count("\n")) == (2, 1), (argv, ended.err)
+
+
+def test_what_was_taken_back_is_not_due_and_what_never_was_cannot_be(command: Command, tmp_path: Path):
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db:
+        with db.session("h") as s:
+            s.commit()
+        assert db.wake("h", 1, key="w") is True
+        assert command("why", "h").out.startswith("A timer is due")
+        assert db.cancel_wake("h", "w") is True
+        assert db.cancel_wake("h", "w") is False
+    found = command("why", "h", "--json").json
+    assert (found["summary"], found["inputs"]) == ("Nothing in it is open.", [])
+    unknown = command("wake", "h", "--cancel", "w3")
+    assert (unknown.code, unknown.out) == (1, "h: no wake w3 waits there, so nothing was taken back\n")
+
+
+def test_a_message_to_a_session_that_no_worker_takes_says_so(command: Command, tmp_path: Path):
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db:
+        perdure.submit(db, "p", "hello", agent="desk")
+        board, now = board_of(db), db.kernel.clock.wall()
+        board.claim("w", ["desk"], 1, now)
+        board.rest("w", [Rest("p", 0, failed=True, park="it failed 5 times")], now)
+    told = command("post", "p", "more").out.splitlines()
+    assert told[0] == "p: posted"
+    assert told[1].startswith("No worker takes it any more: it failed 5 times.")
+    assert told[1].endswith("Mend what it fails of, then retry it.")
+    assert told[2:] == ["  perdure retry p", "  perdure resume APP p"]

@@ -14,11 +14,13 @@ from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
 from perdure.errors import ModelError
 from perdure.fleet.board import submit
-from perdure.fleet.status import steer
+from perdure.fleet.status import ran_by_hand, steer
 from perdure.fleet.why import why
 from perdure.fleet.worker import Settings, Worker, version_of
-from perdure.protocols import WorkerRow
+from perdure.protocols import Rest, WorkerRow
+from perdure.session.handover import hand_over
 from perdure.session.tools import Done, Later
+from perdure.stores.sqlite.board import SqliteBoard
 from tests.fleet.boarding import work_of
 from tests.fleet.harness import LIMIT, answered, board, is_idle
 from tests.store_urls import url_of
@@ -137,7 +139,8 @@ def test_a_session_of_a_schema_that_it_does_not_know_is_left_to_those_who_do(tmp
             s.vars["shape"] = "new"
             s.commit()
         step = db.look("s").heads[0].step
-        old = _work(url, [_desk()], lambda worker: worker.done)
+        old = _work(url, [_desk()], lambda _: work_of(board(db), "s").avoid_version)
+        assert old.done == 0
         work = work_of(board(db), "s")
         assert (work.queued, work.tries, work.parked) == (True, 0, "")
         assert db.look("s").heads[0].step == step
@@ -225,3 +228,91 @@ def test_a_session_that_kills_whoever_reads_it_is_parked_unread(tmp_path: Path, 
         _work(url, [_desk()], lambda _: work_of(board(db), "s").parked, tries=2)
         assert work_of(board(db), "s").parked == "its worker died or failed 3 times at the same place"
         assert db.look("s").pending == 1
+
+
+def _shop(*tools: Any) -> Agent:
+    def script(request: Request) -> Any:
+        last = request.messages[-1]
+        return "it is booked" if last["role"] == "tool" else calls(("reserve", {"room": "R2"}))
+
+    return Agent("desk", model=ScriptedModel(script), tools=tools)
+
+
+def test_only_workers_that_cannot_go_on_with_it_are_there_and_everybody_says_so(tmp_path: Path):
+    @tool(approve=True)
+    def reserve(room: str) -> str:
+        """Reserve a room."""
+        return room
+
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "a room", agent="desk")
+        (approval,) = _shop(reserve).run_sync(url, session="s").approvals
+        db.approve("s", approval.id, by="eve")
+
+        def refused(worker: Worker) -> bool:
+            if not work_of(board(db), "s").avoid_version:
+                return False
+            found, handed = why(db, "s"), hand_over(db.kernel, db.look("s"))
+            assert found.line.startswith("The decision is in. The workers that have agent desk cannot go on with it")
+            assert (found.severity, [a.name for a in found.actions]) == ("act", ["worker", "run"])
+            assert handed.to == "nobody"
+            assert "cannot go on with it" in handed.words
+            return True
+
+        assert _work(url, [_shop()], refused).done == 0
+        # What it says to do helps.
+        _work(url, [_shop(reserve)], lambda _: is_idle(db, ["s"]))
+        assert answered(db, "s")[-1] == "it is booked"
+
+
+def test_a_session_that_was_parked_and_is_run_by_hand_is_parked_no_more(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "hello", agent="desk")
+        for park in ("it failed 5 times", ""):
+            now = db.kernel.clock.wall()
+            board(db).claim("w", ["desk"], 1, now)
+            board(db).rest("w", [Rest("s", 0, failed=True, park=park, again=not park)], now)
+            ran_by_hand(db, _desk().run_sync(url, session="s"))
+            assert board(db).works() == []
+            assert why(db, "s").line == "It has answered everything."
+            submit(db, "s", "hello", agent="desk")
+        steer(db, ["s"], "pause")
+        ran_by_hand(db, _desk().run_sync(url, session="s"))
+        assert work_of(board(db), "s").paused
+        steer(db, ["s"], "unpause")
+        ran_by_hand(db, _desk().run_sync(url, session="s"))
+        # A message is found by a worker that looks for what nobody knows of.
+        db.post("s", "more")
+        assert board(db).adopt() == 1
+
+
+def test_why_names_the_call_under_way_when_nobody_is_left(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+
+        @tool
+        def send(to: str) -> None:
+            raise KeyboardInterrupt
+
+        with db.session("s") as s, pytest.raises(KeyboardInterrupt):
+            s.call(send, "ana")
+        assert 'in the middle of its work: send(to="ana") has no outcome yet' in why(db, "s").line
+
+
+def test_a_worker_says_from_the_first_when_it_began(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    seen: list[int] = []
+    with perdure.open(url) as db:
+        known = SqliteBoard.beat
+
+        def beat(self: SqliteBoard, row: WorkerRow) -> str:
+            seen.append(row.started)
+            return known(self, row)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SqliteBoard, "beat", beat)
+            _work(url, [_desk()], lambda _: board(db).workers())
+    assert seen
+    assert all(seen)

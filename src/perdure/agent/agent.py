@@ -157,12 +157,12 @@ class Agent:
         this is called: a repetition gets the answer to *this* message, goes on with its run, or finds it answered
         (``repeated``); the key alone asks for the answer. Without one it is written only when nothing refuses it, such
         as ``Busy``. Results and errors carry its ``message_key``. With ``wait`` (for so many seconds, or True for as
-        long as it takes) whoever finds the session busy waits for the answer, or for the session. ``context`` is told to the model and is fresh with every
-        run. ``ttl`` is how many seconds the session lives after its last commit (None: for ever), as for
-        ``db.session``. With ``live`` whoever reads along from another process gets answers while they are made.
-        ``agents`` are others that may have the conversation, beside those it can be handed to from here; ``parent`` is
-        set by :meth:`as_tool`. Once ``stop`` is set the run is put down after its current step, as "stopped": run it
-        again to go on.
+        long as it takes) whoever finds the session busy waits for the answer, or for the session. ``context`` is told
+        to the model and is fresh with every run. ``ttl`` is how many seconds the session lives after its last commit
+        (None: for ever), as for ``db.session``. With ``live`` whoever reads along from another process gets answers
+        while they are made. ``agents`` are others that may have the conversation, beside those it can be handed to from
+        here; ``parent`` is set by :meth:`as_tool`. Once ``stop`` is set the run is put down after its current step, as
+        "stopped": run it again to go on.
         """
         async with _opened(db, lambda: release(self, *agents)) as open_db:
             known = registry(self, agents)

@@ -15,7 +15,8 @@ from perdure.cli.options import Again, App, AsJson, BlobsAt, Made, Message, Mess
 from perdure.cli.output import STOPPED, Out, print_json, print_raised, tell
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing_async, witness
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, NotFound
+from perdure.fleet.status import ran_by_hand
 from perdure.history.expiry import ended, living
 from perdure.history.hydrate import find
 from perdure.model import MAIN
@@ -207,6 +208,7 @@ async def _once(
                 db, session=session, effects=effects, on_event=on_event, live=True, max_turns=max_turns, wait=wait,
                 **options,
             )  # fmt: skip
+            await db.driver.call(ran_by_hand, db, result)
             return result._replace(notes=(*notes, *result.notes))
         finally:
             await agent.close()
@@ -215,6 +217,9 @@ async def _once(
 def _check_it_goes_on(db: AsyncDatabase, session: str) -> None:
     """There is something to go on with: a session, or what waits for one that has expired and begins anew."""
     row = find(db.kernel, check_session(session))
+    if row is not None and row.pending and not row.heads and not row.reason:
+        begins = Action(Do.START, session).command
+        raise NotFound(f"session {session!r} has no checkpoint yet: {begins} begins it, with --owner where it has one")
     if row is None or not row.pending or not ended(db.kernel, session):
         living(db.kernel, session)
 

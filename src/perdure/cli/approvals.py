@@ -21,6 +21,7 @@ from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput
 from perdure.fleet.status import settle, settle_all
+from perdure.fleet.why import ACT, why
 from perdure.history.expiry import ended, living
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
@@ -354,15 +355,26 @@ def post(
         named = key or same or os.urandom(12).hex()
         new = db.post(session, message, key=named)
         found = None if new else answer_of(db.kernel, session, named, MAIN)
-    words = "posted" if new else "was there already, and is not answered yet"
-    if same is not None:
-        words += " (--again says it once more)"
-    if found is not None:
-        words = f"was answered at step {found.result.step}: {cut(found.result.text or found.result.reason, 2000)}"
-    if gone:
-        words += f". It is gone ({cut(gone, 200)}): whoever takes this up begins it anew"
-    answer = None if found is None else run(found.result, found.branch)
-    _tell_posted(as_json, session, new, words, begins_anew=bool(gone), message_key=named, answer=answer)
+        words = "posted" if new else "was there already, and is not answered yet"
+        if same is not None:
+            words += " (--again says it once more)"
+        if found is not None:
+            words = f"was answered at step {found.result.step}: {cut(found.result.text or found.result.reason, 2000)}"
+        if gone:
+            words += f". It is gone ({cut(gone, 200)}): whoever takes this up begins it anew"
+        answer = None if found is None else run(found.result, found.branch)
+        _tell_posted(as_json, session, new, words, begins_anew=bool(gone), message_key=named, answer=answer)
+        if not as_json and not gone and found is None:
+            _tell_who_answers(db, session)
+
+
+def _tell_who_answers(db: Database, session: str) -> None:
+    """Where a message would lie until a person does something, what that is."""
+    found = why(db, session)
+    if found.severity == ACT:
+        out = Out()
+        for line in (str(found), *(f"  {action.command}" for action in found.actions if action.command)):
+            out.line(cut(line, 1000), "yellow")
 
 
 def outcome(
@@ -405,8 +417,11 @@ def wake(
     with open_existing(store, blobs) as db:
         db.look(session)
         if cancel is not None:
-            db.cancel_wake(session, cancel)
-            _tell_posted(as_json, session, True, "taken back")
+            there = db.cancel_wake(session, cancel)
+            words = "taken back" if there else f"no wake {cut(cancel, 100)} waits there, so nothing was taken back"
+            _tell_posted(as_json, session, there, words)
+            if not there:
+                raise typer.Exit(1)
             return
         new = db.wake(session, _moment(at), zone=zone, message=message, key=key, **ways)
     _tell_posted(as_json, session, new, "will be woken" if new else "was there already")

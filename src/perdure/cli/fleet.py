@@ -43,6 +43,9 @@ OfState = Annotated[
     typer.Option("--state", metavar="STATE", help="Where they are: queued, working, waiting, parked or paused."),
 ]
 
+STATES = {"waiting": "waiting (for a message, a timer or somebody)"}
+"""What a state is called where its name alone could be misread."""
+
 
 def submit(
     session: Session,
@@ -96,22 +99,22 @@ def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False)
     else:
         out.line(f"no worker is running: start one with {Action(Do.WORKER, '').command}", "yellow")
     for agent, states in sorted(found.agents.items()):
-        said = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
+        said = ", ".join(f"{n} {STATES.get(state, state)}" for state, n in sorted(states.items()))
         note = " (unserved: no worker has this agent)" if agent in found.unserved else ""
         note += " (held: no worker takes its sessions)" if agent in found.held else ""
         out.line(f"{cut(agent, 60)}: {said}{note}", "yellow" if note else "")
-    if found.workers and any(w.started for w in found.workers):
-        oldest = min(w.started for w in found.workers)
-        out.line(f"the oldest began {ago(oldest, now)}", "dim")
+    if began := [w.started for w in found.workers if w.started and not is_dead(w.id)]:
+        out.line(f"the oldest began {ago(min(began), now)}", "dim")
 
 
 def _line(w: WorkerRow, now: int) -> list[str]:
     agents = cut(", ".join(w.agents), 40)
-    up = ago(w.started, now).removesuffix(" ago") if w.started else "-"
-    heard = f"{w.age / 1000:.1f} s ago" + (", has died" if is_dead(w.id) else "")
+    died = is_dead(w.id)
+    up = ago(w.started, now).removesuffix(" ago") if w.started and not died else "-"
+    heard = f"{w.age / 1000:.1f} s ago" + (", has died" if died else "")
     return [
-        cut(w.host, 30), str(w.pid), agents, f"{w.busy}/{w.concurrency}", str(w.done), str(w.recovered), up, heard,
-        cut(w.version, 20), w.wish or "-",
+        cut(w.host, 30), str(w.pid), agents, "-" if died else f"{w.busy}/{w.concurrency}", str(w.done),
+        str(w.recovered), up, heard, cut(w.version, 20), w.wish or "-",
     ]  # fmt: skip
 
 

@@ -28,6 +28,14 @@ SHOWN = 20
 """Sessions that are named when it could not be done to them."""
 STATES = ("queued", "working", "waiting", "parked", "paused")
 
+LEFT = {
+    "pause": "not those that were paused already, or that no worker was ever given",
+    "unpause": "not those that were not paused",
+    "retry": "not those that name no agent, or are paused",
+    "resolve": "not those without a call in doubt",
+}
+"""Why something was done to fewer sessions than were meant, where none failed."""
+
 
 class Selection(NamedTuple):
     """What a person said about the sessions they mean."""
@@ -134,7 +142,8 @@ def act(
             out.line(f"{cut(row.id, 80)}  {row.status}  {cut(row.agent, 40)}")
         out.line(f"would {verb} {meant}; nothing was done", "yellow")
     else:
-        out.line(f"{verb}: {done} of {meant}")
+        rest = f" ({LEFT[verb]})" if verb in LEFT and done < len(picked) - len(failed) else ""
+        out.line(f"{verb}: {done} of {meant}{rest}")
         for session, error in failed[:SHOWN]:
             out.line(f"{cut(session, 80)}: {cut(str(error), 300)}", "bold red")
         if len(failed) > SHOWN:

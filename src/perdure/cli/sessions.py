@@ -371,7 +371,8 @@ def _print_stats(found: Held) -> None:
     if not (fleet.workers or fleet.states):
         return
     states = "".join(f", {n} {state}" for state, n in sorted(fleet.states.items()))
-    out.line(f"fleet: {count(len(fleet.workers), 'worker')}, {fleet.busy} of {fleet.concurrency} places busy{states}")
+    living = sum(not worker.has_died for worker in fleet.workers)
+    out.line(f"fleet: {count(living, 'worker')}, {fleet.busy} of {fleet.concurrency} places busy{states}")
     for names, what in ((fleet.unserved_agents, "no worker serves"), (fleet.held_agents, "held:")):
         if names:
             out.line(f"{what} {cut(', '.join(names), 300)}", "yellow")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DEFAULT = os.path.join(".perdure", "agents.db")
 ENDINGS = (".db", ".sqlite", ".sqlite3")
+MAKERS = "perdure run, chat and worker"
+"""The commands that make a database where there is none."""
 _MAGIC = b"SQLite format 3\0"
 _OURS = b"PRDR"
 
@@ -51,7 +53,10 @@ def find_url(given: str | None) -> str:
     if found:
         shown = ", ".join(found[:5])
         raise InvalidInput(f"there are several databases here ({shown}): choose one with --store or PERDURE_STORE")
-    raise NoDatabase(f"there is no database here ({DEFAULT} does not exist): name one with --store or PERDURE_STORE")
+    raise NoDatabase(
+        f"there is no database here ({DEFAULT} does not exist): name one with --store or PERDURE_STORE, or have "
+        f"{MAKERS} make one"
+    )
 
 
 def open_existing(given: str | None, blobs: str | None = None, *, maintain: bool = False, **options: Any) -> Database:
@@ -83,10 +88,10 @@ def _existing(url: str) -> str:
         raise InvalidInput(f"{path} names no database: the name of an SQLite database ends in {', '.join(ENDINGS)}")
     if scheme == "file":
         if not os.path.exists(os.path.join(path, "perdure.json")):
-            raise NoDatabase(f"there is no database in the folder {path}: nothing was made")
+            raise NoDatabase(f"there is no database in the folder {path}: nothing was made; {MAKERS} make one")
     elif path and not os.path.isdir(path):
         if not os.path.exists(path):
-            raise NoDatabase(f"there is no database {path}: nothing was made")
+            raise NoDatabase(f"there is no database {path}: nothing was made; {MAKERS} make one")
         if not os.path.getsize(path):
             raise NoDatabase(f"{path} is empty: no program has written to it yet")
     return url

@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.board import board_of
 from perdure.history.hydrate import look
 from perdure.protocols import Filter, NewWork
-from perdure.session.handover import CALLER, hand_over, served_by
+from perdure.session.actions import Action, Do
+from perdure.session.handover import CALLER, Handover, gone_on_with, hand_over, served_by
 from perdure.state.document import plain
+from perdure.system.lease_holders import is_dead
 from perdure.system.names import check_session
+from perdure.system.wording import call_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from perdure.agent.run_result import RunResult
     from perdure.aio import AsyncDatabase
     from perdure.database import DatabaseHandle
     from perdure.model import SessionRow
-    from perdure.protocols import Board, WorkerRow
-    from perdure.session.handover import Handover
+    from perdure.protocols import Board, Work, WorkerRow
 
 DEEDS = ("pause", "unpause", "retry")
+PAGE = 1000
+"""Sessions of a board that are read at once."""
 
 
 class Fleet(NamedTuple):
@@ -45,21 +51,39 @@ class Fleet(NamedTuple):
 def fleet_of(db: DatabaseHandle) -> Fleet:
     """How a fleet stands. Blocks while it reads."""
     board = board_of(db)
-    workers = board.workers()
-    agents: dict[str, dict[str, int]] = {}
+    workers, at_work = board.workers(), _at_work(board)
+    agents: dict[str, Counter[str]] = {}
     for (agent, state), number in board.counts().items():
-        agents.setdefault(agent, {})[state] = number
+        agents.setdefault(agent, Counter())[state] = number
+    for work in at_work:
+        if is_dead(work.worker):
+            # Nobody works on it: the next worker that comes finds that out, and queues it.
+            states = agents.setdefault(work.agent, Counter())
+            states.update(queued=1, working=-1)
+    # What a worker said of itself is as old as its last sign of life.
+    busy = Counter(work.worker for work in at_work if not is_dead(work.worker))
+    workers = [w._replace(busy=busy[w.id]) for w in workers]
     served = served_by(workers)
     waiting = sorted(a for a, states in agents.items() if a not in served and states.get("queued"))
-    return Fleet(workers, agents, waiting, board.held())
+    return Fleet(workers, {a: dict(+states) for a, states in agents.items()}, waiting, board.held())
+
+
+def _at_work(board: Board) -> list[Work]:
+    """All sessions that a worker has claimed."""
+    found: list[Work] = []
+    while works := board.works(Filter(state="working"), after=found[-1].session if found else None, limit=PAGE):
+        found += works
+    return found
 
 
 def drain_workers(db: DatabaseHandle, which: str | None, *, wait: float, here: bool) -> tuple[int, int]:
     """Tell workers to go; how many were told, and how many of them are still there after the wait."""
     board = board_of(db)
-    meant = [w.id for w in board.workers() if _is_meant(w, which, here)]
-    if which is not None and not meant:
+    known = [w.id for w in board.workers() if _is_meant(w, which, here)]
+    if which is not None and not known:
         raise NotFound(f"there is no worker {which[:80]!r}: perdure workers lists them")
+    # Who has died hears nothing, and is there until the next worker comes.
+    meant = [worker for worker in known if not is_dead(worker)]
     told = sum(board.wish(worker, "drain") for worker in meant)
     end = time.monotonic() + wait
     left = _left(board, meant)
@@ -74,7 +98,7 @@ def _is_meant(w: WorkerRow, which: str | None, here: bool) -> bool:
 
 
 def _left(board: Board, meant: Sequence[str]) -> int:
-    return sum(w.id in meant for w in board.workers())
+    return sum(w.id in meant and not is_dead(w.id) for w in board.workers())
 
 
 def steer(db: DatabaseHandle, sessions: Iterable[str], do: str) -> int:
@@ -144,10 +168,35 @@ async def settle(
     said: dict[str, Any] = {"done": result} if verdict == "done" else {verdict: True}
     async with await open_as_stored(db, session, branch) as s:
         await s.resolve(effect, by=by, **said)
-        record = next(e for e in s.effects() if e["id"] == effect)
+        effects = s.effects()
+    record = next(e for e in effects if e["id"] == effect)
+    if not wake:
+        return record, CALLER
+    if others := [e for e in effects if e["status"] == "in_doubt" and not await _is_told(db, session, e["id"])]:
+        first = others[0]
+        calls = "1 more call is" if len(others) == 1 else f"{len(others)} more calls are"
+        typed = Action(Do.RESOLVE, session, first["id"], branch).command
+        words = f"{calls} in doubt, and it does not go on before that is settled: {_call(first)}: {typed}"
+        return record, Handover("nobody", words)
     # Only now: the lease is free for whoever comes.
-    handed = await db.driver.call(hand_over, db.kernel, await db.look(session), branch) if wake else CALLER
-    return record, handed
+    return record, await db.driver.call(hand_over, db.kernel, await db.look(session), branch)
+
+
+async def _is_told(db: AsyncDatabase, session: str, effect: str) -> bool:
+    """Whether what became of a call waits in the inbox."""
+    return bool(await db.driver.call(db.kernel.store.inbox, session, 1, f"outcome:{effect}"))
+
+
+def _call(record: dict[str, Any]) -> str:
+    return call_words(record["tool"], record["args"], 90, 40)
+
+
+def ran_by_hand(db: DatabaseHandle, result: RunResult) -> None:
+    """Somebody has run a session himself, not a worker: the board learns of it. Blocks."""
+    if result.status not in ("failed", "incompatible", "stopped"):
+        # Nobody but a worker notices that a request expires, or asks for a result that comes later.
+        looked_at = result.status in ("waiting_approval", "waiting_result", "sleeping")
+        gone_on_with(db.kernel, result.session, looked_at=looked_at)
 
 
 async def settle_all(db: AsyncDatabase, session: str, *, by: str, verdict: str, result: Any = None) -> int:

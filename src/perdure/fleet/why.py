@@ -27,9 +27,10 @@ from perdure.protocols import Boarded, Filter, Work
 from perdure.session.actions import Action, Do
 from perdure.session.decisions import decided, pending
 from perdure.session.effects import BEHIND, OPEN, exception_of, is_tried_again
-from perdure.session.handover import lives, obstacle_of, served_by, work_of
+from perdure.session.handover import fitting, lives, misfit_of, obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
 from perdure.session.tool_exceptions import in_short
+from perdure.session.wakes import sort_out
 from perdure.state.document import BOOK, STATE, plain
 from perdure.system import times
 from perdure.system.lease_holders import describe, is_dead
@@ -126,7 +127,7 @@ class Facts(NamedTuple):
     inbox: list[InboxEntry]
     work: Work | None
     served: bool | None
-    """Whether a worker has its agent; None when there is no fleet to ask."""
+    """Whether a worker has its agent, and can go on with it; None when there is no fleet to ask."""
     held: bool
     now: int
     at_work: bool = False
@@ -145,6 +146,8 @@ class Facts(NamedTuple):
     """Requests whose decision waits to be taken up."""
     over: bool = False
     """Whether it has expired, whether or not a sweep has come by."""
+    misfit: Obstacle | None = None
+    """That workers have its agent, and none can go on with it."""
 
 
 async def why_async(db: AsyncDatabase, session: str, *, branch: str = MAIN) -> Why:
@@ -170,9 +173,10 @@ def of_row(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     if row.reason:
         return _gone(db.kernel, row)
     line, now = "Nothing has been committed to it yet.", db.kernel.clock.wall()
-    entries = db.kernel.store.inbox(row.id, _READ) if row.pending else []
+    entries = _waiting(db.kernel, row)
     if what := _to_do(entries, now):
-        return Why(f"{line} {what}.", "Run its agent on it.", ACT, _do(row, Do.START))
+        next = "Run its agent on it. Whose it is to be is not known before its first checkpoint: name its owner again."
+        return Why(f"{line} {what}.", next, ACT, _do(row, Do.START))
     begins = "It begins when its agent is run on it, or its program writes it."
     due = min((e.at for e in entries if e.kind in _TIMERS), default=None)
     return Why(line if due is None else f"{line} A timer in its inbox is due in {_ahead(due - now)}.", begins)
@@ -183,7 +187,7 @@ def _gone(kernel: Kernel, row: SessionRow) -> Why:
     back = _do(row, Do.REVIVE) if any(set_aside(kernel, row.id)) else ()
     revived = " Reviving it brings it back as it was." if back else ""
     line = f"It is gone: {row.why_gone}."
-    if what := _to_do(kernel.store.inbox(row.id, _READ) if row.pending else [], kernel.clock.wall()):
+    if what := _to_do(_waiting(kernel, row), kernel.clock.wall()):
         begins = f"Run its agent on it: it begins anew.{revived}"
         return Why(f"{line} {what}.", begins, ACT, (*_do(row, Do.START), *back))
     begins = f"A message to it starts a new session under the same name.{revived}"
@@ -196,7 +200,7 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     loaded = load_head(kernel, row, branch)
     assert loaded.point is not None
     book: dict[str, Any] = plain(loaded.doc[BOOK])
-    inbox = kernel.store.inbox(row.id, _READ) if row.pending else []
+    inbox = _waiting(kernel, row)
     if branch != MAIN:
         inbox = [entry for entry in inbox if entry.kind in _OF_ANY_BRANCH]
     facts = Facts(row, Checkpoint(loaded.point), book, inbox, None, None, False, kernel.clock.wall())
@@ -217,6 +221,16 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     return facts
 
 
+def _waiting(kernel: Kernel, row: SessionRow) -> list[InboxEntry]:
+    """What waits in an inbox, without what was taken back: it lies there until the next commit takes it along."""
+    return _without_void(kernel, kernel.store.inbox(row.id, _READ)) if row.pending else []
+
+
+def _without_void(kernel: Kernel, entries: list[InboxEntry]) -> list[InboxEntry]:
+    void = sort_out(entries, set(), kernel.clock.wall()).void
+    return [entry for entry in entries if entry not in void]
+
+
 def _role(messages: Any) -> Any:
     """Who said the last message; None when it is no message: a program may put there what it likes."""
     last = cast("Any", messages)[-1] if isinstance(messages, list) else None
@@ -225,13 +239,15 @@ def _role(messages: Any) -> Any:
 
 def _on_the_board(board: Board, f: Facts) -> Facts:
     rows = board.workers()
-    work, workers, held = work_of(board, f.row.id), served_by(rows), board.held()
+    work, held = work_of(board, f.row.id), board.held()
     agent = f.row.agent or (work.agent if work is not None else "")
     if agent:
         alive = work is not None and any(lives(w) for w in rows if w.id == work.worker)
-        f = f._replace(work=work, served=agent in workers, held=agent in held, at_work=alive)
+        served = agent in served_by(rows if work is None else fitting(work, rows))
+        f = f._replace(work=work, served=served, held=agent in held, at_work=alive)
+        f = f._replace(misfit=None if work is None else misfit_of(work, rows))
     if f.parent and (above := work_of(board, f.parent)) is not None:
-        free = above.agent in workers and not obstacle_of(above, above.agent in held)
+        free = above.agent in served_by(fitting(above, rows)) and not obstacle_of(above, above.agent in held)
         f = f._replace(polled=free and _is_taken_up(above))
     return f
 
@@ -278,7 +294,7 @@ def _failures(f: Facts) -> int:
 def inputs(kernel: Kernel, entries: list[InboxEntry]) -> list[Input]:
     """Inputs that wait, oldest first, with their words. One that cannot be opened keeps nobody from the others."""
     found: list[Input] = []
-    for entry in entries[:SHOWN]:
+    for entry in _without_void(kernel, entries)[:SHOWN]:
         try:
             text = _said(entry.kind, open_entry(kernel, entry).body)
         except PerdureError as e:
@@ -397,8 +413,14 @@ def _on_board(f: Facts) -> Why | None:
         return None
     if obstacle := obstacle_of(f.work, f.held and _has_more(f)):
         stands = f" {_stands(f)}" if f.work.parked else ""
-        return Why(f"{obstacle.line}{stands}", obstacle.next, ACT, (obstacle.action,))
+        return Why(f"{obstacle.line}{stands}", obstacle.next, ACT, _ways_past(f, obstacle))
     return _failing(f) if _has_more(f) and _failures(f) else None
+
+
+def _ways_past(f: Facts, obstacle: Obstacle) -> tuple[Action, ...]:
+    """What to do about an obstacle. One that is parked anybody may run himself, and sees what it fails of."""
+    by_hand = f.work is not None and f.work.parked and obstacle.action.name == Do.RETRY
+    return (obstacle.action, *(_do(f.row, Do.RUN) if by_hand or obstacle is f.misfit else ()))
 
 
 def _failing(f: Facts) -> Why | None:
@@ -432,7 +454,7 @@ def _stands(f: Facts) -> str:
     """Where it stands, and the last error there."""
     if f.trail is None:
         return ""
-    error = _end(f"An error was last recorded {f.trail.error}") if f.trail.error else "No error was recorded."
+    error = _end(f"It got no further, and failed last {f.trail.error}") if f.trail.error else "No error was recorded."
     return f"{_place(f)} {error}"
 
 
@@ -440,11 +462,18 @@ def _place(f: Facts) -> str:
     """At which step it stands, and which call was under way there."""
     if f.trail is None:
         return ""
-    if begun := _effects(f, "started") or _effects(f, "planned"):
-        what = f"{_call(begun[0])} has no outcome yet{f', and {len(begun) - 1} more' if len(begun) > 1 else ''}"
-    else:
-        what = "the model is to be asked next"
-    return f"It stands at step {f.trail.step}, where {what}."
+    return f"It stands at step {f.trail.step}, where {_open_call(f) or 'the model is to be asked next'}."
+
+
+def _open_call(f: Facts) -> str:
+    """Which call was under way; "" when none was."""
+    begun = _effects(f, "started") or _effects(f, "planned")
+    more = f", and {len(begun) - 1} more" if len(begun) > 1 else ""
+    return f"{_call(begun[0])} has no outcome yet{more}" if begun else ""
+
+
+def _under_way(f: Facts) -> str:
+    return f": {call}" if (call := _open_call(f)) else ""
 
 
 def _by_status(f: Facts) -> Why:
@@ -582,9 +611,9 @@ def _running(f: Facts) -> Why:
     if lost := [e for e in _effects(f, "started") if is_tried_again(e)]:
         return _tried_again(f, lost[0])
     if not holder:
-        return _waiting_for_somebody(f, "It stands in the middle of its work")
+        return _waiting_for_somebody(f, f"It stands in the middle of its work{_under_way(f)}")
     if is_dead(holder):
-        return _waiting_for_somebody(f, f"{describe(holder).capitalize()} died while it worked on it")
+        return _waiting_for_somebody(f, f"{describe(holder).capitalize()} died while it worked on it{_under_way(f)}")
     working = _effects(f, "started")
     who = describe(holder)
     if not working:
@@ -668,7 +697,7 @@ def _waiting_for_somebody(f: Facts, what: str) -> Why:
     if _is_held(f):
         return Why(f"{what}, and {describe(holder)} is on it.", "Nothing to do.", WAIT)
     if obstacle := _obstacle(f):
-        return Why(f"{_end(what)} {obstacle.line}", obstacle.next, ACT, (obstacle.action,))
+        return Why(f"{_end(what)} {obstacle.line}", obstacle.next, ACT, _ways_past(f, obstacle))
     if _goes_on(f):
         due = f.work.due if f.work is not None and not (f.work.queued or f.work.worker) else None
         if due is not None and due > f.now:
@@ -681,7 +710,7 @@ def _obstacle(f: Facts) -> Obstacle | None:
     """What keeps workers from it, on the board or not yet."""
     if f.served is None or not f.row.agent:
         return None
-    return obstacle_of(f.work if f.work is not None else Work(f.row.id, f.row.agent), f.held)
+    return obstacle_of(f.work if f.work is not None else Work(f.row.id, f.row.agent), f.held) or f.misfit
 
 
 def _is_held(f: Facts) -> bool:
@@ -735,6 +764,8 @@ def _who(f: Facts) -> tuple[Action, ...]:
 
 
 def _no_worker(f: Facts) -> str:
+    if f.misfit is not None:
+        return f"{f.misfit.line} {f.misfit.next}"
     typed = Action(Do.WORKER, f.row.id).command
     return f"No worker serves agent {f.row.agent}: start one with {typed}, or resume it yourself."
 

@@ -242,7 +242,7 @@ class Worker:
         self._threads = ThreadPoolExecutor(self.settings.concurrency + 8, TOOLS)
         loop.set_default_executor(self._threads)
         board = await asyncio.to_thread(board_of, self.db)
-        ttl = self.db.lease_ttl
+        ttl, self._started = self.db.lease_ttl, self.db.kernel.clock.wall()
         supervisor = Supervisor(Keeper(self.db, ttl, self._url), board, self._row, self._heard(loop), ttl)
         supervisor.sample = Sampler(self.db.kernel.store, stuck=partial(stuck, self.db)).sample_now_and_then
         await asyncio.to_thread(supervisor.start)
@@ -304,7 +304,6 @@ class Worker:
     # -- claiming -------------------------------------------------------------------------------------------------
 
     async def _serve(self, board: Board) -> None:
-        self._started = self.db.kernel.clock.wall()
         wait, longest = RETRY_STORE
         while not self._stopping.is_set():
             telemetry.health.turned()
@@ -447,6 +446,8 @@ class Worker:
                 rest = rest._replace(due=clock.wall() + ASTRAY)
             if rest.park:
                 log.warning("session %r is parked: %s", work.session, rest.park)
+            if rest.avoid_version:
+                log.warning("session %r is left to workers of another version: %s", work.session, result.reason)
         except Exception as e:
             told: dict[str, Any] = {"most": most, "span": self.db.lease_ttl, "version": self.version}
             rest = after_error(work, e, clock.wall(), **told)
@@ -463,7 +464,7 @@ class Worker:
             if work.session in self._suspects:
                 self._suspects.discard(work.session)
                 self._trust = min(self._trust * 2, self.settings.concurrency)
-            self.done += not put_back
+            self.done += not put_back and not (rest is not None and rest.avoid_version)
             if rest is not None and work.session in self._twice:
                 self._twice.discard(work.session)
                 rest = rest._replace(again=True)

@@ -71,13 +71,13 @@ def _to_fleet(kernel: Kernel, row: SessionRow) -> Handover | None:
     if not isinstance(kernel.store, Boarded):
         return None
     board = kernel.store.board()
-    serving = sum(row.agent in served_by([worker]) for worker in board.workers())
-    work = work_of(board, row.id)
+    workers, work = board.workers(), work_of(board, row.id)
+    serving = sum(row.agent in served_by([worker]) for worker in workers)
     if work is None and not serving:
         # Nobody would ever take it off: a worker that comes later looks for such sessions anyway.
         return None
-    if work is not None and (obstacle := obstacle_of(work, row.agent in board.held())):
-        return Handover("nobody", f"{obstacle.line} {obstacle.next}")
+    if work is not None and (obstacle := obstacle_of(work, row.agent in board.held()) or misfit_of(work, workers)):
+        return Handover("nobody", f"{obstacle.line} {obstacle.next} ({obstacle.action.command})")
     if work is None or not (work.queued or work.worker):
         # What is there keeps its priority.
         board.put([NewWork(row.id, row.agent, row.owner, work.priority if work is not None else 0)])
@@ -85,7 +85,7 @@ def _to_fleet(kernel: Kernel, row: SessionRow) -> Handover | None:
         return None
     return Handover(
         "worker",
-        f"It goes on at once: {count(serving, 'worker')} {'has' if serving == 1 else 'have'} agent {row.agent}.",
+        f"It is taken up at once: {count(serving, 'worker')} {'has' if serving == 1 else 'have'} agent {row.agent}.",
     )
 
 
@@ -113,9 +113,45 @@ def obstacle_of(work: Work, held: bool) -> Obstacle | None:
     if work.parked:
         reason = one_line(work.parked, 300)
         line = f"No worker takes it any more: {reason}{'' if reason.endswith(('.', '…', '!', '?')) else '.'}"
-        next = "Look at the failing step, then retry it, or branch before it."
+        next = "Mend what it fails of, then retry it."
         return Obstacle(line, next, Action(Do.RETRY, work.session))
     return None
+
+
+def misfit_of(work: Work, workers: Sequence[WorkerRow]) -> Obstacle | None:
+    """That workers have its agent, and none of them a program that can go on with it."""
+    if (
+        not work.avoid_version
+        or work.agent in served_by(fitting(work, workers))
+        or work.agent not in served_by(workers)
+    ):
+        return None
+    line = (
+        f"The workers that have agent {work.agent} cannot go on with it: their program, version {work.avoid_version}, "
+        "does not fit a call that is open in it, or its schema."
+    )
+    next = "Start a worker with the program that it was left by, or resume it with that program yourself."
+    return Obstacle(line, next, Action(Do.WORKER, work.session))
+
+
+def fitting(work: Work, workers: Iterable[WorkerRow]) -> list[WorkerRow]:
+    """The workers that may take a session, as far as their programs go."""
+    return [w for w in workers if not work.avoid_version or w.version != work.avoid_version]
+
+
+def gone_on_with(kernel: Kernel, session: str, *, looked_at: bool) -> None:
+    """Somebody has run a session himself: what workers had failed at is behind it, and it is parked no more. Blocks.
+
+    With ``looked_at`` a worker has to look at it again by itself; otherwise it leaves the board until there is
+    something to do for it. What a person paused, or a worker has who lives, is left as it is.
+    """
+    store = kernel.store
+    if not isinstance(store, Boarded) or not store.has_board() or (work := work_of(store.board(), session)) is None:
+        return
+    # What is there keeps its priority.
+    do = "retry" if looked_at or work.priority else "forget"
+    for state in ("queued", "waiting", "parked", *(("working",) if is_dead(work.worker) else ())):
+        store.board().change(Filter(sessions=(session,), state=state), do, kernel.clock.wall())
 
 
 def served_by(workers: Iterable[WorkerRow]) -> set[str]:

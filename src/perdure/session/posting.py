@@ -13,6 +13,7 @@ from perdure.session.approvals import Approval, decision
 from perdure.session.decisions import pending
 from perdure.session.handover import CALLER, hand_over
 from perdure.session.inbox import posted, seal_entry, wake_entry
+from perdure.session.wakes import CRON, WAKE, sort_out
 from perdure.state.document import BOOK, plain
 from perdure.system.flow import Do, Flow
 from perdure.system.names import check_name, check_owner, check_session
@@ -180,11 +181,20 @@ class Posting:
             taken = f"there is a wake {name!r:.60} at another time: cancel it, or use another key"
             raise InvalidInput(taken) from None
 
-    def cancel_wake(self, session: str, key: str) -> Flow[None]:
-        """Take back what ``wake`` put there under this key, so far as it has not happened yet."""
+    def cancel_wake(self, session: str, key: str) -> Flow[bool]:
+        """Take back what ``wake`` put there under this key; False when nothing of that name waits any more."""
         self._guard.check()
         name = check_name(key, "wake key", 100)
-        yield from self._post(session, f"unwake:{os.urandom(8).hex()}:{name}", "unwake", None)
+        if not (yield Do(self._is_to_wake, (check_session(session), name))):
+            return False
+        return (yield from self._post(session, f"unwake:{os.urandom(8).hex()}:{name}", "unwake", None))
+
+    def _is_to_wake(self, session: str, name: str) -> bool:
+        """Whether a wake of that name waits, and was not taken back."""
+        row = find(self._kernel, session)
+        entries = self._kernel.store.inbox(session, row.pending) if row is not None and row.pending else []
+        found = sort_out(entries, set(), self._kernel.clock.wall())
+        return any(e.kind in (WAKE, CRON) and e.key.split(":", 2)[2] == name for e in (*found.ready, *found.ahead))
 
     def cancel(self, session: str, *, by: str = "", reason: str = "") -> Flow[None]:
         """Stop an agent: it ends as soon as it notices, and goes on only with a new message.

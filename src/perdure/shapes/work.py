@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from perdure.fleet import status
 from perdure.protocols import Boarded
 from perdure.shapes.basics import Failure, Shape, Time, shaped
+from perdure.system.lease_holders import is_dead
 
 if TYPE_CHECKING:
     from perdure import protocols
@@ -199,6 +200,8 @@ class Worker(Shape):
     started_at: Time | None
     silent_seconds: float
     """Since it was last heard of."""
+    has_died: bool
+    """Whether its process is known to have ended: its row is there until another worker comes."""
     draining: bool
     """Whether it was told to finish and go."""
     done: int
@@ -209,7 +212,9 @@ class Worker(Shape):
 
 def worker(w: protocols.WorkerRow) -> Worker:
     """A row of the fleet's board."""
-    return shaped(Worker, w, started_at=w.started, silent_seconds=w.age / 1000, draining=w.wish == "drain")
+    return shaped(
+        Worker, w, started_at=w.started, silent_seconds=w.age / 1000, has_died=is_dead(w.id), draining=w.wish == "drain"
+    )
 
 
 class Fleet(Shape):
@@ -240,7 +245,8 @@ def fleet(db: DatabaseHandle) -> Fleet:
     workers = [worker(w) for w in found.workers]
     return shaped(
         Fleet, found, supported=supported, workers=workers, busy=sum(w.busy for w in workers), states=states,
-        concurrency=sum(w.concurrency for w in workers), unserved_agents=found.unserved, held_agents=found.held,
+        concurrency=sum(w.concurrency for w in workers if not w.has_died), unserved_agents=found.unserved,
+        held_agents=found.held,
     )  # fmt: skip
 
 

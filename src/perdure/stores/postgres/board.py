@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 VERSION = 1
 PARTS = ("", "_work")
 
-_WORK = "session, agent, owner, priority, rank is not null, due, worker, since, tries, step, parked, paused"
+_WORK = (
+    "session, agent, owner, priority, rank is not null, due, worker, since, tries, step, parked, paused, avoid_version"
+)
 _ROW = "id, host, pid, version, agents, concurrency, busy, started, {now} - seen, wish, done, recovered"
 _CHANGES = {
     "pause": (
@@ -278,9 +280,9 @@ def _works(rows: Rows) -> list[Work]:
     return [
         Work(
             unpacked(session), unpacked(agent), unpacked(owner), priority, queued, due, unpacked(worker), since,
-            tries, step, unpacked(parked), paused,
+            tries, step, unpacked(parked), paused, unpacked(avoid),
         )
-        for session, agent, owner, priority, queued, due, worker, since, tries, step, parked, paused in rows
+        for session, agent, owner, priority, queued, due, worker, since, tries, step, parked, paused, avoid in rows
     ]  # fmt: skip
 
 

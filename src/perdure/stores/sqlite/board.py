@@ -40,8 +40,8 @@ SOON = 600_000
 """Sessions that are looked at by themselves within so many ms are not adopted: they wait for a retry."""
 
 _WORK = (
-    "select session, agent, owner, priority, rank is not null, due, worker, since, tries, step, parked, paused"
-    " from fleet_work"
+    "select session, agent, owner, priority, rank is not null, due, worker, since, tries, step, parked, paused,"
+    " avoid_version from fleet_work"
 )
 _STATE = (
     "case when parked <> '' then 'parked' when paused then 'paused' when worker <> '' then 'working'"
@@ -404,13 +404,13 @@ class SqliteBoard:
 
     def _works(self, found: Iterable[Any]) -> list[Work]:
         works: list[Work] = []
-        for session, agent, owner, priority, queued, due, worker, since, tries, step, parked, paused in found:
+        for session, agent, owner, priority, queued, due, worker, since, tries, step, parked, paused, avoid in found:
             if type(priority) is not int or type(since) is not int or type(due) not in (int, type(None)):
                 raise Damaged("a row of the board")
             works.append(
                 Work(
                     text(session), text(agent), text(owner), priority, bool(queued), due,
-                    text(worker), since, whole(tries), whole(step), text(parked), bool(paused),
+                    text(worker), since, whole(tries), whole(step), text(parked), bool(paused), text(avoid),
                 )
             )  # fmt: skip
         return works
