@@ -210,7 +210,7 @@ def test_one_that_nobody_tries_any_more(db: perdure.Database, clock: FakeClock) 
     found = why(db, "s")
     assert found.line == (
         "No worker takes it any more: failed 5 times: it is broken. It stands at step 1, where the model is to be "
-        "asked next. An error was last recorded at step 1: ModelError: it said nothing sensible."
+        "asked next. It got no further, and failed last at step 1: ModelError: it said nothing sensible."
     )
     assert found.do == "retry"
 
