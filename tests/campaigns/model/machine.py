@@ -213,6 +213,10 @@ class Histories(Comparing):
         step = None if at is None else node.step if node else 1
         branch = TAG_PREFIX + TAGS[name] if tag else BRANCHES[name]
         asked = ("tag" if tag else "fork", name, step)
+        if hand.pending is not None and hand.asked == asked:
+            # The very thing whose answer was lost, at the same step.
+            self.ask_again(writer, way)
+            return
         if expected is None:
             assert node is not None
             expected = self.model.start_line(hand, branch, node, asked[0], asked)
