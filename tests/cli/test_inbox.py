@@ -34,7 +34,7 @@ def shop(tmp_path: Path) -> str:
 
 def test_a_message_waits_in_the_inbox_once(command: Command, shop: str):
     assert command("post", "s", "hello", "--key", "k").out == "s: posted\n"
-    assert command("post", "s", "hello", "--key", "k").out == "s: was there already\n"
+    assert command("post", "s", "hello", "--key", "k").out == "s: was there already, and is not answered yet\n"
     assert command("post", "s", "other", "--key", "k").code == 2
     assert command("post", "nobody", "hello").code == 1
     with perdure.open(shop) as db, db.session("s") as s:

@@ -22,7 +22,7 @@ APP = "tests.cli.desk"
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = [
     "session", "branch", "agent", "status", "step", "began_anew", "text", "reason", "turns", "spent", "total",
-    "approval_ids", "in_doubt_ids", "wakes_at", "notes", "raised",
+    "approval_ids", "in_doubt_ids", "wakes_at", "notes", "raised", "message_key", "repeated",
 ]  # fmt: skip
 
 
