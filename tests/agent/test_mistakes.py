@@ -168,9 +168,9 @@ def test_a_tool_of_which_no_model_can_be_told() -> None:
     def several(*args: Any) -> None: ...
 
     with pytest.raises(InvalidInput, match=r"tool anything takes \*\*kwargs, of which .*tool\(anything, schema="):
-        agent(tools=[anything])
+        agent(tools=[tool(anything)])
     with pytest.raises(InvalidInput, match=r"tool several takes \*args, of which no model can be told: declare"):
-        agent(tools=[several])
+        agent(tools=[tool(several)])
     assert agent(tools=[tool(anything, schema={"type": "object"})]).tools
 
 

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import perdure
 from perdure.blobs.object_storage import ObjectBlobs
 from perdure.stores import open_store
-from perdure.system.clock import SystemClock
 from perdure.upkeep.blob_gc import collect
 from tests.blobs.test_orders import Naive
 
@@ -30,7 +29,7 @@ WRITERS = 3
 CONTENTS = 3
 
 
-class SharedClock(SystemClock):
+class SharedClock:
     """A clock that all processes see, and that moves only when the collector says so."""
 
     def __init__(self, now: Any) -> None:
@@ -43,6 +42,12 @@ class SharedClock(SystemClock):
     def monotonic(self) -> int:
         """The same."""
         return self._now.value
+
+    def sleep(self, ms: int) -> None:
+        """Nothing here waits."""
+
+    async def sleep_async(self, ms: int) -> None:
+        """Nothing here waits."""
 
 
 class Shared(NamedTuple):

@@ -45,7 +45,7 @@ def failed(found: dict[str, tuple[str, str, str]]) -> list[str]:
         ("depends_on_memory", "resume", "messages instead of 4"),
         ("two_writers", "writers", "saves without a lease came second"),
         ("forgetful", "resume", "must be in the session, not in the process"),
-        ("undated", "serialisation", "the result of when is a datetime"),
+        ("undated", "serialisation", "the result of when is a set"),
         ("endless", "history", "compactor=False"),
     ],
 )

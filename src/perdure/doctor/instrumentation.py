@@ -201,11 +201,18 @@ class Instrumentation:
     def _watch_refusals(self) -> None:
         """What is no JSON is told even when the app takes no notice."""
         from perdure.errors import NotJson
+        from perdure.state.values import refusal
 
         made = NotJson.__init__
 
         def told(error: NotJson, path: Sequence[str | int], what: str, hint: str = "") -> None:
             made(error, path, what, hint)
+            frame = inspect.currentframe()
+            while frame is not None:
+                if frame.f_code is refusal.__code__:
+                    # Merely a question: what is recorded in the end is looked at by itself.
+                    return
+                frame = frame.f_back
             self._tell(event="refused", words=str(error), where=theirs(inspect.currentframe()))
 
         NotJson.__init__ = told  # type: ignore[method-assign]

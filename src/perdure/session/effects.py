@@ -11,7 +11,6 @@ Long because every way to an outcome is a way through the same few states: read 
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from contextlib import suppress
@@ -35,7 +34,7 @@ from perdure.errors import (
 from perdure.model import Kind, Status
 from perdure.session.effects_on_other_branches import OtherBranches
 from perdure.session.inbox import posted, seal_entry
-from perdure.session.late_returns import Attempt, runs_on
+from perdure.session.late_returns import Attempt, runs_on, warn
 from perdure.session.read_cache import declared
 from perdure.session.tool_exceptions import Meaning, described, in_short, is_cancellation, is_own_cancellation, meaning
 from perdure.session.tools import (
@@ -67,8 +66,6 @@ if TYPE_CHECKING:
     from perdure.state.document import TrackedDict
 
     Carrier = Callable[[], Callable[[Flow[Any]], Any]]
-
-log = logging.getLogger(__name__)
 
 OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
@@ -762,7 +759,7 @@ class Calls:
             now = self._journal.kernel.clock.wall()
             record.setdefault("lost_since", now)
             record["retry_at"] = now + pause_after(record["attempt"])
-            log.warning(
+            warn(
                 "%s (effect %s) got no answer and is called again in %d s: %s",
                 tool.name, record["id"], pause_after(record["attempt"]) // 1000, _in_full(told),
             )  # fmt: skip
@@ -777,7 +774,7 @@ class Calls:
         try:
             verdict = yield Invoke(tool.if_unsure, (), tool.types.arguments(bound))
         except Exception as e:
-            log.warning("nobody could be asked about %s: %s", tool.name, _in_full(described(e)))
+            warn("nobody could be asked about %s: %s", tool.name, _in_full(described(e)))
             return Unknown()
         if verdict is NotDone:
             return NotDone()
@@ -919,9 +916,9 @@ class Calls:
         if (told := exception_of(plain(record))) is not None:
             # The model is told, or a person asked; whoever wrote the tool reads logs.
             said = "raised" if "raised" in record else "got no answer:"
-            log.warning("%s (effect %s) %s %s", tool.name, record["id"], said, _in_full(told))
+            warn("%s (effect %s) %s %s", tool.name, record["id"], said, _in_full(told))
         if record["status"] == "done" and "problem" in record:
-            log.warning("%s", no_json(tool.name, record["id"], record["problem"]))
+            warn("%s", no_json(tool.name, record["id"], record["problem"]))
         return record["status"]
 
 

@@ -6,7 +6,6 @@ made again by this process.
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,6 @@ from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-log = logging.getLogger(__name__)
 
 _living: dict[str, Attempt] = {}
 """Of effects whose tool runs on, by their ids."""
@@ -57,7 +54,7 @@ class Attempt:
             if result is not None:
                 self._post(result[0])
         except PerdureError as e:
-            log.warning("effect %s has returned late, and that cannot be written down: %s", self._effect, e)
+            warn("effect %s has returned late, and that cannot be written down: %s", self._effect, e)
         finally:
             _living.pop(self._effect, None)
 
@@ -72,6 +69,13 @@ class Attempt:
                 self._abandoned = True
                 _living[self._effect] = self
         return self._result
+
+
+def warn(words: str, *values: Any) -> None:
+    """Write something down for whoever reads logs; whoever has nothing to say does not pay for them."""
+    import logging
+
+    logging.getLogger("perdure.session").warning(words, *values)
 
 
 def runs_on(effect: str) -> bool:

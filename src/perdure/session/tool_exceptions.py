@@ -7,7 +7,6 @@ what it had changed by then is not known.
 
 from __future__ import annotations
 
-import concurrent.futures
 import errno
 import os
 import socket
@@ -15,7 +14,6 @@ import sys
 import threading
 import traceback
 from enum import Enum
-from http.client import IncompleteRead, RemoteDisconnected
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, cast
 
@@ -60,7 +58,7 @@ _LOST_NAMES = frozenset({
     "urllib3.ProtocolError", "urllib3.IncompleteRead", "aiohttp.ServerDisconnectedError", "aiohttp.ServerTimeoutError",
     "aiohttp.ClientPayloadError", "botocore.ReadTimeoutError", "botocore.ConnectionClosedError",
     "subprocess.TimeoutExpired", "concurrent.BrokenExecutor", "concurrent.CancelledError",
-    "asyncio.IncompleteReadError", "ssl.SSLEOFError", "ssl.SSLZeroReturnError",
+    "asyncio.IncompleteReadError", "http.IncompleteRead", "ssl.SSLEOFError", "ssl.SSLZeroReturnError",
 })  # fmt: skip
 _UNREACHED_NAMES = frozenset({
     "httpx.ConnectError", "httpx.ConnectTimeout", "httpx.PoolTimeout", "requests.ConnectTimeout",
@@ -70,7 +68,7 @@ _UNREACHED_NAMES = frozenset({
 })  # fmt: skip
 """By the package and the name of the class: nobody need have any of them installed."""
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_THREADS = (os.path.dirname(concurrent.futures.__file__), threading.__file__)
+_THREADS = (os.path.join(os.path.dirname(threading.__file__), "concurrent", "futures"), threading.__file__)
 _SAME_PACKAGE = {"httpcore": "httpx", "httpx2": "httpx", "httpcore2": "httpx"}
 _NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 _LOST_GRPC = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
@@ -113,7 +111,7 @@ def _said(error: BaseException, lost: tuple[type[BaseException], ...]) -> Meanin
         isinstance(error, OSError) and error.errno in _NO_WAY
     ):
         return Meaning.UNREACHED
-    if isinstance(error, TimeoutError | ConnectionError | IncompleteRead | RemoteDisconnected):
+    if isinstance(error, TimeoutError | ConnectionError):
         return Meaning.LOST
     return None
 

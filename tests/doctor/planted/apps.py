@@ -121,7 +121,7 @@ def add(item: str) -> int:
 @tool(read=True)
 def when() -> Any:
     """Fault: its result is no JSON."""
-    return datetime.now(UTC)
+    return {datetime.now(UTC)}
 
 
 @tool
