@@ -98,7 +98,7 @@ def test_a_message_begins_it_anew_and_says_so(command: Command, over: str, swept
     assert resumed.code == 0, resumed.err
     assert "chat was gone (expired), and began anew" in resumed.out
     assert "You said:" in resumed.out
-    assert command("post", "chat", "again").out == "chat: posted\n"
+    assert command("post", "chat", "again").out.startswith("chat: posted\n")
 
 
 def test_without_anything_new_there_is_nothing_to_resume(command: Command, over: str, swept: bool):
@@ -130,7 +130,7 @@ def test_one_that_a_message_keeps_is_not_said_to_go(command: Command, over: str)
     assert shown.code == 0
     assert "the next sweep removes it" not in shown.out
     assert "no sweep takes it: something waits in its inbox that came in time" in shown.out
-    assert command("post", "kept", "hello").out == "kept: posted\n"
+    assert command("post", "kept", "hello").out.startswith("kept: posted\n")
     assert command("sweep", "--json").json["removed"] == 3
     assert command("show", "kept").code == 0
 

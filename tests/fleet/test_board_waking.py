@@ -275,7 +275,7 @@ class TestParked:
     def test_is_queued_anew_by_a_retry(self, board: Board, parked: str):
         put(board, "other")
         assert board.change(Filter(), "retry", NOW) == 1
-        assert work_of(board, parked)[7:] == (0, 0, 0, "", False)
+        assert work_of(board, parked)[7:] == (0, 0, 0, "", False, "")
         assert sorted(claim(board, 9)) == ["other", parked]
 
 

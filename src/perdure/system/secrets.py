@@ -37,7 +37,7 @@ def scrubbed(text: str) -> str:
     """A text without what looks like a secret: values of such variables, passwords in URLs, tokens, keys.
 
     >>> scrubbed("GET https://ana:s3cr3t@api.example/v1: 401, api_key='abc', Authorization: Bearer 0123456789abcdef")
-    "GET https://(secret)@api.example/v1: 401, api_key=(secret), Authorization: Bearer (secret)"
+    'GET https://(secret)@api.example/v1: 401, api_key=(secret), Authorization: Bearer (secret)'
     """
     for name, value in of_environment():
         text = text.replace(value, f"({name})")
