@@ -122,13 +122,12 @@ class Effects:
             raise CallError("resolve with exactly one of done=result, retry=True, abort=True")
         record = self.find(effect)
         # A call that is only planned may be in the way of other sessions, which wait for it.
-        if record["status"] == "planned" and claims(record) and not abort:
+        claimed = record["status"] == "planned" and claims(record)
+        if claimed and not abort:
             raise CallError(
                 f"effect {effect} was planned and not made: go on with its session, or abort=True gives it up"
             )
-        if record["status"] not in ("started", "in_doubt", "unknown", "raised") and not (
-            record["status"] == "planned" and claims(record)
-        ):
+        if not claimed and record["status"] not in ("started", "in_doubt", "unknown", "raised"):
             raise CallError(f"effect {effect} is {record['status']}, not in doubt")
         record["resolved_by"] = by
         if done is not _UNSET:
