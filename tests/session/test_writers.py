@@ -176,3 +176,35 @@ def test_a_lease_is_given_back_whenever_an_interrupt_comes(
             db.caretaker.heartbeat.renew()
         with other.session("s") as s:
             s.commit()
+
+
+@pytest.mark.parametrize("seen_to", ["next beat", "close"])
+def test_a_lease_is_given_back_although_its_giving_back_is_interrupted(
+    url: str, seen_to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with perdure.open(url, lease_ttl=3600) as other:
+        db = perdure.open(url, lease_ttl=3600)
+        acquire = db.kernel.store.acquire
+
+        def granted(*args: Any) -> None:
+            monkeypatch.undo()
+            acquire(*args)
+            monkeypatch.setattr(db.kernel.store, "look", interrupted)
+            raise KeyboardInterrupt
+
+        def interrupted(*_: Any) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(db.kernel.store, "acquire", granted)
+        with pytest.raises(KeyboardInterrupt):
+            db.session("s")
+        with pytest.raises(perdure.Busy):
+            other.session("s")
+        if seen_to == "close":
+            db.close()
+        else:
+            db.caretaker.heartbeat.renew()
+        with other.session("s") as s:
+            s.commit()
+        db.close()

@@ -65,6 +65,8 @@ class Heartbeat:
         """Who writes under a lease: an interrupt may take a handle from whoever opened it."""
         self._leaving: dict[int, Lease] = {}
         """What is being given back: an interrupt may come before the store is told."""
+        self._asked: dict[str, Claim] = {}
+        """What the store was asked for, by the name it was asked under: an interrupt may come before its answer."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.lost: set[int] = set()
@@ -79,10 +81,30 @@ class Heartbeat:
         """Keep a lease alive from now on."""
         with self._lock:
             self._leases[lease.token] = lease
+            self._asked.pop(lease.holder, None)
             if self._tell is not None:
                 self._tell("+", lease)
             if self._thread is None:
                 self._thread = _started(self._beat, "perdure-heartbeat")
+
+    def ask(self, claim: Claim) -> None:
+        """The store is about to be asked for a lease."""
+        self._asked[claim.holder] = claim
+
+    def settle(self, claims: list[Claim]) -> None:
+        """Give back what the store may have granted to somebody who never heard of it: their name is on it then."""
+        for claim in claims:
+            if self._asked.get(claim.holder) is None:
+                continue
+            with suppress(PerdureError):  # then it lapses
+                row = self._kernel.store.look(claim.session)
+                if row is not None and row.lease.holder == claim.holder:
+                    self._kernel.store.release(Lease(claim.session, claim.holder, row.lease.token, row.lease.until))
+                self.refused(claim)
+
+    def refused(self, claim: Claim) -> None:
+        """The store did not grant a lease."""
+        self._asked.pop(claim.holder, None)
 
     def held_by(self, lease: Lease, journal: Journal) -> None:
         """Keep a lease alive for as long as somebody has this journal."""
@@ -95,6 +117,7 @@ class Heartbeat:
             self._leaving[lease.token] = lease
             self._leases.pop(lease.token, None)
             self._holders.pop(lease.token, None)
+            self._asked.pop(lease.holder, None)
             if self._tell is not None:
                 self._tell("-", lease)
 
@@ -123,6 +146,7 @@ class Heartbeat:
             leases = self._leases.copy()
             ownerless = [leases[t] for t, holder in self._holders.items() if holder() is None and t in leases]
             leaving = [*self._leaving.values(), *ownerless]
+        self.settle([claim for claim in [*self._asked.values()] if not claim.wanted])
         for lease in leaving:
             leases.pop(lease.token, None)
             with suppress(PerdureError):  # then it lapses
@@ -151,6 +175,7 @@ class Heartbeat:
         self._give_all_back()
 
     def _give_all_back(self) -> None:
+        self.settle([*self._asked.values()])
         for lease in [*self._leases.values(), *self._leaving.values()]:
             with suppress(PerdureError):  # then it lapses
                 self.release(lease)
@@ -231,14 +256,15 @@ class Claim:
     def __init__(
         self, kernel: Kernel, heartbeat: Heartbeat, session: str, lease_ttl: int, before: Callable[[str], None]
     ) -> None:
+        self.session = session
+        self.holder = new_holder()
+        """Under this name the store is asked, and only this once."""
+        self.wanted = True
         self._store = kernel.store
         self._before = before
         self._heartbeat = heartbeat
-        self._asked = (session, new_holder(), lease_ttl)
+        self._ttl = lease_ttl
         self._lock = threading.Lock()
-        self._wanted = True
-        self._unsure = False
-        """Whether the store was asked, and may have granted it."""
         self.lease: Lease | None = None
 
     def acquire(self) -> Flow[Lease]:
@@ -250,28 +276,27 @@ class Claim:
         return lease
 
     def _take(self) -> Lease:
-        self._before(self._asked[0])
-        self._unsure = True
+        self._before(self.session)
+        self._heartbeat.ask(self)
         try:
-            lease = self._store.acquire(*self._asked)
+            lease = self._store.acquire(self.session, self.holder, self._ttl)
         except PerdureError:
-            self._unsure = False
+            self._heartbeat.refused(self)
             raise
         with self._lock:
             self.lease = lease
-            wanted = self._wanted
+            wanted = self.wanted
         if not wanted:
             # In a thread that nobody waits for any more.
             self._store.release(lease)
+            self._heartbeat.refused(self)
         return lease
 
     def give_up(self) -> Flow[None]:
         """Give the lease back, or see to it that it is as soon as it is granted."""
         with self._lock:
-            self._wanted = False
+            self.wanted = False
             lease = self.lease
-        if lease is None and not self._unsure:
-            return
         if lease is not None:
             # At once: who is cancelled once more leaves the rest to the next beat.
             self._heartbeat.remove(lease)
@@ -285,12 +310,8 @@ class Claim:
         if lease is not None:
             self._heartbeat.release(lease)
             return
-        # An interrupt came, maybe right after the store had granted it: our name is on it then.
-        session, holder, _ = self._asked
-        with suppress(PerdureError):
-            row = self._store.look(session)
-            if row is not None and row.lease.holder == holder:
-                self._store.release(Lease(session, holder, row.lease.token, row.lease.until))
+        # An interrupt came, maybe right after the store had granted it.
+        self._heartbeat.settle([self])
 
 
 class Caretaker:
