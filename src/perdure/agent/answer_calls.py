@@ -12,7 +12,7 @@ from perdure import telemetry
 from perdure.agent.children import Handoff
 from perdure.agent.context.recall import shown
 from perdure.agent.run_result import note_raised
-from perdure.errors import InvalidInput, StoreError
+from perdure.errors import ApprovalRuleFailed, InvalidInput, StoreError
 from perdure.model import Status
 from perdure.protocols import Boarded
 from perdure.session.effects import OPEN, Call, no_json, twins
@@ -49,6 +49,8 @@ class Calls:
         """Effects that the commit under way writes as started."""
         self.unwritten = False
         """Whether outcomes of this answer's calls may be waiting for a commit."""
+        self._broken: ApprovalRuleFailed | None = None
+        """Why a call can neither be asked for nor made."""
 
     async def begin(self, answer: Answer) -> None:
         """Check the calls of an answer and put them into the journal; its commit makes them durable."""
@@ -87,6 +89,7 @@ class Calls:
         if not still:
             return ""
         first = [slot for i, slot in enumerate(still) if not any(twins(effects[slot], effects[s]) for s in still[:i])]
+        self._broken = None
         await self._side_by_side(first)
         for slot in still:
             # What another call of this answer pays for is not paid for again, nor while that one is in doubt.
@@ -94,6 +97,8 @@ class Calls:
                 twins(effects[slot], effects[other]) and effects[other]["status"] in OPEN for other in first
             ):
                 await self._side_by_side([slot])
+        if self._broken is not None:
+            raise self._broken
         left = {loop.s.book["effects"][slot]["status"] for slot in still if slot in loop.s.book["effects"]}
         if not left & set(OPEN):
             return ""
@@ -150,7 +155,11 @@ class Calls:
         tool: Tool = self._loop.tool(record["tool"])
         self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
         async with place_for(s, tool, record["id"]):
-            status = await s.driver.drive(s.calls.carry_on(tool, record, fresh=fresh))
+            try:
+                status = await s.driver.drive(s.calls.carry_on(tool, record, fresh=fresh))
+            except ApprovalRuleFailed as e:
+                # Nothing was called. Its siblings are, and have to come to their ends.
+                self._broken, status = e, record["status"]
         if status == "done" and "problem" in record:
             self._loop.note(str(no_json(tool.name, record["id"], record["problem"])))
         self._loop.tell("outcome", tool=record["tool"], effect=record["id"], status=status)

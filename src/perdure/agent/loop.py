@@ -30,7 +30,7 @@ from perdure.agent.run_result import Doubt, RunResult, Spent
 from perdure.agent.said_once import note_answer
 from perdure.agent.session_stream import Event
 from perdure.agent.upgrades import upgrade
-from perdure.errors import ContextTooLong, ModelError
+from perdure.errors import ApprovalRuleFailed, ContextTooLong, ModelError
 from perdure.model import Kind, Status
 from perdure.session.effects import exception_of
 from perdure.session.inbox import open_entry
@@ -190,7 +190,11 @@ class Loop:
 
     async def round(self) -> RunResult | None:
         """Go round once; None when there is more to do."""
-        if waits := await self.calls.settle():
+        try:
+            waits = await self.calls.settle()
+        except ApprovalRuleFailed as e:
+            return await self.stop(ended.FAILED, str(e), type(e).__name__)
+        if waits:
             return None if await self.calls.withdraw() else await self._rest(waits)
         if self.stopping is not None and self.stopping.is_set():
             # Nothing is open: whoever goes on finds the session as it stands.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from perdure import errors, telemetry
 from perdure.errors import (
     ApprovalNeeded,
+    ApprovalRuleFailed,
     CallError,
     Diverged,
     DoneElsewhere,
@@ -491,9 +492,6 @@ class Calls:
             yield from self.effects.finish(record, "done", reused[1], None)
         elif before is not None and (refused := self._repeat(tool, record, before)):
             yield from self.effects.finish(record, "failed", None, refused)
-        elif "because" in record:
-            facts = yield from self._approvals.facts_of(tool, bound)
-            yield from self._approvals.ask(tool, bound, record, facts, record.pop("because"))
         elif claims(record):
             # A claim names it, so it must be known here after a crash.
             yield from self._journal.write(Kind.PLANNED, x=about(record))
@@ -893,17 +891,25 @@ class Calls:
             self.effects.settle(record, "failed", None, said)
         elif earlier is not None and (refused := self._repeat(tool, record, earlier)):
             self.effects.settle(record, "failed", None, refused)
-        elif record["status"] == "in_doubt":
-            pass
-        elif asks or "because" in record or (not record["attempt"] and tool.needs_approval(bound)):
+        elif record["status"] != "in_doubt":
+            if asks:
+                record["because"] = f"the same was done {self._where(asks)} (effect {asks})"
+            # One whose rules for agreement fail is only planned: they are asked again, and told of, once it is written.
+            with suppress(ApprovalRuleFailed):
+                yield from self._ask_or_start(tool, bound, record, before)
+        return record
+
+    def _ask_or_start(
+        self, tool: Tool, bound: dict[str, Any], record: TrackedDict, before: list[TrackedDict]
+    ) -> Flow[None]:
+        if "because" in record or (not record["attempt"] and tool.needs_approval(bound)):
             facts = yield from self._approvals.facts_of(tool, bound)
-            because = f"the same was done {self._where(asks)} (effect {asks})" if asks else record.pop("because", "")
-            self._approvals.request(tool, bound, record, facts, because)
+            self._approvals.request(tool, bound, record, facts, record.pop("because", ""))
         elif tool.limit is None and not claims(record) and not any(twins(record, other) for other in before):
+            # One that must wait for a place, its twin or its claim is only planned: whoever dies before has not
+            # started it.
             record["status"] = "started"
             record["attempt"] += 1
-        # One that must wait for a place, its twin or its claim is only planned: whoever dies before has not started it.
-        return record
 
     def carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
         """Take a call as far as it goes now; answers where it stands. What it waits for is no error here."""
