@@ -229,8 +229,7 @@ class ApprovalNeeded(CallError):
 
 
 class ApprovalRuleFailed(CallError):
-    """What a tool has as ``approve``, ``facts`` or ``recheck`` raised: nothing was called, and a decision that was taken
-    waits until it can be used. The cause is what was raised."""
+    """What a tool has as ``approve``, ``facts`` or ``recheck`` raised: nothing was called, and a decision waits."""
 
 
 class ResultPending(CallError):

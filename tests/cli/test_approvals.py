@@ -187,7 +187,10 @@ def test_what_waits_on_a_branch_is_pointed_at(command: Command, ledger: Path):
     there = command("approve", "s", "--list", "--branch", "it's").out.splitlines()
     assert "refund {amount: 7} waits for agreement" in there[0]
     (waits,) = command("approve", "s", "--list", "--branch", "it's", "--json").json["approvals"]
-    assert there[2:] == [f"  perdure approve s {waits['id']}   (or reject)"]
+    id = waits["id"]
+    assert there[2:] == [
+        f"  perdure approve s {id}", f"  perdure approve s {id} --edit ARGUMENTS", f"  perdure reject s {id}"
+    ]  # fmt: skip
     told = command("approve", "s", waits["id"]).out
     assert told == f"{waits['id']}: approved. It is taken up when the branch is run on: it's.\n"
     done = command("run", APP, "s", "--branch", "it's", "--effects", "reuse", "--json").json

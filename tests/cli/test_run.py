@@ -55,7 +55,7 @@ def test_what_waits_for_a_person_is_told_and_resume_goes_on(command: Command, le
     waiting = command("run", APP, "s", "refund 7")
     assert waiting.code == 0
     assert "waiting_approval" in waiting.out
-    typed = waiting.out.splitlines()[-1]
+    typed = waiting.out.splitlines()[-3]
     approval = command("approve", "s", "--list", "--json").json["approvals"][0]["id"]
     assert typed == f"  perdure approve s {approval}"
     assert command("resume", APP, "s", "--json").json["approval_ids"] == [approval]

@@ -15,7 +15,7 @@ from perdure.agent.run_result import note_raised
 from perdure.errors import ApprovalRuleFailed, InvalidInput, StoreError
 from perdure.model import Status
 from perdure.protocols import Boarded
-from perdure.session.effects import OPEN, Call, no_json, twins
+from perdure.session.effects import DRY, OPEN, Call, no_json, twins
 from perdure.session.tools import Tool
 from perdure.state.document import plain
 from perdure.system.flow_async import AsyncDriver
@@ -77,6 +77,11 @@ class Calls:
             if record["status"] == "started":
                 self._fresh.add(call.slot)
                 self.started.append(record["id"])
+        if unmade := sorted({r["tool"] for r in records if r.get("error") == DRY}):
+            loop.note(
+                f"dry run: {', '.join(unmade)} was not called, and the model was told so. To have it called, branch "
+                f'off before step {s.step + 1} of {s.branch} and run that with --effects reuse (effects="reuse")'
+            )
         self._answer_if_settled()
 
     async def settle(self) -> str:
@@ -132,7 +137,7 @@ class Calls:
         why = "the user has said something else meanwhile"
         return any([await loop.s.driver.drive(loop.s.requests.withdraw(r, why)) for r in self.open_records()])
 
-    def abandon(self, why: str) -> list[dict[str, Any]]:
+    async def abandon(self, why: str) -> list[dict[str, Any]]:
         """Give up calls that were not made yet; what was started stays open, and is answered."""
         s = self._loop.s
         left: list[dict[str, Any]] = []
@@ -142,6 +147,8 @@ class Calls:
                 continue
             request = s.book.get("approvals", {}).get(record.get("approval", ""))
             if request is not None and request["status"] == "pending":
+                # A decision that came too late goes with it.
+                await s.driver.drive(s.inbox.take_by_key("decision", f"decision:{request['id']}"))
                 request.update(status="withdrawn", reason=why, decided=s.kernel.clock.wall())
                 telemetry.decided(request, request["decided"])
             s.effect_records.settle(record, "failed", None, why)

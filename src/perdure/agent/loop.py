@@ -160,7 +160,7 @@ class Loop:
         if self.parent is not None and self.book.get("parent") is None:
             self.book["parent"] = self.parent
         reason = self._switch() or ("" if self._handed_over() else await upgrade(self))
-        result = self.result(ended.INCOMPATIBLE, reason) if reason else await watched(self)
+        result = await self._incompatible(reason) if reason else await watched(self)
         if self._speaker is not None:
             await self._speaker.close()
             if self._speaker.problem:
@@ -170,6 +170,12 @@ class Loop:
         if self.book.get("parent") is not None:
             await tell_parent(self, result)
         return result._replace(until=self.s.inbox.wakes_at, children=await children_of(self))
+
+    async def _incompatible(self, reason: str) -> RunResult:
+        """It cannot go on; nobody is asked for what he has decided on already."""
+        result, s = self.result(ended.INCOMPATIBLE, reason), self.s
+        decided = [await s.driver.drive(s.inbox.waiting(f"decision:{a.id}")) for a in result.approvals]
+        return result._replace(approvals=tuple(a for a, d in zip(result.approvals, decided, strict=True) if not d))
 
     def _handed_over(self) -> bool:
         """Whether the agent that has the conversation now has not said anything yet."""
@@ -557,7 +563,7 @@ async def cancelled(loop: Loop) -> RunResult:
     reason = f"cancelled{' by ' + body['by'] if body.get('by') else ''}{': ' * bool(body.get('reason'))}"
     reason += body.get("reason", "")
     given_up = [plain(record) for record in loop.calls.open_records() if record["status"] == "planned"]
-    open_children = loop.calls.abandon(reason)
+    open_children = await loop.calls.abandon(reason)
     loop.book["run"] = None
     await s.driver.drive(s.journal.write(Kind.COMMIT, x={"note": reason[:500]}, status=Status.CANCELLED))
     for record in given_up:

@@ -244,6 +244,11 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
     ended = f"{result.status}{': ' + result.reason if result.reason else ''}"
     out.line(cut(f"{ended} (step {result.step})", 1000), "dim" if result.ok else "yellow")
     asks = [Action(Do.ANSWER if a.question else Do.APPROVE, result.session, a.id) for a in result.approvals]
+    if result.status == "incompatible":
+        # To agree to it would not help: this program cannot make the call.
+        for approval in result.approvals[:1]:
+            out.line(f"  {cut(typed(f'reject {shlex.quote(result.session)} {approval.id}'), 1000)}", "dim")
+        asks = []
     doubts = [Action(Do.RESOLVE, result.session, d.effect, branch) for d in result.in_doubt]
     for action in (doubts or asks)[:1]:
         for command in (action.command, *action.others):

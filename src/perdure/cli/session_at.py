@@ -36,6 +36,11 @@ class Opened(NamedTuple):
         """How the place is written: session and step."""
         return f"{self.row.id}@{self.reading.step}"
 
+    @property
+    def is_past(self) -> bool:
+        """Whether no branch stands there any more."""
+        return all(head.id.hex() != self.reading.checkpoint.id for head in self.row.heads)
+
 
 def split(db: Database, text: str) -> tuple[str, str]:
     """Session and place. A session whose own id is the whole text comes first, since ids may contain "@"."""

@@ -219,7 +219,9 @@ def show(
             open_ = undecided(db.kernel, opened.row, reading.book, reading.checkpoint.line)
             print_json(session_state(opened.row, reading, branch, open_))
         else:
-            waiting = inputs(db.kernel, db.kernel.store.inbox(opened.row.id, SHOWN))
+            # What waits now is nothing of the past.
+            listed = [] if opened.is_past else db.kernel.store.inbox(opened.row.id, SHOWN)
+            waiting = inputs(db.kernel, listed)
             _print_state(opened, open_matters(db, opened), waiting, db.kernel.clock.wall(), full=full)
 
 
@@ -236,12 +238,13 @@ def _print_state(opened: Opened, matters: Matters, waiting: list[Input], now: in
         ran_out = ago(opened.row.expires, opened.row.now)
         kept = "something waits in its inbox that came in time" if opened.row.pending else "its checkpoints live longer"
         out.line(f"its time ran out {ran_out}, and no sweep takes it: {kept}", "yellow")
+    be, waits = ("was", "waited") if opened.is_past else ("is", "waits")
     for e in matters.effects:
         out.line(f"effect {e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} {in_words(e, now)}", "bold red")
         print_traceback(out, exception_of(e))
     print_raised(out, matters.raised)
     for a in matters.approvals:
-        out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} waits for a decision", "yellow")
+        out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} {waits} for a decision", "yellow")
     for a, said in matters.decided:
         out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} was {cut(said, 300)}", "yellow")
     _print_inputs(out, waiting, now)

@@ -311,7 +311,8 @@ def _said(kind: str, body: Any) -> str:
             return _text(body["message"])
         case "decision":
             said = "answered" if "answer" in body else "approved" if body["approved"] else "rejected"
-            return f"{said} by {body['by']}"
+            other = "" if body.get("args") is None else f" with other arguments: {brief(body['args'], 200)}"
+            return f"{said} by {body['by']}{other}"
         case "cancel":
             return str(body.get("reason") or "")
         case _:
