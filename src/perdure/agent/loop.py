@@ -160,7 +160,7 @@ class Loop:
         if self.parent is not None and self.book.get("parent") is None:
             self.book["parent"] = self.parent
         reason = self._switch() or ("" if self._handed_over() else await upgrade(self))
-        result = await self._incompatible(reason) if reason else await watched(self)
+        result = await self._undecided(self.result(ended.INCOMPATIBLE, reason) if reason else await watched(self))
         if self._speaker is not None:
             await self._speaker.close()
             if self._speaker.problem:
@@ -171,9 +171,9 @@ class Loop:
             await tell_parent(self, result)
         return result._replace(until=self.s.inbox.wakes_at, children=await children_of(self))
 
-    async def _incompatible(self, reason: str) -> RunResult:
-        """It cannot go on; nobody is asked for what he has decided on already."""
-        result, s = self.result(ended.INCOMPATIBLE, reason), self.s
+    async def _undecided(self, result: RunResult) -> RunResult:
+        """Nobody is asked for what he has decided on already: it waits in the inbox until somebody can go on."""
+        s = self.s
         decided = [await s.driver.drive(s.inbox.waiting(f"decision:{a.id}")) for a in result.approvals]
         return result._replace(approvals=tuple(a for a, d in zip(result.approvals, decided, strict=True) if not d))
 

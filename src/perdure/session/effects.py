@@ -341,7 +341,7 @@ def _settled(last: Envelope) -> str:
         case Kind.DONE:
             return "it was done"
         case Kind.FAILED:
-            return f"it did not happen ({str(last.x.get('error') or 'no reason was given'):.300})"
+            return f"it did not happen ({last.x.get('error') or 'no reason was given'!s:.300})"
         case Kind.RAISED | Kind.IN_DOUBT:
             return "nobody knows whether it happened, and whoever called was told so"
         case _:
