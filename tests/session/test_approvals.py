@@ -234,3 +234,43 @@ def test_a_refusal_needs_no_facts(db: perdure.Database) -> None:
     del prices["BA1"]
     with db.session("s") as s, pytest.raises(perdure.EffectFailed, match="too dear"):
         s.call(book, flight="BA1", amount=1200)
+
+
+def test_a_repeated_call_is_not_made_unasked_when_what_it_rests_on_cannot_be_read(db: perdure.Database) -> None:
+    made, known = list[int](), list[int]()
+
+    @tool(facts=lambda amount: known[0])
+    def pay(amount: int) -> None:
+        made.append(amount)
+        raise RuntimeError("halfway")
+
+    with db.session("s") as s:
+        with pytest.raises(perdure.EffectRaised):
+            s.call(pay, 7)
+        for _ in range(2):
+            with pytest.raises(perdure.ApprovalRuleFailed, match="IndexError"):
+                s.call(pay, 7)
+        known.append(1)
+        with pytest.raises(perdure.ApprovalNeeded) as asked:
+            s.call(pay, 7)
+    assert asked.value.approval.because.startswith("the same call ended with RuntimeError: halfway")
+    assert made == [7]
+
+
+@pytest.mark.parametrize("option", ["approve", "recheck"])
+def test_a_rule_that_fails_is_told_with_its_name(db: perdure.Database, option: str) -> None:
+    rules: dict[str, Any] = {"approve": True, option: lambda *args: 1 / 0}
+
+    @tool(facts=lambda room: 1, **rules)
+    def book(room: str) -> str:
+        booked.append(room)
+        return room
+
+    with db.session("s") as s:
+        if option == "recheck":
+            with pytest.raises(perdure.ApprovalNeeded) as needed:
+                s.call(book, room="R1")
+            db.approve("s", needed.value.approval, by="ana")
+        with pytest.raises(perdure.ApprovalRuleFailed, match=f"as {option} raised ZeroDivisionError"):
+            s.call(book, room="R1")
+    assert booked == []

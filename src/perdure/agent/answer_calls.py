@@ -78,11 +78,20 @@ class Calls:
                 self._fresh.add(call.slot)
                 self.started.append(record["id"])
         if unmade := sorted({r["tool"] for r in records if r.get("error") == DRY}):
-            loop.note(
-                f"dry run: {', '.join(unmade)} was not called, and the model was told so. To have it called, branch "
-                f'off before step {s.step + 1} of {s.branch} and run that with --effects reuse (effects="reuse")'
-            )
+            loop.note(self._not_called(unmade))
         self._answer_if_settled()
+
+    def _not_called(self, tools: list[str]) -> str:
+        """What is said of a dry run that was asked for calls."""
+        s, run = self._loop.s, self._loop.book["run"]
+        were, them = ("was", "it") if len(tools) == 1 else ("were", "them")
+        where = f"branch off at step {s.step} of {s.branch}" if s.step else "go to another session"
+        # What was said by the inbox is taken with this answer, so that it is not there yet.
+        again = "say it again there" if run["turns"] == 1 and run.get("messages") else "run that"
+        return (
+            f"dry run: {', '.join(tools)} {were} not called, and the model was told so. To have {them} called, {where} "
+            f'and {again} with --effects reuse (effects="reuse")'
+        )
 
     async def settle(self) -> str:
         """Take every open call as far as it goes, side by side; what must be waited for, or "" when none is open."""
