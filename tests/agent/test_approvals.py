@@ -377,7 +377,7 @@ def test_a_decision_on_what_is_cancelled_does_not_stay_in_the_inbox(tmp_path: Pa
 
 def test_a_dry_run_says_what_was_not_called_and_how_to_have_it_called(tmp_path: Path):
     agent = clerk(calls(("refund", {"amount": 5})), "nothing was done")
-    hello = clerk("hello")
+    after_hello = clerk("hello", calls(("refund", {"amount": 5})), "nothing was done")
     told = "dry run: refund was not called, and the model was told so. To have it called, "
 
     async def work() -> None:
@@ -385,20 +385,20 @@ def test_a_dry_run_says_what_was_not_called_and_how_to_have_it_called(tmp_path: 
             dry = await agent.run(db, session="new", message="refund me", effects="dry")
             again = 'go to another session and say it again there with --effects reuse (effects="reuse")'
             assert dry.notes == (told + again,)
-            await hello.run(db, session="s", message="hello")
+            await after_hello.run(db, session="s", message="hello")
             async with await db.session("s") as s:
                 await s.fork("b")
             async with await db.session("s", branch="b") as s:
                 s.messages.append({"role": "user", "content": "refund me"})
                 await s.commit()
-            dry = await agent.run(db, session="s", branch="b", effects="dry")
+            dry = await after_hello.run(db, session="s", branch="b", effects="dry")
             assert dry.notes == (
                 f'{told}branch off at step 3 of b and run that with --effects reuse (effects="reuse")',
             )
             # And so it is.
             async with await db.session("s", branch="b") as s:
                 await s.fork("c", at=3)
-            asked = await agent.run(db, session="s", branch="c", effects="reuse")
+            asked = await after_hello.run(db, session="s", branch="c", effects="reuse")
             assert [a.tool for a in asked.approvals] == ["refund"]
 
     play(work())
