@@ -199,6 +199,15 @@ def test_who_changes_the_arguments_is_shown_what_those_rest_on(db: perdure.Datab
     assert booked == ["R3"]
 
 
+def test_changed_arguments_that_rest_on_something_as_good_are_called_at_once(db: perdure.Database) -> None:
+    book = room(recheck=lambda then, now: now <= then)
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded) as needed:
+        s.call(book, room="R3")
+    db.approve("s", needed.value.approval, by="ana", args={"room": "R2"})
+    with db.session("s") as s:
+        assert s.call(book, room="R3") == "booked R2"
+
+
 def test_changed_arguments_that_need_nobody_are_called_at_once(db: perdure.Database) -> None:
     book = room()
     db.approve("s", ask_for_a_room(db, book), by="ana", args={"room": "R1"})
