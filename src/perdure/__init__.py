@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from perdure.database import Database as Database
     from perdure.errors import ApprovalError as ApprovalError
     from perdure.errors import ApprovalNeeded as ApprovalNeeded
+    from perdure.errors import ApprovalRuleFailed as ApprovalRuleFailed
     from perdure.errors import BehindWitness as BehindWitness
     from perdure.errors import Busy as Busy
     from perdure.errors import CallError as CallError
@@ -133,7 +134,8 @@ _HOMES = {
     "history.checkpoint": ("Checkpoint", "Reading"),
     "database": ("Database",),
     "errors": (
-        "ApprovalError", "ApprovalNeeded", "BehindWitness", "Busy", "CallError", "Conflict", "ContextTooLong",
+        "ApprovalError", "ApprovalNeeded", "ApprovalRuleFailed", "BehindWitness", "Busy", "CallError", "Conflict",
+        "ContextTooLong",
         "Corrupted", "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "EffectRaised", "ForkedProcess",
         "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseError",
         "LeaseLost", "LimitExceeded", "MergeConflict", "MissingExtra", "Misuse", "ModelError", "ModelUnavailable",

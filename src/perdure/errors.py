@@ -23,6 +23,7 @@
     │   ├── EffectRaised        the tool raised; what it had changed by then is not known
     │   ├── DoneElsewhere       the same effect was already done on another branch
     │   ├── ApprovalNeeded      the call waits for a decision
+    │   ├── ApprovalRuleFailed  what a tool has as approve, facts or recheck raised; nothing was called
     │   └── ResultPending       the call was made and its result comes later
     ├── ApprovalError           a decision that cannot be taken: unknown, used, expired
     ├── Incompatible            no migration path between two schema versions
@@ -225,6 +226,10 @@ class ApprovalNeeded(CallError):
     def __init__(self, message: str, approval: Any) -> None:
         self.approval = approval
         super().__init__(message)
+
+
+class ApprovalRuleFailed(CallError):
+    """What a tool has as ``approve``, ``facts`` or ``recheck`` raised: nothing was called, and a decision waits."""
 
 
 class ResultPending(CallError):

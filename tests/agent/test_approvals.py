@@ -315,3 +315,90 @@ def test_cancelling_the_task_itself_leaves_the_session_to_be_resumed(tmp_path: P
             assert (await agent.run(db, session="s")).text == "here"
 
     play(work())
+
+
+# -- a tool's own rules that fail -----------------------------------------------------------------------------------
+
+
+def test_facts_that_cannot_be_read_fail_the_run_and_let_the_other_calls_end(tmp_path: Path):
+    prices, sent = dict[str, int](), list[str]()
+
+    @tool(approve=True, facts=lambda room: prices[room])
+    def book(room: str) -> str:
+        """Book a room."""
+        return f"booked {room}"
+
+    @tool
+    async def send(letter: str) -> str:
+        """Send a letter."""
+        await asyncio.sleep(0)
+        sent.append(letter)
+        return "sent"
+
+    answers = calls(("book", {"room": "R1"}), ("send", {"letter": "hello"})), "all done"
+    agent = Agent("clerk", model=ScriptedModel(by_turn(*answers)), tools=[book, send])
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            failed = await agent.run(db, session="s", message="book")
+            assert failed.status == "failed"
+            assert failed.reason.startswith(
+                'book(room="R1") was not called: what its tool has as facts raised KeyError'
+            )
+            assert (failed.turns, sent, failed.in_doubt) == (1, ["hello"], ())
+            prices["R1"] = 80
+            (asked,) = (await agent.run(db, session="s")).approvals
+            await db.approve("s", asked, by="ana")
+            del prices["R1"]
+            again = await agent.run(db, session="s")
+            # It is decided: nobody is asked for it again.
+            assert (again.status, again.approvals) == ("failed", ())
+            prices["R1"] = 80
+            done = await agent.run(db, session="s")
+            assert (done.status, done.text, sent) == ("done", "all done", ["hello"])
+
+    play(work())
+
+
+def test_a_decision_on_what_is_cancelled_does_not_stay_in_the_inbox(tmp_path: Path):
+    agent = clerk(calls(("refund", {"amount": 5})), "nothing was done")
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            waits = await agent.run(db, session="s", message="refund me")
+            await db.approve("s", waits.approvals[0], by="bob")
+            await db.cancel("s", by="ana")
+            assert (await agent.run(db, session="s")).status == "cancelled"
+            assert (await db.look("s")).pending == 0
+            assert paid == []
+
+    play(work())
+
+
+def test_a_dry_run_says_what_was_not_called_and_how_to_have_it_called(tmp_path: Path):
+    agent = clerk(calls(("refund", {"amount": 5})), "nothing was done")
+    after_hello = clerk("hello", calls(("refund", {"amount": 5})), "nothing was done")
+    told = "dry run: refund was not called, and the model was told so. To have it called, "
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            dry = await agent.run(db, session="new", message="refund me", effects="dry")
+            again = 'go to another session and say it again there with --effects reuse (effects="reuse")'
+            assert dry.notes == (told + again,)
+            await after_hello.run(db, session="s", message="hello")
+            async with await db.session("s") as s:
+                await s.fork("b")
+            async with await db.session("s", branch="b") as s:
+                s.messages.append({"role": "user", "content": "refund me"})
+                await s.commit()
+            dry = await after_hello.run(db, session="s", branch="b", effects="dry")
+            assert dry.notes == (
+                f'{told}branch off at step 3 of b and run that with --effects reuse (effects="reuse")',
+            )
+            # And so it is.
+            async with await db.session("s", branch="b") as s:
+                await s.fork("c", at=3)
+            asked = await after_hello.run(db, session="s", branch="c", effects="reuse")
+            assert [a.tool for a in asked.approvals] == ["refund"]
+
+    play(work())

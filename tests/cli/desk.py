@@ -52,6 +52,11 @@ def said(request: Request) -> Any:
         return calls(("wire", {"amount": 1}))
     if words[:1] == ["ask"]:
         return calls(("seat", {}))
+    if words[:1] == ["whose"]:
+        # What would be known had the process been killed here.
+        with perdure.open() as db:
+            row = db.look(words[1])
+            return f"{row.owner}, {row.agent}, {row.pending} waiting"
     if words[:1] == ["break"]:
         raise perdure.ModelError("the model is out of order")
     return f"You said: {text_of(last)}"

@@ -187,9 +187,65 @@ def test_what_waits_on_a_branch_is_pointed_at(command: Command, ledger: Path):
     there = command("approve", "s", "--list", "--branch", "it's").out.splitlines()
     assert "refund {amount: 7} waits for agreement" in there[0]
     (waits,) = command("approve", "s", "--list", "--branch", "it's", "--json").json["approvals"]
-    assert there[2:] == [f"  perdure approve s {waits['id']}   (or reject)"]
+    id = waits["id"]
+    assert there[2:] == [
+        f"  perdure approve s {id}", f"  perdure approve s {id} --edit ARGUMENTS", f"  perdure reject s {id}"
+    ]  # fmt: skip
     told = command("approve", "s", waits["id"]).out
     assert told == f"{waits['id']}: approved. It is taken up when the branch is run on: it's.\n"
     done = command("run", APP, "s", "--branch", "it's", "--effects", "reuse", "--json").json
     assert (done["status"], done["text"]) == ("done", "7")
     assert command("approve", "s").out == "nothing in s waits for anybody\n"
+
+
+def test_who_changed_which_arguments_is_shown_until_it_is_taken_up(command: Command, ledger: Path):
+    command("run", APP, "s", "refund 7")
+    (waits,) = command("approve", "s", "--list", "--json").json["approvals"]
+    assert command("approve", "s", waits["id"], "--edit", '{"amount": 8}', "--by", "ana").code == 0
+    for argv in (("approve", "s", "--list"), ("show", "s")):
+        assert 'was approved by ana with other arguments: {"amount": 8}' in command(*argv).out, argv
+    assert "8" in command("resume", APP, "s").out
+
+
+def test_a_call_that_is_settled_is_settled_and_how(command: Command, ledger: Path):
+    command("run", APP, "s", "book 7")
+    effect = ledger.read_text().split()[1]
+    command("run", APP, "s", "hello")
+    for argv in (("--abort",), ("--retry",), ("--done", "7")):
+        found = command("resolve", "s", effect, *argv, "--by", "eve")
+        assert found.code == 1
+        assert found.err == f"perdure: effect {effect} is settled: it was done, at step 2\n"
+    told = command("outcome", "s", effect, "7")
+    assert told.out == f"s: nothing was reported: {effect} has its outcome already\n"
+    unknown = command("outcome", "s", "ef_0", "7")
+    assert (unknown.code, unknown.err) == (1, "perdure: session 's' has no effect 'ef_0': nothing was reported\n")
+    with perdure.open(f"sqlite:///{ledger.parent}/.perdure/agents.db") as db:
+        assert db.look("s").pending == 0
+
+
+def test_an_outcome_that_was_reported_settles_a_call_and_nobody_else_does(command: Command, ledger: Path):
+    command("run", APP, "s", "wire 1")
+    (effect,) = command("run", APP, "s", "--json").json["in_doubt_ids"]
+    assert command("outcome", "s", effect, '"paid"').out == "s: reported\n"
+    refused = command("resolve", "s", effect, "--retry", "--by", "eve")
+    assert refused.code == 1
+    assert "was reported meanwhile, and waits in the inbox" in refused.err
+    assert "paid" in command("resume", APP, "s").out
+    with perdure.open(f"sqlite:///{ledger.parent}/.perdure/agents.db") as db:
+        assert db.look("s").pending == 0
+
+
+def test_a_call_that_raised_is_settled_by_whoever_resolves_it(command: Command, tmp_path: Path):
+    @tool
+    def pay(amount: int) -> None:
+        raise RuntimeError("halfway")
+
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db, db.session("s") as s:
+        with pytest.raises(perdure.EffectRaised):
+            s.call(pay, 7)
+        (record,) = s.effects()
+    found = command("outcome", "s", record["id"], "7")
+    assert found.code == 1
+    typed = f"perdure resolve s {record['id']} --done RESULT"
+    assert found.err.splitlines()[0].endswith(f"nobody waits for its outcome: settle it with {typed}")
+    assert command("resolve", "s", record["id"], "--done", "7", "--by", "eve").code == 0

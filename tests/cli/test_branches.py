@@ -134,6 +134,7 @@ def test_a_slip_of_the_finger_adds_nothing(command: Command, trip: Path):
     found = command("fork", "trip", "other", "--set", "vars.ctiy=Porto")
     assert found.code == 2
     assert "the state has no 'vars.ctiy' (there is vars.city): --add 'vars.ctiy=...' makes it" in found.err
+    assert "(there is said)" in command("fork", "trip", "other", "--set", "sayd=Hello").err
     assert command("fork", "trip", "other", "--add", "vars.ctiy=Porto").code == 0
     assert state(command, "trip@other")["vars"] == {"city": "Madrid", "ctiy": "Porto"}
 
@@ -215,7 +216,10 @@ def test_a_merge_with_conflicts_writes_nothing_and_lists_them(command: Command, 
     found = command("merge", "trip", "south")
     assert found.code == 1
     assert "vars" in found.out
-    assert "--prefer" in found.out
+    assert found.out.splitlines()[-1].endswith("say --prefer ours, theirs or both (of lists that only grew)")
+    both = command("merge", "trip", "south", "--prefer", "both")
+    assert both.code == 1
+    assert both.out.splitlines()[-1].endswith("only of lists that grew: say --prefer ours or theirs")
     assert "\x1b" not in found.out
     listed = command("merge", "trip", "south", "--json")
     assert (listed.code, listed.json["merged"], len(listed.json["conflicts"])) == (1, None, 1)

@@ -58,6 +58,8 @@ def test_a_session_is_woken_later_and_not_when_it_is_taken_back(command: Command
     assert command("wake", "s", "--at", "2099-01-01T09:00:00+01:00", "--json").json["new"] is True
     assert command("wake", "s", "--cancel", "w").out == "s: taken back\n"
     assert command("wake", "nobody", "x", "--delay", "2h").code == 1
+    when = "say when, in exactly one way: --at TIME, --delay 2h, or --cron '0 9 * * *'"
+    assert command("wake", "s", "x").err == f"perdure: {when}\n"
     for argv in (
         ("x",), ("x", "--delay", "2h", "--cron", "0 9 * * *"), ("x", "--delay", "soon"), ("x", "--at", "tomorrow"),
         ("x", "--at", "2099-01-01T09:00:00"), ("x", "--cron", "every day"), ("--cancel", "w", "--delay", "2h"),
@@ -75,6 +77,10 @@ def test_what_was_taken_back_is_not_due_and_what_never_was_cannot_be(command: Co
         assert command("why", "h").out.startswith("A timer is due")
         assert db.cancel_wake("h", "w") is True
         assert db.cancel_wake("h", "w") is False
+    (row,) = command("ls", "--json").json["items"]
+    assert row["inbox"] == 0
+    assert command("ls", "--sort", "inbox", "--json").json["items"] == [row]
+    assert command("show", "h", "--json").json["session"]["inbox"] == 0
     found = command("why", "h", "--json").json
     assert (found["summary"], found["inputs"]) == ("Nothing in it is open.", [])
     unknown = command("wake", "h", "--cancel", "w3")

@@ -35,13 +35,18 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_agent_is_run_until_it_is_done(command: Command, ledger: Path):
     found = command("run", APP, "s", "book 7", "--owner", "ana")
     assert found.code == 0, found.err
-    assert found.out.splitlines() == ["· book …", "· book: done", "booked 7", "done (step 3)"]
+    assert found.out.splitlines() == ["· book …", "· book: done", "booked 7", "done (step 4)"]
     assert len(ledger.read_text().splitlines()) == 1
     again = command("run", APP, "s", "hello", "--json").json
     assert list(again) == RESULT
     assert (again["status"], again["text"], again["branch"]) == ("done", "You said: hello", "main")
     with perdure.open() as db:
         assert db.look("s").owner == "ana"
+
+
+def test_whose_a_session_is_is_known_before_its_first_answer(command: Command):
+    assert command("run", APP, "s", "whose s", "--owner", "ana").out.splitlines()[0] == "ana, desk, 1 waiting"
+    assert command("run", APP, "s", "whose s", "--owner", "eve").code == 2
 
 
 def test_a_message_with_a_key_is_said_once(command: Command, ledger: Path):
@@ -55,7 +60,7 @@ def test_what_waits_for_a_person_is_told_and_resume_goes_on(command: Command, le
     waiting = command("run", APP, "s", "refund 7")
     assert waiting.code == 0
     assert "waiting_approval" in waiting.out
-    typed = waiting.out.splitlines()[-1]
+    typed = waiting.out.splitlines()[-3]
     approval = command("approve", "s", "--list", "--json").json["approvals"][0]["id"]
     assert typed == f"  perdure approve s {approval}"
     assert command("resume", APP, "s", "--json").json["approval_ids"] == [approval]

@@ -219,3 +219,17 @@ def test_diff_ends_with_one_only_when_asked_to(command: Command, trip: Path):
     assert command("diff", "trip@1", "trip@2").code == 0
     assert command("diff", "trip@1", "trip@2", "--exit-code").code == 1
     assert command("diff", "trip@2", "trip@2", "--exit-code").code == 0
+
+
+def test_the_past_is_shown_without_what_waits_today(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DESK_LEDGER", str(tmp_path / "ledger"))
+    command("run", "tests.cli.desk", "s", "refund 7")
+    (waits,) = command("approve", "s", "--list", "--json").json["approvals"]
+    command("approve", "s", waits["id"], "--by", "ana")
+    command("resume", "tests.cli.desk", "s")
+    command("post", "s", "good morning")
+    past = command("show", "s@1")
+    assert "waited for a decision" in past.out
+    assert "good morning" not in past.out
+    assert len(command("show", "s@1", "--json").json["approvals"]) == 1
+    assert "good morning" in command("show", "s").out

@@ -50,10 +50,11 @@ def shop(tmp_path: Path) -> str:
 def test_a_request_for_agreement_is_told_with_what_to_type(command: Command, shop: str):
     found = command("why", "my refund")
     assert found.code == 0
-    told, typed = found.out.splitlines()
+    told, typed, *others = found.out.splitlines()
     assert told.startswith('refund(order="o1", amount=100) has waited for agreement for')
     assert told.endswith("Approve it, change it, or reject it.")
     assert re.fullmatch("  perdure approve 'my refund' ap_[0-9a-f]+", typed)
+    assert others == [f"{typed} --edit ARGUMENTS", typed.replace("approve", "reject")]
 
 
 def test_the_json_has_the_documented_shape(command: Command, shop: str):

@@ -155,3 +155,9 @@ def test_people_get_lines_in_plain_words(command: Command):
     assert found.code == 1
     assert any(line.startswith("fail  saves: 4 answers") for line in found.out.splitlines())
     assert found.out.splitlines()[-1].endswith("checks failed")
+
+
+def test_whoever_has_something_said_is_told_that_tools_really_run(command: Command):
+    words = "what is said may have its tools called, and they really run, several times over"
+    assert command("doctor", f"{APPS}:saves_at_the_end", "--say", "hello").out.splitlines()[0] == words
+    assert words not in command("doctor", f"{APPS}:saves_at_the_end", "--say", "hello", "--json").out

@@ -5,7 +5,8 @@ from __future__ import annotations
 import perdure
 
 NAMES = [
-    "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "AsyncDatabase", "AsyncSession", "BehindWitness", "BlobRef",
+    "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "ApprovalRuleFailed", "AsyncDatabase", "AsyncSession",
+    "BehindWitness", "BlobRef",
     "Busy", "CallError", "ChatModel", "Checkpoint", "Clash", "Compactor", "Conflict", "Context", "ContextTooLong",
     "Corrupted", "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed",
     "EffectRaised", "Event", "ForkedProcess", "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput",

@@ -331,3 +331,15 @@ def test_the_document_names_every_row_of_the_table(tmp_path: Path):
     assert len(names) == len(set(names))
     assert all(o["summary"] for methods in document["paths"].values() for o in methods.values())
     assert json.dumps(document)
+
+
+def test_the_right_token_in_an_address_is_not_called_wrong(tmp_path: Path):
+    with asking(tmp_path, headers={}) as api:
+        for path in ("/", f"{API}/sessions"):
+            answer = api.http.get(path, params={"token": TOKEN}, headers={"Accept": "*/*"})
+            assert answer.status_code == 401
+            assert answer.json()["type"] == "urn:perdure:error:token-in-address"
+            assert "Authorization: Bearer" in answer.json()["detail"]
+            assert "www-authenticate" in answer.headers
+            wrong = api.http.get(path, params={"token": TOKEN + "x"}, headers={"Accept": "*/*"})
+            assert (wrong.status_code, wrong.json()["type"]) == (401, "urn:perdure:error:unauthorized")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 import perdure
@@ -13,6 +14,8 @@ from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
 from perdure.fleet.board import board_of
 from perdure.protocols import WorkerRow
+from perdure.server.api.openapi import TABLE
+from perdure.session.actions import Action, Do
 from perdure.testing.clock import FakeClock
 from tests.server.asking import asking
 from tests.store_urls import url_of
@@ -315,3 +318,50 @@ def test_the_store_tells_what_it_holds(tmp_path: Path):
         assert found["counts"] == [{"status": "in_doubt", "agent": "", "error": "ConnectionError", "sessions": 1}]
         assert (found["statuses"], found["errors"]) == ({"in_doubt": 1}, {"ConnectionError": 1})
         assert (found["fleet"]["supported"], found["fleet"]["workers"]) == (True, [])
+
+
+# -- what why says to send ----------------------------------------------------------------------------------------
+
+
+def test_what_why_says_to_send_decides(tmp_path: Path):
+    run(tmp_path, "s", "refund")
+    run(tmp_path, "q", "size")
+    with asking(tmp_path, agents=[desk]) as api:
+        for session, decision in (("s", "approved"), ("q", "answered")):
+            (action,) = api.get(f"/sessions/{session}/why")["actions"]
+            told = api.post(action["http"].removeprefix("POST /api/v1"), action["body"])
+            assert told["decision"] == decision
+            assert told["woken"] == "nobody"
+            go = "No worker has agent desk, but this server does: have it run with POST /api/v1/sessions/"
+            assert told["next"] == f"{go}{session}/runs."
+            api.post(f"/sessions/{session}/runs", {}, 202)
+
+
+@pytest.mark.parametrize("branch", ["main", "other"])
+@pytest.mark.parametrize("name", [name for name in Do if Action(name, "s", "x").http])
+def test_every_call_that_is_suggested_takes_the_body_that_is_suggested(name: Do, branch: str):
+    action = Action(name, "s", "x", branch)
+    method, _, path = action.http.partition(" ")
+    parts = path.removeprefix("/api/v1/").split("/")
+    (body,) = (
+        e.body
+        for e in TABLE
+        if e.method == method
+        and len(e.segments) == len(parts)
+        and all(a == b or a.startswith("{") for a, b in zip(e.segments, parts, strict=True))
+    )
+    if body is None:
+        assert action.body is None
+    else:
+        msgspec.convert(action.body or {}, body)
+
+
+def test_an_inbox_is_counted_without_what_was_taken_back(tmp_path: Path):
+    with asking(tmp_path) as api:
+        with api.db.session("s") as s:
+            s.commit()
+        api.db.wake("s", delay="2h", key="w")
+        assert api.get("/sessions/s")["inbox"] == 1
+        api.db.cancel_wake("s", "w")
+        assert api.get("/sessions/s")["inbox"] == 0
+        assert [row["inbox"] for row in api.get("/sessions")["items"]] == [0]

@@ -12,7 +12,9 @@ import pytest
 
 import perdure
 from perdure import Agent, ScriptedModel, tool
+from perdure.agent.models.scripted import calls
 from tests.server.asking import Asking, asking
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,6 +165,22 @@ def test_a_decision_that_was_taken_is_not_told_as_an_error_when_nobody_can_go_on
         desk.app.state.ctx.runs._most = 0
         assert "It is recorded, but" in desk.http.get(decide(desk, "approve", form(desk).fields)).text
         assert call(desk, send, to="zoe", body="hi") == ["zoe", "hi"]
+
+
+def test_nobody_is_promised_that_a_session_goes_on_whose_run_may_fail(tmp_path: Path) -> None:
+    known = {"R1": 80}
+
+    @tool(approve=True, facts=lambda room: known[room])
+    def book(room: str) -> str:
+        """Book a room."""
+        return f"booked {room}"
+
+    agent = Agent("desk", model=ScriptedModel([calls(("book", {"room": "R1"})), "done"]), tools=[book])
+    agent.run_sync(url_of("sqlite", tmp_path), session="s", message="book")
+    known.clear()
+    with asking(tmp_path, agents=[agent]) as desk:
+        told = desk.http.get(decide(desk, "approve", form(desk).fields)).text
+        assert "Approved. This server runs the session now: its page tells how that goes." in told
 
 
 def test_tools_that_take_their_time_do_not_keep_pages_from_being_shown(desk: Asking) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import perdure
 import perdure.server.console
+from perdure import tool
 from perdure.server.auth import FORM_HEADER
 from perdure.server.console.rendering import harmless
 from perdure.testing.clock import FakeClock
@@ -302,3 +303,29 @@ def test_the_store_counts_only_what_a_sweep_removes(tmp_path: Path) -> None:
         assert "The time of 1 session has run out: the next sweep removes it." in get(console, "/store")
         assert console.db.sweep().removed == 1
         assert "No session's time has run out." in unescape(get(console, "/store"))
+
+
+def test_nothing_is_said_of_calls_that_are_being_made_where_none_is_in_doubt(tmp_path: Path) -> None:
+    with asking(tmp_path) as console:
+        seen: list[str] = []
+
+        @tool
+        def look_meanwhile() -> None:
+            seen.append(get(console, "/in-doubt"))
+
+        with console.db.session("s") as s:
+            s.call(look_meanwhile)
+        (page,) = seen
+        assert "No session stands still because of a call whose outcome nobody knows." in page
+        assert "has an outcome" not in page
+
+
+def test_an_inbox_is_counted_without_what_was_taken_back(tmp_path: Path) -> None:
+    with asking(tmp_path) as console:
+        with console.db.session("s") as s:
+            s.commit()
+        console.db.wake("s", delay="2h", key="w")
+        assert "1 input waiting" in get(console, "/")
+        console.db.cancel_wake("s", "w")
+        assert "waiting" not in get(console, "/").partition("<table")[2]
+        assert "Inbox" not in get(console, "/session?id=s").partition("<main")[2]

@@ -166,3 +166,120 @@ def test_a_session_lives_for_as_long_as_a_request_that_it_waits_for(db: perdure.
     clock.advance(8 * 86_400_000)
     with pytest.raises(perdure.Gone):
         db.read("s")
+
+
+def room(**declared: Any) -> perdure.Tool:
+    costs = {"R1": 80, "R2": 150, "R3": 400}
+
+    @tool(approve=lambda a: costs[a["room"]] > 100, facts=lambda room: costs[room], **declared)
+    def book(room: str) -> str:
+        booked.append(room)
+        return f"booked {room}"
+
+    return book
+
+
+def ask_for_a_room(db: perdure.Database, book: Any) -> perdure.Approval:
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded) as needed:
+        s.call(book, room="R2")
+    return needed.value.approval
+
+
+def test_who_changes_the_arguments_is_shown_what_those_rest_on(db: perdure.Database) -> None:
+    book = room()
+    db.approve("s", ask_for_a_room(db, book), by="ana", args={"room": "R3"})
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded) as again:
+        s.call(book, room="R2")
+    asked = again.value.approval
+    assert (asked.args, asked.facts) == ({"room": "R3"}, 400)
+    assert asked.because == "ana has changed the arguments, and has not seen what these rest on"
+    db.approve("s", asked, by="ana")
+    with db.session("s") as s:
+        assert s.call(book, room="R2") == "booked R3"
+    assert booked == ["R3"]
+
+
+def test_changed_arguments_that_rest_on_something_as_good_are_called_at_once(db: perdure.Database) -> None:
+    book = room(recheck=lambda then, now: now <= then)
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded) as needed:
+        s.call(book, room="R3")
+    db.approve("s", needed.value.approval, by="ana", args={"room": "R2"})
+    with db.session("s") as s:
+        assert s.call(book, room="R3") == "booked R2"
+
+
+def test_changed_arguments_that_need_nobody_are_called_at_once(db: perdure.Database) -> None:
+    book = room()
+    db.approve("s", ask_for_a_room(db, book), by="ana", args={"room": "R1"})
+    with db.session("s") as s:
+        assert s.call(book, room="R2") == "booked R1"
+
+
+def test_the_same_arguments_again_are_no_change(db: perdure.Database) -> None:
+    book = room()
+    db.approve("s", ask_for_a_room(db, book), by="ana", args={"room": "R2"})
+    with db.session("s") as s:
+        assert s.call(book, room="R2") == "booked R2"
+        assert "edited" not in s.effects()[0]
+
+
+def test_a_decision_waits_while_what_it_rests_on_cannot_be_read(db: perdure.Database) -> None:
+    book = make()
+    request = ask(db, book)
+    db.approve("s", request, by="ana")
+    price = prices.pop("BA1")
+    with db.session("s") as s:
+        with pytest.raises(perdure.ApprovalRuleFailed, match="has as facts raised KeyError: 'BA1'"):
+            s.call(book, flight="BA1", amount=1200)
+        s.commit()
+    prices["BA1"] = price
+    with db.session("s") as s:
+        assert s.call(book, flight="BA1", amount=1200) == "booked BA1"
+
+
+def test_a_refusal_needs_no_facts(db: perdure.Database) -> None:
+    book = make()
+    db.reject("s", ask(db, book), by="ana", reason="too dear")
+    del prices["BA1"]
+    with db.session("s") as s, pytest.raises(perdure.EffectFailed, match="too dear"):
+        s.call(book, flight="BA1", amount=1200)
+
+
+def test_a_repeated_call_is_not_made_unasked_when_what_it_rests_on_cannot_be_read(db: perdure.Database) -> None:
+    made, known = list[int](), list[int]()
+
+    @tool(facts=lambda amount: known[0])
+    def pay(amount: int) -> None:
+        made.append(amount)
+        raise RuntimeError("halfway")
+
+    with db.session("s") as s:
+        with pytest.raises(perdure.EffectRaised):
+            s.call(pay, 7)
+        for _ in range(2):
+            with pytest.raises(perdure.ApprovalRuleFailed, match="IndexError"):
+                s.call(pay, 7)
+        known.append(1)
+        with pytest.raises(perdure.ApprovalNeeded) as asked:
+            s.call(pay, 7)
+    assert asked.value.approval.because.startswith("the same call ended with RuntimeError: halfway")
+    assert made == [7]
+
+
+@pytest.mark.parametrize("option", ["approve", "recheck"])
+def test_a_rule_that_fails_is_told_with_its_name(db: perdure.Database, option: str) -> None:
+    rules: dict[str, Any] = {"approve": True, option: lambda *args: 1 / 0}
+
+    @tool(facts=lambda room: 1, **rules)
+    def book(room: str) -> str:
+        booked.append(room)
+        return room
+
+    with db.session("s") as s:
+        if option == "recheck":
+            with pytest.raises(perdure.ApprovalNeeded) as needed:
+                s.call(book, room="R1")
+            db.approve("s", needed.value.approval, by="ana")
+        with pytest.raises(perdure.ApprovalRuleFailed, match=f"as {option} raised ZeroDivisionError"):
+            s.call(book, room="R1")
+    assert booked == []

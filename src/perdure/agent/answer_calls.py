@@ -12,10 +12,10 @@ from perdure import telemetry
 from perdure.agent.children import Handoff
 from perdure.agent.context.recall import shown
 from perdure.agent.run_result import note_raised
-from perdure.errors import InvalidInput, StoreError
+from perdure.errors import ApprovalRuleFailed, InvalidInput, StoreError
 from perdure.model import Status
 from perdure.protocols import Boarded
-from perdure.session.effects import OPEN, Call, no_json, twins
+from perdure.session.effects import DRY, OPEN, Call, no_json, twins
 from perdure.session.tools import Tool
 from perdure.state.document import plain
 from perdure.system.flow_async import AsyncDriver
@@ -49,6 +49,8 @@ class Calls:
         """Effects that the commit under way writes as started."""
         self.unwritten = False
         """Whether outcomes of this answer's calls may be waiting for a commit."""
+        self._broken: ApprovalRuleFailed | None = None
+        """Why a call can neither be asked for nor made."""
 
     async def begin(self, answer: Answer) -> None:
         """Check the calls of an answer and put them into the journal; its commit makes them durable."""
@@ -75,7 +77,21 @@ class Calls:
             if record["status"] == "started":
                 self._fresh.add(call.slot)
                 self.started.append(record["id"])
+        if unmade := sorted({r["tool"] for r in records if r.get("error") == DRY}):
+            loop.note(self._not_called(unmade))
         self._answer_if_settled()
+
+    def _not_called(self, tools: list[str]) -> str:
+        """What is said of a dry run that was asked for calls."""
+        s, run = self._loop.s, self._loop.book["run"]
+        were, them = ("was", "it") if len(tools) == 1 else ("were", "them")
+        where = f"branch off at step {s.step} of {s.branch}" if s.step else "go to another session"
+        # What was said by the inbox is taken with this answer, so that it is not there yet.
+        again = "say it again there" if run["turns"] == 1 and run.get("messages") else "run that"
+        return (
+            f"dry run: {', '.join(tools)} {were} not called, and the model was told so. To have {them} called, {where} "
+            f'and {again} with --effects reuse (effects="reuse")'
+        )
 
     async def settle(self) -> str:
         """Take every open call as far as it goes, side by side; what must be waited for, or "" when none is open."""
@@ -87,6 +103,7 @@ class Calls:
         if not still:
             return ""
         first = [slot for i, slot in enumerate(still) if not any(twins(effects[slot], effects[s]) for s in still[:i])]
+        self._broken = None
         await self._side_by_side(first)
         for slot in still:
             # What another call of this answer pays for is not paid for again, nor while that one is in doubt.
@@ -94,6 +111,8 @@ class Calls:
                 twins(effects[slot], effects[other]) and effects[other]["status"] in OPEN for other in first
             ):
                 await self._side_by_side([slot])
+        if self._broken is not None:
+            raise self._broken
         left = {loop.s.book["effects"][slot]["status"] for slot in still if slot in loop.s.book["effects"]}
         if not left & set(OPEN):
             return ""
@@ -127,7 +146,7 @@ class Calls:
         why = "the user has said something else meanwhile"
         return any([await loop.s.driver.drive(loop.s.requests.withdraw(r, why)) for r in self.open_records()])
 
-    def abandon(self, why: str) -> list[dict[str, Any]]:
+    async def abandon(self, why: str) -> list[dict[str, Any]]:
         """Give up calls that were not made yet; what was started stays open, and is answered."""
         s = self._loop.s
         left: list[dict[str, Any]] = []
@@ -137,6 +156,8 @@ class Calls:
                 continue
             request = s.book.get("approvals", {}).get(record.get("approval", ""))
             if request is not None and request["status"] == "pending":
+                # A decision that came too late goes with it.
+                await s.driver.drive(s.inbox.take_by_key("decision", f"decision:{request['id']}"))
                 request.update(status="withdrawn", reason=why, decided=s.kernel.clock.wall())
                 telemetry.decided(request, request["decided"])
             s.effect_records.settle(record, "failed", None, why)
@@ -150,7 +171,11 @@ class Calls:
         tool: Tool = self._loop.tool(record["tool"])
         self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
         async with place_for(s, tool, record["id"]):
-            status = await s.driver.drive(s.calls.carry_on(tool, record, fresh=fresh))
+            try:
+                status = await s.driver.drive(s.calls.carry_on(tool, record, fresh=fresh))
+            except ApprovalRuleFailed as e:
+                # Nothing was called. Its siblings are, and have to come to their ends.
+                self._broken, status = e, record["status"]
         if status == "done" and "problem" in record:
             self._loop.note(str(no_json(tool.name, record["id"], record["problem"])))
         self._loop.tell("outcome", tool=record["tool"], effect=record["id"], status=status)

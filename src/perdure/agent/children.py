@@ -8,7 +8,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent import run_result as ended
-from perdure.errors import Busy, InvalidInput, Misuse, NotFound
+from perdure.errors import Busy, CallError, InvalidInput, Misuse, NotFound
 from perdure.model import Status
 from perdure.session.effects import OPEN
 from perdure.session.tools import Context, Done, Later, NotDone, Tool
@@ -218,8 +218,8 @@ async def tell_parent(loop: Loop, result: RunResult) -> None:
         else:
             said = f"{loop.agent.name} ended with {result.status}: {result.reason}"[:500]
             await loop.db.post_outcome(session, effect, failed=said)
-    except InvalidInput:
-        # It was told of an earlier end, and has not looked yet.
+    except (InvalidInput, CallError, NotFound):
+        # It was told of an earlier end, and has not looked yet; or it has gone on by another way.
         return
 
 

@@ -30,7 +30,7 @@ from perdure.agent.run_result import Doubt, RunResult, Spent
 from perdure.agent.said_once import note_answer
 from perdure.agent.session_stream import Event
 from perdure.agent.upgrades import upgrade
-from perdure.errors import ContextTooLong, ModelError
+from perdure.errors import ApprovalRuleFailed, ContextTooLong, ModelError
 from perdure.model import Kind, Status
 from perdure.session.effects import exception_of
 from perdure.session.inbox import open_entry
@@ -160,7 +160,7 @@ class Loop:
         if self.parent is not None and self.book.get("parent") is None:
             self.book["parent"] = self.parent
         reason = self._switch() or ("" if self._handed_over() else await upgrade(self))
-        result = self.result(ended.INCOMPATIBLE, reason) if reason else await watched(self)
+        result = await self._undecided(self.result(ended.INCOMPATIBLE, reason) if reason else await watched(self))
         if self._speaker is not None:
             await self._speaker.close()
             if self._speaker.problem:
@@ -170,6 +170,12 @@ class Loop:
         if self.book.get("parent") is not None:
             await tell_parent(self, result)
         return result._replace(until=self.s.inbox.wakes_at, children=await children_of(self))
+
+    async def _undecided(self, result: RunResult) -> RunResult:
+        """Nobody is asked for what he has decided on already: it waits in the inbox until somebody can go on."""
+        s = self.s
+        decided = [await s.driver.drive(s.inbox.waiting(f"decision:{a.id}")) for a in result.approvals]
+        return result._replace(approvals=tuple(a for a, d in zip(result.approvals, decided, strict=True) if not d))
 
     def _handed_over(self) -> bool:
         """Whether the agent that has the conversation now has not said anything yet."""
@@ -190,7 +196,11 @@ class Loop:
 
     async def round(self) -> RunResult | None:
         """Go round once; None when there is more to do."""
-        if waits := await self.calls.settle():
+        try:
+            waits = await self.calls.settle()
+        except ApprovalRuleFailed as e:
+            return await self.stop(ended.FAILED, str(e), type(e).__name__)
+        if waits:
             return None if await self.calls.withdraw() else await self._rest(waits)
         if self.stopping is not None and self.stopping.is_set():
             # Nothing is open: whoever goes on finds the session as it stands.
@@ -553,7 +563,7 @@ async def cancelled(loop: Loop) -> RunResult:
     reason = f"cancelled{' by ' + body['by'] if body.get('by') else ''}{': ' * bool(body.get('reason'))}"
     reason += body.get("reason", "")
     given_up = [plain(record) for record in loop.calls.open_records() if record["status"] == "planned"]
-    open_children = loop.calls.abandon(reason)
+    open_children = await loop.calls.abandon(reason)
     loop.book["run"] = None
     await s.driver.drive(s.journal.write(Kind.COMMIT, x={"note": reason[:500]}, status=Status.CANCELLED))
     for record in given_up:

@@ -106,10 +106,7 @@ async def upgrade(loop: Loop) -> str:
     plan = compare(loop, old, new)
     if plan.problems:
         loop.notes.extend(plan.notes)
-        loop.notes.append(
-            "run it with the program that it was left by until these calls are settled, or declare @tool_migration, "
-            "or settle them by hand: reject the approval, or resolve the effect with abort or done"
-        )
+        loop.notes.append(await _ways_out(loop))
         return "; ".join(plan.problems)
     for said in plan.notes:
         loop.note(said)
@@ -183,6 +180,20 @@ def _moved(slot: str, record: dict[str, Any], way: Way) -> Moved:
             answer = change(result)
             result = result if answer is None else answer
     return Moved(slot, way, None, result)
+
+
+async def _ways_out(loop: Loop) -> str:
+    """What can be done about calls that this program cannot go on with."""
+    s = loop.s
+    ways = ["run it with the program that it was left by until these calls are settled", "declare @tool_migration"]
+    records = loop.calls.open_records()
+    asked = [r for record in records if (r := s.requests.of_call(record)) is not None and r["status"] == "pending"]
+    decided = [await s.driver.drive(s.inbox.waiting(f"decision:{request['id']}")) for request in asked]
+    if not all(decided):
+        ways.append("reject the approval")
+    if any(record["status"] in ("started", "in_doubt", "unknown") for record in records):
+        ways.append("resolve the effect with abort or done")
+    return ", or ".join(ways)
 
 
 async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:

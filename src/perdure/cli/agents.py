@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from perdure.cli.options import Again, App, AsJson, BlobsAt, Made, Message, Mess
 from perdure.cli.output import STOPPED, Out, print_json, print_raised, tell
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing_async, witness
-from perdure.errors import InvalidInput, NotFound
+from perdure.errors import Busy, InvalidInput, NotFound
 from perdure.fleet.status import ran_by_hand
 from perdure.history.expiry import ended, living
 from perdure.history.hydrate import find
@@ -168,7 +169,9 @@ def _run(
         raise InvalidInput(f"--effects is one of {', '.join(EFFECTS)}, not {how!r:.40}")
     agent = load_agent(app)
     on = "" if branch == MAIN else f" --branch {shlex.quote(branch)}"
-    again = typed(f"resume {shlex.quote(app)} {shlex.quote(session)}{on}")
+    # What has no checkpoint yet cannot be resumed, only run.
+    goes_on = "resume" if options.get("must_exist") or branch != MAIN else "run"
+    again = typed(f"{goes_on} {shlex.quote(app)} {shlex.quote(session)}{on}")
     screen = None if as_json else Screen()
     try:
         result = asyncio.run(
@@ -204,6 +207,7 @@ async def _once(
             if said is not None and options.get("key") is None and not again:
                 options["key"] = await db.driver.call(same_unanswered, db.kernel, session, said)
                 notes = (GOES_ON,) if options["key"] is not None else ()
+            await keep_owner(db, agent, session, options.get("owner", ""))
             result = await agent.run(
                 db, session=session, effects=effects, on_event=on_event, live=True, max_turns=max_turns, wait=wait,
                 **options,
@@ -212,6 +216,19 @@ async def _once(
             return result._replace(notes=(*notes, *result.notes))
         finally:
             await agent.close()
+
+
+async def keep_owner(db: AsyncDatabase, agent: Agent, session: str, owner: str) -> None:
+    """Write down whose a new session is to be, before anything else: whoever is killed in its first answer has it."""
+    row = await db.driver.call(find, db.kernel, check_session(session))
+    if not owner or (row is not None and (row.heads or row.reason)):
+        return
+    # Whoever has it writes it.
+    with suppress(Busy):
+        async with await db.session(session, owner=owner) as s:
+            s.journal.settings.agent = agent.name
+            if s.head is None:
+                await s.commit()
 
 
 def _check_it_goes_on(db: AsyncDatabase, session: str) -> None:
@@ -244,6 +261,11 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
     ended = f"{result.status}{': ' + result.reason if result.reason else ''}"
     out.line(cut(f"{ended} (step {result.step})", 1000), "dim" if result.ok else "yellow")
     asks = [Action(Do.ANSWER if a.question else Do.APPROVE, result.session, a.id) for a in result.approvals]
+    if result.status == "incompatible":
+        # To agree to it would not help: this program cannot make the call.
+        for approval in result.approvals[:1]:
+            out.line(f"  {cut(typed(f'reject {shlex.quote(result.session)} {approval.id}'), 1000)}", "dim")
+        asks = []
     doubts = [Action(Do.RESOLVE, result.session, d.effect, branch) for d in result.in_doubt]
     for action in (doubts or asks)[:1]:
         for command in (action.command, *action.others):

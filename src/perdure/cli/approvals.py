@@ -199,8 +199,9 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
             if a.get(name) is not None and a[name] != "":
                 out.line(f"  {name}: {brief(a[name], 300)}")
         out.line(f"  asked {ago(a['asked'], now)}, expires {ago(a['expires'], now)}", "dim")
-        typed = Action(Do.ANSWER if a.get("question") else Do.APPROVE, opened.row.id, a["id"]).command
-        out.line(f"  {cut(typed, 1000)}   (or reject)", "dim")
+        decide = Action(Do.ANSWER if a.get("question") else Do.APPROVE, opened.row.id, a["id"])
+        for way in (decide.command, *decide.others):
+            out.line(f"  {cut(way, 1000)}", "dim")
     for a, said in matters.decided:
         out.line(
             f"{a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} was {cut(said, 300)}, and waits to be taken up", "dim"
@@ -210,8 +211,8 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
         print_traceback(out, exception_of(e))
         if e["status"] in ("in_doubt", "raised"):
             settle = Action(Do.RESOLVE, opened.row.id, e["id"], branch)
-            for typed in (settle.command, *settle.others):
-                out.line(f"  {cut(typed, 1000)}", "dim")
+            for way in (settle.command, *settle.others):
+                out.line(f"  {cut(way, 1000)}", "dim")
     print_raised(out, matters.raised)
     if not any(matters[:3]):
         where = "" if branch == MAIN else f" on branch {cut(branch, 80)}"
@@ -392,7 +393,8 @@ def outcome(
     with open_existing(store, blobs) as db:
         living(db.kernel, check_session(session))
         new = db.post_outcome(session, effect, None if result is None else json_or_text(result), failed=failed)
-    _tell_posted(as_json, session, new, "reported" if new else "was reported already")
+    known = f"nothing was reported: {effect} has its outcome already"
+    _tell_posted(as_json, session, new, "reported" if new else cut(known, 200))
 
 
 def wake(
@@ -412,6 +414,8 @@ def wake(
 ) -> None:
     """Have a session told something later, or again and again."""
     ways: dict[str, Any] = {"delay": delay, "cron": cron}
+    if cancel is None and sum(way is not None for way in (at, delay, cron)) != 1:
+        raise InvalidInput("say when, in exactly one way: --at TIME, --delay 2h, or --cron '0 9 * * *'")
     if cancel is not None and (at or delay or cron or message or key):
         raise InvalidInput("--cancel takes one back: it goes with nothing else")
     with open_existing(store, blobs) as db:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from perdure.agent import run_result as ended
 from perdure.agent.models import text_of
 from perdure.agent.said_once import same_unanswered
+from perdure.cli.agents import keep_owner
 from perdure.cli.output import STOPPED, Out
 from perdure.cli.terminal_text import cut, safe
 from perdure.cli.which_database import witness
@@ -114,6 +115,7 @@ class Chat:
             if key is not None:
                 self._screen.line("The same message is there and not answered yet: it is gone on with.", "dim")
         try:
+            await keep_owner(db, self._agent, self._session, self._owner)
             result = await self._agent.run(
                 db, session=self._session, owner=self._owner, message=message, key=key, on_event=self._screen.event
             )

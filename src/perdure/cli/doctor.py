@@ -31,7 +31,10 @@ def doctor(
         ),
     ] = None,
     say: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="With APP: what is said to the agent, in this order.")
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="With APP: what is said to the agent, in this order; tools that it calls really run."
+        ),
     ] = None,
     really: Annotated[
         bool, typer.Option("--really", help="With APP: run it even when its model is a real one, which costs money.")
@@ -55,6 +58,8 @@ def doctor(
     if app is not None:
         from perdure.doctor.app import check_app
 
+        if say and not as_json:
+            Out().line("what is said may have its tools called, and they really run, several times over", "yellow")
         checks = check_app(app, say or [], really=really, timeout=timeout)
     else:
         checks = _of_machine(store, blobs)

@@ -414,7 +414,10 @@ def merge(
         out = Out()
         for clash in clashes:
             out.line(cut(clash, 300), "yellow")
-        out.line(f"{branch} and {other} both changed these; nothing was written: say --prefer ours, theirs or both")
+        say = "say --prefer ours, theirs or both (of lists that only grew)"
+        if prefer == "both":
+            say = "both sides of these cannot be kept, only of lists that grew: say --prefer ours or theirs"
+        out.line(f"{branch} and {other} both changed these; nothing was written: {say}")
     if made is None:
         raise typer.Exit(1)
 

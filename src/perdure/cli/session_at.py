@@ -36,6 +36,11 @@ class Opened(NamedTuple):
         """How the place is written: session and step."""
         return f"{self.row.id}@{self.reading.step}"
 
+    @property
+    def is_past(self) -> bool:
+        """Whether no branch stands there any more."""
+        return all(head.id.hex() != self.reading.checkpoint.id for head in self.row.heads)
+
 
 def split(db: Database, text: str) -> tuple[str, str]:
     """Session and place. A session whose own id is the whole text comes first, since ids may contain "@"."""
@@ -77,15 +82,18 @@ def open_matters(db: Database, opened: Opened) -> Matters:
     effects = [e for e in book.get("effects", {}).values() if e["status"] in OPEN]
     raised = [one for one in raised_in(book) if one.effect not in {e["id"] for e in effects}]
     asked = {a["id"]: a for a in pending(book, opened.reading.checkpoint.line)}
-    over = decided(db.kernel, opened.row, list(asked.values()))
+    # What was decided since, and waits to be taken up, is nothing of the past.
+    over = {} if opened.is_past else decided(db.kernel, opened.row, list(asked.values()))
     said = [(asked.pop(id), inputs(db.kernel, [entry])[0].text) for id, entry in over.items()]
     return Matters(effects, list(asked.values()), said, raised)
 
 
-def in_words(effect: dict[str, Any], now: int) -> str:
-    """Where a call stands, and the exception that it came to that by."""
+def in_words(effect: dict[str, Any], now: int, *, past: bool = False) -> str:
+    """Where a call stands, or stood, and the exception that it came to that by."""
     told = exception_of(effect)
-    if is_tried_again(effect):
+    if past:
+        said = f"was {effect['status']}"
+    elif is_tried_again(effect):
         again = f"tried again {ago(effect['retry_at'], now)}" if "retry_at" in effect else "being tried again"
         tries = count(effect["attempt"], "attempt")
         said = f"has got no answer since {ago(effect['lost_since'], now)}, {tries}, {again}"

@@ -18,12 +18,12 @@ from perdure.cli.session_selection import check_one_of
 from perdure.cli.terminal_text import Shown, brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, NotFound
-from perdure.fleet.why import SHOWN, inputs, trouble
+from perdure.fleet.why import SHOWN, inputs, trouble, waiting_counted
 from perdure.fleet.why import why as look_into
 from perdure.history.expiry import living
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
-from perdure.session.decisions import undecided
+from perdure.session.decisions import pending, undecided
 from perdure.session.effects import exception_of
 from perdure.session.handover import works_of
 from perdure.shapes import store as store_shapes
@@ -162,7 +162,7 @@ def _listed(
     found: list[SessionRow] = []
     while len(found) < wanted:
         page = db.sessions(after=after, limit=page_size, newest=newest, **chosen)
-        named = [row for row in page if everything or not row.id.startswith(PREFIX)]
+        named = [row for row in waiting_counted(db.kernel, page) if everything or not row.id.startswith(PREFIX)]
         found += named if fits is None else [row for row in named if fits(row)]
         if len(page) < page_size:
             break
@@ -216,10 +216,14 @@ def show(
         opened = open_place(db, place, branch)
         if as_json:
             reading = opened.reading
-            open_ = undecided(db.kernel, opened.row, reading.book, reading.checkpoint.line)
-            print_json(session_state(opened.row, reading, branch, open_))
+            book, line = reading.book, reading.checkpoint.line
+            open_ = pending(book, line) if opened.is_past else undecided(db.kernel, opened.row, book, line)
+            (row,) = waiting_counted(db.kernel, [opened.row])
+            print_json(session_state(row, reading, branch, open_))
         else:
-            waiting = inputs(db.kernel, db.kernel.store.inbox(opened.row.id, SHOWN))
+            # What waits now is nothing of the past.
+            listed = [] if opened.is_past else db.kernel.store.inbox(opened.row.id, SHOWN)
+            waiting = inputs(db.kernel, listed)
             _print_state(opened, open_matters(db, opened), waiting, db.kernel.clock.wall(), full=full)
 
 
@@ -236,12 +240,16 @@ def _print_state(opened: Opened, matters: Matters, waiting: list[Input], now: in
         ran_out = ago(opened.row.expires, opened.row.now)
         kept = "something waits in its inbox that came in time" if opened.row.pending else "its checkpoints live longer"
         out.line(f"its time ran out {ran_out}, and no sweep takes it: {kept}", "yellow")
+    waits = "waited" if opened.is_past else "waits"
     for e in matters.effects:
-        out.line(f"effect {e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} {in_words(e, now)}", "bold red")
+        out.line(
+            f"effect {e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} {in_words(e, now, past=opened.is_past)}",
+            "bold red",
+        )
         print_traceback(out, exception_of(e))
     print_raised(out, matters.raised)
     for a in matters.approvals:
-        out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} waits for a decision", "yellow")
+        out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} {waits} for a decision", "yellow")
     for a, said in matters.decided:
         out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} was {cut(said, 300)}", "yellow")
     _print_inputs(out, waiting, now)

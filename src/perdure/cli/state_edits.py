@@ -203,7 +203,7 @@ def _nothing(parts: list[str]) -> InvalidInput:
 def _unknown(parts: list[str], at: dict[str, Any]) -> InvalidInput:
     """A key that is not there, which may be a slip of the finger; the nearest one that is."""
     path = ".".join(parts)[:200]
-    near = difflib.get_close_matches(parts[-1], [str(key) for key in at], 1, 0.5)
+    near = difflib.get_close_matches(parts[-1], [*map(str, at), *(() if parts[1:] else (*INSTRUCTIONS, SAID))], 1, 0.5)
     there = f" (there is {'.'.join([*parts[:-1], near[0]])[:200]})" if near else ""
     return InvalidInput(f"the state has no {path!r}{there}: --add '{path}=...' makes it")
 

@@ -231,6 +231,13 @@ def _without_void(kernel: Kernel, entries: list[InboxEntry]) -> list[InboxEntry]
     return [entry for entry in entries if entry not in void]
 
 
+def waiting_counted(kernel: Kernel, rows: list[SessionRow]) -> list[SessionRow]:
+    """Rows of sessions whose inboxes are counted without what was taken back, among the oldest in each. Blocks."""
+    now = kernel.clock.wall()
+    void = {r.id: len(sort_out(kernel.store.inbox(r.id, _READ), set(), now).void) for r in rows if r.pending}
+    return [row._replace(pending=row.pending - void.get(row.id, 0)) for row in rows]
+
+
 def _role(messages: Any) -> Any:
     """Who said the last message; None when it is no message: a program may put there what it likes."""
     last = cast("Any", messages)[-1] if isinstance(messages, list) else None
@@ -311,7 +318,8 @@ def _said(kind: str, body: Any) -> str:
             return _text(body["message"])
         case "decision":
             said = "answered" if "answer" in body else "approved" if body["approved"] else "rejected"
-            return f"{said} by {body['by']}"
+            other = "" if body.get("args") is None else f" with other arguments: {brief(body['args'], 200)}"
+            return f"{said} by {body['by']}{other}"
         case "cancel":
             return str(body.get("reason") or "")
         case _:

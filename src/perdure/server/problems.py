@@ -50,6 +50,7 @@ class Refusal(Exception):
 
 TITLES = {
     "unauthorized": "The token is missing or wrong",
+    "token-in-address": "The token of an address is for browsers only",
     "forbidden-host": "This server is not known under that name",
     "forbidden-form": "The request does not come from a page of this server",
     "no-such-path": "There is nothing at this path",

@@ -84,7 +84,10 @@ class Gate:
         if method == "GET" and _wants_page(scope) and await self._token_in_address(scope, send):
             return
         if path not in OPEN and not path.startswith(OPEN_BELOW):
-            self._guard.check(method, headers, body if is_form else None)
+            try:
+                self._guard.check(method, headers, body if is_form else None)
+            except Refusal as refused:
+                raise self._about_address(scope, refused) from None
         elif method not in SAFE:
             raise Refusal(405, "wrong-method", "only GET", Allow="GET, HEAD")
         await self._app(scope, _replay(body, receive), send)
@@ -99,6 +102,14 @@ class Gate:
             return True
         await respond(send, 303, b"", "text/plain", {"location": _wish(scope), **self._cookie(scope)})
         return True
+
+    def _about_address(self, scope: Scope, refused: Refusal) -> Refusal:
+        """Why somebody is refused, who may have sent the right token in the wrong place."""
+        told = [v for k, v in _query(scope) if k == "token"]
+        if refused.problem.status != 401 or not told or not self._guard.is_token(told[0]):
+            return refused
+        detail = "the token in this address is right; programs send it as Authorization: Bearer TOKEN"
+        return Refusal(401, "token-in-address", detail, **{k.replace("-", "_"): v for k, v in refused.headers.items()})
 
     async def _login(self, scope: Scope, send: Send, body: bytes) -> None:
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from perdure.model import MAIN
@@ -44,10 +44,12 @@ class _Ways(NamedTuple):
 _API = "/api/v1"
 _WAYS = {
     Do.APPROVE: _Ways(
-        "approve {s} {a}", "POST /sessions/{S}/approvals/{A}", "db.approve({session!r}, {argument!r}, by=...)"
+        "approve {s} {a}", "POST /sessions/{S}/approvals/{A}", "db.approve({session!r}, {argument!r}, by=...)",
+        ("approve {s} {a} --edit ARGUMENTS", "reject {s} {a}"),
     ),
     Do.ANSWER: _Ways(
-        "answer {s} {a} VALUE", "POST /sessions/{S}/approvals/{A}", "db.answer({session!r}, {argument!r}, ..., by=...)"
+        "answer {s} {a} VALUE", "POST /sessions/{S}/approvals/{A}", "db.answer({session!r}, {argument!r}, ..., by=...)",
+        ("reject {s} {a}",),
     ),
     Do.RESOLVE: _Ways(
         "resolve {s} {a} --done RESULT", "POST /sessions/{S}/effects/{A}/resolve",
@@ -126,6 +128,33 @@ class Action(NamedTuple):
         """
         method, _, path = self._spelled(self._ways.http).partition(" ")
         return f"{method} {_API}{path}" if path else ""
+
+    @property
+    def body(self) -> dict[str, Any] | None:
+        """What to send with the call of the HTTP API; None when that is nothing. Words in capitals are to be filled in.
+
+        >>> Action(Do.APPROVE, "t", "ap_1").body
+        {'status': 'resolved', 'payload': {'approved': True}}
+        """
+        match self.name:
+            case Do.APPROVE:
+                return {"status": "resolved", "payload": {"approved": True}}
+            case Do.ANSWER:
+                return {"status": "resolved", "payload": {"answer": "VALUE"}}
+            case Do.RESOLVE:
+                return {"verdict": "done", "result": "RESULT", "branch": self.branch}
+            case Do.UNHOLD:
+                return {"agent": self.argument, "on": False}
+            case Do.RUN:
+                return {"branch": self.branch}
+            case Do.START:
+                return {"agent": "AGENT", "id": self.session}
+            case Do.MESSAGE:
+                return {"message": "MESSAGE", **({} if self.branch == MAIN else {"branch": self.branch})}
+            case Do.OUTCOME:
+                return {"result": "RESULT"}
+            case _:
+                return None
 
     @property
     def library(self) -> str:

@@ -6,12 +6,12 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure import telemetry
-from perdure.errors import ApprovalNeeded, InvalidInput
+from perdure.errors import ApprovalNeeded, InvalidInput, PerdureError
 from perdure.model import Kind, Status
 from perdure.session.effects import OPEN
 from perdure.session.inbox import open_entry
 from perdure.session.read_cache import declared
-from perdure.session.tools import call_digest
+from perdure.session.tools import call_digest, rule_failed
 from perdure.state.document import plain
 from perdure.state.values import same
 from perdure.system.flow import Flow, Invoke
@@ -76,42 +76,78 @@ class Approvals:
         records = (plain(r) for r in self._journal.book.get("approvals", {}).values())
         return [Approval(**r) for r in records if status is None or r["status"] == status]
 
+    def facts_of(self, tool: Tool, bound: dict[str, Any]) -> Flow[Any]:
+        """What agreement to a call rests on now, as it is recorded; None where its tool declares nothing."""
+        if tool.facts is None:
+            return None
+        try:
+            return tool.facts_types.result_as_json((yield Invoke(tool.facts, (), tool.types.arguments(bound))))
+        except PerdureError:
+            raise
+        except Exception as e:
+            raise rule_failed("facts", tool, bound, e) from e
+
     def gate(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
         """Let a call pass when nobody has to agree, or somebody has, to exactly this."""
         if "question" in record:
             return (yield from self._answered(record))
-        if record["attempt"] or not ("approval" in record or tool.needs_approval(bound)):
+        # A decision may have come with other arguments than whoever calls again knows of.
+        bound = plain(record["args"]) if "edited" in record else bound
+        if record["attempt"] or not ("approval" in record or "because" in record or tool.needs_approval(bound)):
             return True
-        facts = yield from self.facts_of(tool, bound)
         request: TrackedDict | None = self.of_call(record)
         if request is None:
-            yield from self.ask(tool, bound, record, facts)
+            facts = yield from self.facts_of(tool, bound)
+            yield from self.ask(tool, bound, record, facts, record.pop("because", ""))
             return False
-        decided = yield from self._decision(request)
+        # All that the program's own functions say is asked before the decision is taken: where one of them fails, the
+        # decision is still there.
+        said = yield from self._said(request)
+        args, facts, because = bound, None, ""
+        if said.get("approved") and self._journal.kernel.clock.wall() < request["expires"]:
+            if said.get("args") is not None:
+                try:
+                    args = tool.edited(said["args"])
+                except InvalidInput as e:
+                    because = f"the edited arguments do not fit: {e}"
+            changed = not same(args, bound)
+            if not changed or tool.needs_approval(args):
+                facts = yield from self.facts_of(tool, args)
+                if not because and not self._still_good(tool, args, plain(request["facts"]), facts):
+                    because = "what the agreement rested on has changed"
+                    if changed:
+                        because = f"{said['by']} has changed the arguments, and has not seen what these rest on"
+        # One that has come since is for the next time: what it rests on was not read.
+        yield from self._decision(request, take=bool(said))
         if request["status"] != "approved":
             yield from self._effects.finish(
                 record, "failed", None, f"approval {request['status']}: {request['reason']}"
             )
             return False
-        if decided.get("args") is not None:
-            try:
-                bound = self._edit_call(tool, record, request, decided["args"])
-            except InvalidInput as e:
-                request["status"] = "stale"
-                yield from self.ask(tool, bound, record, facts, f"the edited arguments do not fit: {e}")
-            facts = yield from self.facts_of(tool, bound)
-        was, typed = plain(request["facts"]), tool.facts_types.result
-        fine = tool.recheck(typed(was), typed(facts)) if tool.recheck else same(was, facts)
-        if not fine:
+        if not same(args, bound):
+            self._edit_call(tool, record, request, args)
+        if because:
             request["status"] = "stale"
-            yield from self.ask(tool, bound, record, facts, "what the agreement rested on has changed")
+            yield from self.ask(tool, args, record, facts, because)
         return True
 
-    def facts_of(self, tool: Tool, bound: dict[str, Any]) -> Flow[Any]:
-        """What an agreement to a call rests on now, as it is recorded."""
-        if tool.facts is None:
-            return None
-        return tool.facts_types.result_as_json((yield Invoke(tool.facts, (), tool.types.arguments(bound))))
+    def _still_good(self, tool: Tool, bound: dict[str, Any], then: Any, now: Any) -> bool:
+        if tool.recheck is None:
+            return same(then, now)
+        try:
+            typed = tool.facts_types.result
+            return bool(tool.recheck(typed(then), typed(now)))
+        except PerdureError:
+            raise
+        except Exception as e:
+            raise rule_failed("recheck", tool, bound, e) from e
+
+    def _said(self, request: TrackedDict) -> Flow[dict[str, Any]]:
+        """What was decided on a request, as far as anybody has; what is not taken yet is left where it is."""
+        if request["status"] != "pending":
+            return {"approved": request["status"] == "approved"}
+        waiting = yield from self._inbox.waiting(f"decision:{request['id']}")
+        return open_entry(self._journal.kernel, waiting[0]).body if waiting else {}
 
     def use(self, record: TrackedDict) -> None:
         """A call is about to be made: what was agreed to is used up by it."""
@@ -125,9 +161,10 @@ class Approvals:
         if request is not None and request["status"] == "used" and not record["attempt"]:
             request["status"] = "approved"
 
-    def _decision(self, request: TrackedDict) -> Flow[dict[str, Any]]:
+    def _decision(self, request: TrackedDict, *, take: bool = True) -> Flow[dict[str, Any]]:
         """Take the decision on a request if there is one; ``ApprovalNeeded`` while it is open."""
-        message = yield from self._inbox.take_by_key("decision", f"decision:{request['id']}")
+        key = f"decision:{request['id']}"
+        message = (yield from self._inbox.take_by_key("decision", key)) if take else None
         decided: dict[str, Any] = {}
         was = request["status"]
         if message is not None and request["status"] == "pending":
@@ -196,17 +233,15 @@ class Approvals:
         record["status"] = "planned"
         yield from self.ask(tool, bound, record, None, question=asking.question, schema=asking.schema)
 
-    def _edit_call(self, tool: Tool, record: TrackedDict, request: TrackedDict, args: dict[str, Any]) -> dict[str, Any]:
-        """The decision came with other arguments: they are checked as any call's, and take the place of the asked."""
-        bound = tool.edited(args)
-        request["args"] = bound
-        record["args"] = bound
+    def _edit_call(self, tool: Tool, record: TrackedDict, request: TrackedDict, args: dict[str, Any]) -> None:
+        """The decision came with other arguments: they take the place of those that were asked for."""
+        request["args"] = args
+        record["args"] = args
         record.setdefault("asked", record["digest"])
         record["edited"] = True
-        record["digest"] = call_digest(tool.name, tool.version, bound)
+        record["digest"] = call_digest(tool.name, tool.version, args)
         if "cache" in record:
             record["cache"] = declared(tool, record["digest"])
-        return bound
 
     def ask(
         self, tool: Tool, bound: dict[str, Any], record: TrackedDict, facts: Any, because: str = "", **asked: Any

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from perdure.session.journal import Journal
 
 R = TypeVar("R")
+_ADVICE = {"both": 'both sides can be kept of lists that only grew: pass prefer="ours" or "theirs"'}
+"""What is said of a conflict, by what was preferred."""
 
 
 class Line:
@@ -116,7 +118,7 @@ class Branches:
         if clashes:
             shown = ", ".join(str(c) for c in clashes[:5])
             sides = f"between {self._journal.branch!r} and {other!r}"
-            msg = f"{len(clashes)} conflicting paths {sides}: {shown}; pass prefer="
+            msg = f"{len(clashes)} conflicting paths {sides}: {shown}; {_ADVICE.get(str(prefer), 'pass prefer=')}"
             raise MergeConflict(msg, clashes, self._journal.head)
         edit(diff(state.plain(), merged), state)
         env = theirs.point.envelope

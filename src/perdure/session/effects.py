@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from perdure import errors, telemetry
 from perdure.errors import (
     ApprovalNeeded,
+    ApprovalRuleFailed,
     CallError,
     Diverged,
     DoneElsewhere,
@@ -31,6 +32,7 @@ from perdure.errors import (
     NotJson,
     ResultPending,
 )
+from perdure.history.reader import history
 from perdure.model import Kind, Status
 from perdure.session.effects_on_other_branches import OtherBranches
 from perdure.session.inbox import posted, seal_entry
@@ -59,6 +61,8 @@ from perdure.system.flow import Do, Flow, Invoke, Wait, drive, entered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perdure.kernel import Kernel
+    from perdure.model import Envelope
     from perdure.session.approvals import Approvals
     from perdure.session.inbox import Inbox
     from perdure.session.journal import Journal
@@ -73,8 +77,12 @@ RESTORED = "restored"
 """Marks the record of an effect that only a witness knew of when the store had been put back to an older state."""
 BEHIND = "behind"
 """Under this a planned call names the effect of another session whose result it waits for."""
+DRY = "dry run: nothing is called"
+"""What is said of a call that a dry run has not made."""
 MAX_ERROR = 2000
 """Characters of an error's text that are kept."""
+SEARCHED = 1000
+"""How many checkpoints are looked through for an effect whose record is forgotten."""
 READ_TRIES = 3
 """How often a read is tried whose answer is lost."""
 FIRST_PAUSE, LONGEST_PAUSE = 1_000, 60_000
@@ -120,7 +128,7 @@ class Effects:
         self._journal.guard.check()
         if (done is not _UNSET) + retry + abort != 1:
             raise CallError("resolve with exactly one of done=result, retry=True, abort=True")
-        record = self.find(effect)
+        record = yield from self._open(effect)
         # A call that is only planned may be in the way of other sessions, which wait for it.
         claimed = record["status"] == "planned" and claims(record)
         if claimed and not abort:
@@ -128,7 +136,17 @@ class Effects:
                 f"effect {effect} was planned and not made: go on with its session, or abort=True gives it up"
             )
         if not claimed and record["status"] not in ("started", "in_doubt", "unknown", "raised"):
-            raise CallError(f"effect {effect} is {record['status']}, not in doubt")
+            raise CallError(f"effect {effect} is not in doubt: {_standing(plain(record))}", effect)
+        reported = yield from self._inbox.waiting(f"outcome:{effect}")
+        if reported and record["status"] in ("started", "in_doubt"):
+            raise CallError(
+                f"the outcome of effect {effect} was reported meanwhile, and waits in the inbox: it is settled by that "
+                "as soon as somebody goes on with the session",
+                effect,
+            )
+        for entry in reported:
+            # Nobody would ever ask for it.
+            yield from self._inbox.take_by_key(entry.kind, entry.key)
         record["resolved_by"] = by
         if done is not _UNSET:
             yield from self.finish(record, "done", done, None)
@@ -163,6 +181,16 @@ class Effects:
             if record["id"] == effect:
                 return record
         raise NotFound(f"session {self._journal.id!r} has no effect {effect!r} on branch {self._journal.branch!r}")
+
+    def _open(self, effect: str) -> Flow[TrackedDict]:
+        """One that may be settled; who names one that is settled is told so, also when its record is long forgotten."""
+        try:
+            return self.find(effect)
+        except NotFound:
+            last = yield Do(last_of, (self._journal.kernel, self._journal.id, self._journal.branch, effect))
+            if last is None:
+                raise
+            raise CallError(f"effect {effect} is settled: {_settled(last)}, at step {last.step}", effect) from None
 
     def new(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict:
         effects = self._journal.book.setdefault("effects", {})
@@ -292,6 +320,41 @@ class Effects:
 def about(record: TrackedDict, **more: Any) -> dict[str, Any]:
     """What a checkpoint says in the clear of the call it records."""
     return {"effect": record["id"], "tool": record["tool"], **more}
+
+
+def _standing(record: dict[str, Any]) -> str:
+    """Where a call stands that no doubt is about."""
+    match record["status"]:
+        case "done":
+            return "it was done"
+        case "failed":
+            return f"it did not happen ({record['error']:.300})"
+        case "waiting":
+            return "it was made and its result comes later, so post its outcome"
+        case _:
+            return "it was not made yet, and is as soon as somebody goes on with the session"
+
+
+def _settled(last: Envelope) -> str:
+    """What became of a call whose record is forgotten, by the last checkpoint that tells of it."""
+    match last.kind:
+        case Kind.DONE:
+            return "it was done"
+        case Kind.FAILED:
+            return f"it did not happen ({last.x.get('error') or 'no reason was given'!s:.300})"
+        case Kind.RAISED | Kind.IN_DOUBT:
+            return "nobody knows whether it happened, and whoever called was told so"
+        case _:
+            return "its outcome was recorded with those of other calls"
+
+
+def last_of(kernel: Kernel, session: str, branch: str, effect: str) -> Envelope | None:
+    """The last checkpoint of a branch that tells of an effect, among the newest; None when there is none. Blocks."""
+    for point in history(kernel, session, branch, SEARCHED, None):
+        x = point.envelope.x
+        if x.get("effect") == effect or effect in x.get("effects", ()):
+            return point.envelope
+    return None
 
 
 def new_effect_id() -> str:
@@ -491,9 +554,6 @@ class Calls:
             yield from self.effects.finish(record, "done", reused[1], None)
         elif before is not None and (refused := self._repeat(tool, record, before)):
             yield from self.effects.finish(record, "failed", None, refused)
-        elif "because" in record:
-            facts = yield from self._approvals.facts_of(tool, bound)
-            yield from self._approvals.ask(tool, bound, record, facts, record.pop("because"))
         elif claims(record):
             # A claim names it, so it must be known here after a crash.
             yield from self._journal.write(Kind.PLANNED, x=about(record))
@@ -567,6 +627,8 @@ class Calls:
         if planned and (reused is not None or record["line"] != self._journal.line):
             request = self._journal.book.get("approvals", {}).get(record.pop("approval", ""))
             if request is not None and request["status"] in ("pending", "approved"):
+                if record["line"] == self._journal.line:
+                    yield from self._approvals.outdate(request)
                 request["status"] = "stale"
         if reused is not None:
             record["reused"] = reused[0]
@@ -887,23 +949,31 @@ class Calls:
             record["reused"] = again[0]
             self.effects.settle(record, "done", again[1], None)
         elif not tool.read and self._journal.settings.effects == "dry":
-            self.effects.settle(record, "failed", None, "dry run: nothing is called")
+            self.effects.settle(record, "failed", None, DRY)
         elif asks and self._journal.settings.effects != "live":
             said = f'was done {self._where(asks)} already (effect {asks}): run with effects="live" to do it again'
             self.effects.settle(record, "failed", None, said)
         elif earlier is not None and (refused := self._repeat(tool, record, earlier)):
             self.effects.settle(record, "failed", None, refused)
-        elif record["status"] == "in_doubt":
-            pass
-        elif asks or "because" in record or (not record["attempt"] and tool.needs_approval(bound)):
+        elif record["status"] != "in_doubt":
+            if asks:
+                record["because"] = f"the same was done {self._where(asks)} (effect {asks})"
+            # One whose rules for agreement fail is only planned: they are asked again, and told of, once it is written.
+            with suppress(ApprovalRuleFailed):
+                yield from self._ask_or_start(tool, bound, record, before)
+        return record
+
+    def _ask_or_start(
+        self, tool: Tool, bound: dict[str, Any], record: TrackedDict, before: list[TrackedDict]
+    ) -> Flow[None]:
+        if "because" in record or (not record["attempt"] and tool.needs_approval(bound)):
             facts = yield from self._approvals.facts_of(tool, bound)
-            because = f"the same was done {self._where(asks)} (effect {asks})" if asks else record.pop("because", "")
-            self._approvals.request(tool, bound, record, facts, because)
+            self._approvals.request(tool, bound, record, facts, record.pop("because", ""))
         elif tool.limit is None and not claims(record) and not any(twins(record, other) for other in before):
+            # One that must wait for a place, its twin or its claim is only planned: whoever dies before has not
+            # started it.
             record["status"] = "started"
             record["attempt"] += 1
-        # One that must wait for a place, its twin or its claim is only planned: whoever dies before has not started it.
-        return record
 
     def carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
         """Take a call as far as it goes now; answers where it stands. What it waits for is no error here."""

@@ -32,6 +32,8 @@ class Handover(NamedTuple):
     """worker: of the fleet, at once; holder: who has its lease; server: the one that was asked; caller: who asked."""
     words: str
     """The same as a sentence; where nobody does, with what to do about it."""
+    unserved: bool = False
+    """Whether that is because nobody runs its agent."""
 
 
 CALLER = Handover("caller", "Whoever decided goes on with it.")
@@ -63,7 +65,7 @@ def hand_over(kernel: Kernel, row: SessionRow, branch: str = MAIN) -> Handover:
     if holder and not is_dead(holder):
         return Handover("holder", f"{describe(holder).capitalize()} has the session and finds it there.")
     typed, worker = (Action(do, row.id).command for do in (Do.RUN, Do.WORKER))
-    return Handover("nobody", f"Nobody runs agent {row.agent}: go on with {typed}, or start {worker}.")
+    return Handover("nobody", f"Nobody runs agent {row.agent}: go on with {typed}, or start {worker}.", True)
 
 
 def _to_fleet(kernel: Kernel, row: SessionRow) -> Handover | None:

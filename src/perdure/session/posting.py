@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import ApprovalError, InvalidInput
+from perdure.errors import ApprovalError, CallError, InvalidInput, NotFound
 from perdure.history.expiry import expired, has_expired, revive
 from perdure.history.hydrate import find, load_head, look
+from perdure.model import MAIN
+from perdure.session.actions import Action
+from perdure.session.actions import Do as ToDo
 from perdure.session.answer_schema import misfit
 from perdure.session.approvals import Approval, decision
 from perdure.session.decisions import pending
+from perdure.session.effects import OPEN, last_of
 from perdure.session.handover import CALLER, hand_over
 from perdure.session.inbox import posted, seal_entry, wake_entry
 from perdure.session.wakes import CRON, WAKE, sort_out
@@ -58,11 +62,36 @@ class Posting:
     def post_outcome(self, session: str, effect: str, result: Any = None, *, failed: str | None = None) -> Flow[bool]:
         """Report the outcome of an effect from anywhere: of one that said "later", or whose worker lost its lease.
 
-        ``failed`` says that it certainly did not happen, and why.
+        ``failed`` says that it certainly did not happen, and why. False when it was reported already, or the effect has
+        its outcome; ``NotFound`` when the session has no such effect, ``CallError`` when nobody waits for an outcome.
         """
+        self._guard.check()
+        if not (yield Do(self._waits_for_outcome, (check_session(session), effect))):
+            return False
         if failed is not None:
             return (yield from self._post(session, f"outcome:{effect}", "failure", failed))
         return (yield from self._post(session, f"outcome:{effect}", "outcome", result))
+
+    def _waits_for_outcome(self, session: str, effect: str) -> bool:
+        row = find(self._kernel, session)
+        if row is None or not row.heads:
+            # Whether there is ever going to be one is not known here.
+            return True
+        known, where = "", MAIN
+        for branch in row.branches:
+            for record in load_head(self._kernel, row, branch).doc[BOOK].get("effects", {}).values():
+                if record["id"] == effect and record["status"] in OPEN:
+                    return True
+                if record["id"] == effect:
+                    known, where = record["status"], branch
+        if known in ("unknown", "raised"):
+            settle = Action(ToDo.RESOLVE, session, effect, where)
+            raise CallError(
+                f"effect {effect} is over, and nobody waits for its outcome: settle it with {settle.command}", effect
+            )
+        if not known and all(last_of(self._kernel, session, branch, effect) is None for branch in row.branches):
+            raise NotFound(f"session {session!r} has no effect {effect!r:.60}: nothing was reported")
+        return False
 
     def approve(
         self,

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import msgspec
 
-from perdure.errors import InvalidInput, LimitExceeded, Misuse
+from perdure.errors import ApprovalRuleFailed, InvalidInput, LimitExceeded, Misuse, PerdureError
 from perdure.session.typed_values import TypedCall
 from perdure.state.values import Wire
+from perdure.system.wording import call_words, one_line
 
 POLICIES = ("retry", "ask", "report")
 SCOPES = ("session", "shared")
@@ -229,7 +230,14 @@ class Tool:
 
     def needs_approval(self, args: dict[str, Any]) -> bool:
         """Whether a person must agree to this call."""
-        return bool(self.approve(self.types.arguments(args)) if callable(self.approve) else self.approve)
+        if not callable(self.approve):
+            return bool(self.approve)
+        try:
+            return bool(self.approve(self.types.arguments(args)))
+        except PerdureError:
+            raise
+        except Exception as e:
+            raise rule_failed("approve", self, args, e) from e
 
     def edited(self, args: dict[str, Any]) -> dict[str, Any]:
         """Arguments that a person wrote, checked against the types of all parameters, as they are recorded."""
@@ -257,6 +265,14 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
+
+
+def rule_failed(option: str, tool: Tool, args: dict[str, Any], error: Exception) -> ApprovalRuleFailed:
+    """What is said when a function that a tool has for approvals raises: the call can neither be asked for nor made."""
+    return ApprovalRuleFailed(
+        f"{call_words(tool.name, args, 90, 40)} was not called: what its tool has as {option} raised "
+        f"{type(error).__name__}: {one_line(str(error), 200)}. Mend that, then run the session again"
+    )
 
 
 @overload

@@ -105,6 +105,8 @@ class Action(Shape):
     """What to type instead, where there is a choice."""
     http: str
     """The call of this API; empty when it has none."""
+    body: dict[str, Any] | None
+    """What is sent with that call, as an example; null when that is nothing. Words in capitals are to be filled in."""
     library: str
     """The call of the library, for people to read."""
 
@@ -152,7 +154,15 @@ class Why(Shape):
 def why(found: library.Why, session: str, branch: str, inputs: list[library.Input]) -> Why:
     """What the library found out about a session."""
     actions = [
-        shaped(Action, one, command=one.command, others=list(one.others), http=one.http, library=one.library)
+        shaped(
+            Action,
+            one,
+            command=one.command,
+            others=list(one.others),
+            http=one.http,
+            body=one.body,
+            library=one.library,
+        )
         for one in found.actions
     ]
     return shaped(

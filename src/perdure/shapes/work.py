@@ -147,7 +147,7 @@ class Posted(Shape):
     answer: Run | None
     """What a message that is said again was answered with; null while it was not."""
     new: bool
-    """False when its key was there already."""
+    """False when its key was there already; of an outcome also when the call has one."""
     begins_anew: bool
     """Whether the session was gone or had expired: whoever takes this up begins it anew."""
 

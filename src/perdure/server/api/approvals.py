@@ -12,6 +12,7 @@ from perdure.model import Status
 from perdure.server.api.inputs import Decision, EffectsQuery, Outcome, Resolution, Resume, WaitingQuery
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.problems import Refusal
+from perdure.session.actions import Action, Do
 from perdure.session.decisions import undecided
 from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, decided, effect, interrupts
 from perdure.shapes.basics import Page
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from perdure.model import SessionRow
     from perdure.server.app import Ctx
+    from perdure.session.handover import Handover
 
 T = TypeVar("T")
 _OTHERS = "others"
@@ -58,6 +60,15 @@ async def decide(call: Call[Nothing, Decision]) -> Decided:
     return await _decide(call.ctx, call.session, call.path["approval"], call.body)
 
 
+async def _or_here(ctx: Ctx, session: str, handed: Handover) -> Handover:
+    """Who goes on with a session; where nobody does, this server can when it is asked to, if it has the agent."""
+    if not handed.unserved or (agent := (await ctx.db.look(session)).agent) not in ctx.agents:
+        return handed
+    return handed._replace(
+        words=f"No worker has agent {agent}, but this server does: have it run with {Action(Do.RUN, session).http}."
+    )
+
+
 @endpoint("POST", "/sessions/{session}/resume", tag="people", errors=(409,))
 async def resume(call: Call[Nothing, Resume]) -> Page[Decided]:
     """Decide on everything that is open in a session, in the shape of AG-UI: nothing open may be left out."""
@@ -81,16 +92,16 @@ async def _decide(ctx: Ctx, session: str, approval: str, said: Decision) -> Deci
     if refused:
         reason = said.reason or str(payload.get("reason") or "") or ("cancelled" if said.status == "cancelled" else "")
         handed = await ctx.db.reject(session, approval, by=said.by, reason=reason[:2000])
-        return decided(session, approval, "rejected", handed)
+        return decided(session, approval, "rejected", await _or_here(ctx, session, handed))
     if "answer" in payload:
         handed = await ctx.db.answer(session, approval, payload["answer"], by=said.by, reason=said.reason)
-        return decided(session, approval, "answered", handed)
+        return decided(session, approval, "answered", await _or_here(ctx, session, handed))
     if payload.get("approved") is True:
         args: Any = payload.get("editedArgs")
         if args is not None and not isinstance(args, dict):
             raise Refusal(422, "invalid-request", "editedArgs are the call's arguments, as an object")
         handed = await ctx.db.approve(session, approval, by=said.by, reason=said.reason, args=cast("Any", args))
-        return decided(session, approval, "approved", handed)
+        return decided(session, approval, "approved", await _or_here(ctx, session, handed))
     raise Refusal(422, "invalid-request", 'the payload says {"approved": true or false}, or {"answer": ...}')
 
 

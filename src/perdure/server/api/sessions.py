@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent.requests import rebuild
-from perdure.fleet.why import SHOWN, inputs, why_async
+from perdure.fleet.why import SHOWN, inputs, waiting_counted, why_async
 from perdure.model import MAIN
 from perdure.server.api.inputs import (
     BranchQuery,
@@ -42,13 +42,15 @@ async def list_sessions(call: Call[SessionsQuery, None]) -> Page[Session]:
     rows: list[SessionRow] = await call.ctx.db.sessions(
         **properties(q), newest=q.newest, after=q.after, limit=q.limit + 1
     )
+    rows = await call.ctx.blocking(waiting_counted, call.ctx.db.kernel, rows)
     return page(rows, q.limit, session_row, lambda row: row.cursor if q.newest else row.id)
 
 
 @endpoint("GET", "/sessions/{session}", tag="sessions")
 async def get_session(call: Call[Nothing, None]) -> Session:
     """One session: owner, agent, status, branches, tags and times."""
-    return session_row(await call.ctx.db.look(call.session))
+    row = await call.ctx.db.look(call.session)
+    return session_row((await call.ctx.blocking(waiting_counted, call.ctx.db.kernel, [row]))[0])
 
 
 @endpoint("GET", "/sessions/{session}/why", tag="sessions")

@@ -168,7 +168,7 @@ async def go_on(ctx: Ctx, session: str, handed: Handover | None = None) -> Hando
     except Refusal as e:
         why = f"It is recorded, but the session does not go on by itself: {e}, then send it a message."
         return Handover("nobody", why)
-    return Handover("server", "The session goes on here.")
+    return Handover("server", "This server runs the session now: its page tells how that goes.")
 
 
 def _edited(form: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from perdure.agent.models.parts import packed
 from perdure.agent.requests import AGENT
 from perdure.errors import Corrupted, Gone, InvalidInput
-from perdure.fleet.why import SHOWN, Input, Why, gather, inputs, told
+from perdure.fleet.why import SHOWN, Input, Why, gather, inputs, told, waiting_counted
 from perdure.history.hydrate import origins
 from perdure.model import MAIN, TAG_PREFIX, Kind
 from perdure.protocols import Boarded
@@ -167,7 +167,8 @@ class SessionPage(Pages):
         total = list(notes.get("total") or ())
         why, problem = told(facts), session_past.newest_problem(kernel, spot)
         waiting = inputs(kernel, kernel.store.inbox(spot.id, SHOWN)) if spot.row.pending else []
-        return Top(why, draw(kernel, spot), problem, total, spot.row.agent, spot.row.pending, waiting)
+        (row,) = waiting_counted(kernel, [spot.row])
+        return Top(why, draw(kernel, spot), problem, total, row.agent, row.pending, waiting)
 
     def _work(self, spot: Spot) -> Work | None:
         store = self._kernel.store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.fleet.why import glance
+from perdure.fleet.why import glance, waiting_counted
 from perdure.model import Status
 from perdure.server.console.rendering import STATUS_WORDS, Pages, asked, by_status
 from perdure.session.handover import works_of
@@ -147,6 +147,7 @@ class Listing(Pages):
         filter = wanted(request.query_params)
         after = asked(request.query_params, "after", 600)
         rows = await db.sessions(**filter.options(now), newest=True, after=after or None, limit=PAGE + 1)
+        rows = await self._ctx.blocking(waiting_counted, self._kernel, rows)
         summary = summary_of(await db.counts())
         following = rows[PAGE - 1].cursor if len(rows) > PAGE else None
         works = await self._ctx.blocking(works_of, self._kernel.store, [row.id for row in rows[:PAGE]])

@@ -63,9 +63,9 @@ def _load() -> tuple[Any, str]:
 _library, WEAKNESS = _load()
 """Why locks are only SQLite's; empty when they are ours."""
 PROMISE = (
-    "Nothing else in the process that opens, copies or closes the file can take that back."
+    "Nothing else in the process that opens, copies or closes the file can drop the locks that this rests on."
     if not WEAKNESS
-    else "That holds while nothing else in the process opens the file and closes it again: what Python opens is "
+    else "Its locks hold while nothing else in the process opens the file and closes it again: what Python opens is "
     f"refused, what other libraries open is not seen ({WEAKNESS})."
 )
 """What that means for what was committed."""
