@@ -417,6 +417,15 @@ def _on_board(f: Facts) -> Why | None:
     return _failing(f) if _has_more(f) and _failures(f) else None
 
 
+def _waits_and_fails(f: Facts) -> Why | None:
+    """It waits for something that no run brings, and workers died of looking at it."""
+    if f.head.status != Status.WAITING_RESULT or isinstance(waits := _awaited(f), str):
+        return None
+    times = _failures(f)
+    again = times > 1 and waits.severity == WAIT
+    return waits._replace(line=f"{waits.line} {_died(times)}", severity=FAILING if again else waits.severity)
+
+
 def _ways_past(f: Facts, obstacle: Obstacle) -> tuple[Action, ...]:
     """What to do about an obstacle. One that is parked anybody may run himself, and sees what it fails of."""
     by_hand = f.work is not None and f.work.parked and obstacle.action.name == Do.RETRY
@@ -425,11 +434,13 @@ def _ways_past(f: Facts, obstacle: Obstacle) -> tuple[Action, ...]:
 
 def _failing(f: Facts) -> Why | None:
     """It is tried again by itself, and gets no further."""
+    if (waits := _waits_and_fails(f)) is not None:
+        return waits
     work = f.work
     assert work is not None
     times = _failures(f)
     since = f" It has got no further for {_gap(f.now - f.trail.since)}." if f.trail is not None else ""
-    line = f"Its worker died or failed {count(times, 'time')} at the same place."
+    line = _died(times)
     if f.head.status == Status.FAILED:
         line = _end(f"The last run failed: {_error(f)}") + (f" {line}" if times > 1 else "") + f" {_place(f)}{since}"
     else:
@@ -450,6 +461,10 @@ def _failing(f: Facts) -> Why | None:
     return Why(line, f"{again}, and in the end no worker takes it any more.", FAILING)
 
 
+def _died(times: int) -> str:
+    return f"Its worker died or failed {count(times, 'time')} at the same place."
+
+
 def _stands(f: Facts) -> str:
     """Where it stands, and the last error there."""
     if f.trail is None:
@@ -467,7 +482,7 @@ def _place(f: Facts) -> str:
 
 def _open_call(f: Facts) -> str:
     """Which call was under way; "" when none was."""
-    begun = _effects(f, "started") or _effects(f, "planned")
+    begun = _effects(f, "started") or _effects(f, "planned") or _effects(f, "waiting")
     more = f", and {len(begun) - 1} more" if len(begun) > 1 else ""
     return f"{_call(begun[0])} has no outcome yet{more}" if begun else ""
 
@@ -579,21 +594,27 @@ def _approval(f: Facts) -> Why:
 
 
 def _result(f: Facts) -> Why:
+    found = _awaited(f)
+    return _waiting_for_somebody(f, found) if isinstance(found, str) else found
+
+
+def _awaited(f: Facts) -> Why | str:
+    """What it waits for that no run of it brings; as a string, what there is to be taken up."""
     waiting = _effects(f, "waiting")
     if not waiting and (behind := [e for e in _effects(f, "planned") if BEHIND in e]):
         other, call = behind[0][BEHIND], _call(behind[0])
         line = f"{call} waits for session {other['session']}, which has begun the same call: its result is shared."
         return Why(line, f"See why that one has no outcome of {other['effect']} yet.", WAIT)
     if not waiting:
-        return _waiting_for_somebody(f, "The result it waited for is there")
+        return "The result it waited for is there"
     first = waiting[0]
     if _has_outcome(f, first):
-        return _waiting_for_somebody(f, f"The result of {first['tool']} has arrived")
+        return f"The result of {first['tool']} has arrived"
     if f.child is not None and (child := _child_of(first)):
         worked = f"{_call(first)} is worked on by session {child['session']}"
         if f.child.severity == OK or any(action.session == f.row.id for action in f.child.actions):
             # It has ended, or waits for this one to take it along.
-            return _waiting_for_somebody(f, f"{worked}, which goes on when this one does")
+            return f"{worked}, which goes on when this one does"
         return Why(f"{worked}. {f.child.line}", f.child.next, f.child.severity, f.child.actions, f.child.error)
     line = f"{_call(first)} was made {_gap(f.now - first['at'])} ago and its result comes later."
     next = f"Nothing to do, unless it never comes: then post the outcome of {first['id']}."
