@@ -12,9 +12,9 @@ from perdure import Agent, ScriptedModel, tool, tool_migration
 from perdure.agent.children import handoff
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
-from perdure.errors import ModelError
+from perdure.errors import ModelError, Unavailable
 from perdure.fleet.board import submit
-from perdure.fleet.status import ran_by_hand, steer
+from perdure.fleet.status import steer
 from perdure.fleet.why import why
 from perdure.fleet.worker import Settings, Worker, version_of
 from perdure.protocols import Rest, WorkerRow
@@ -274,18 +274,33 @@ def test_a_session_that_was_parked_and_is_run_by_hand_is_parked_no_more(tmp_path
             now = db.kernel.clock.wall()
             board(db).claim("w", ["desk"], 1, now)
             board(db).rest("w", [Rest("s", 0, failed=True, park=park, again=not park)], now)
-            ran_by_hand(db, _desk().run_sync(url, session="s"))
+            _desk().run_sync(url, session="s")
             assert board(db).works() == []
             assert why(db, "s").line == "It has answered everything."
             submit(db, "s", "hello", agent="desk")
         steer(db, ["s"], "pause")
-        ran_by_hand(db, _desk().run_sync(url, session="s"))
+        _desk().run_sync(url, session="s")
         assert work_of(board(db), "s").paused
         steer(db, ["s"], "unpause")
-        ran_by_hand(db, _desk().run_sync(url, session="s"))
+        _desk().run_sync(url, session="s")
         # A message is found by a worker that looks for what nobody knows of.
         db.post("s", "more")
         assert board(db).adopt() == 1
+
+
+def test_a_run_by_hand_gives_its_result_although_the_board_cannot_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "hello", agent="desk")
+
+    def fail(*_: Any) -> int:
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(SqliteBoard, "change", fail)
+    assert _desk().run_sync(url, session="s").text
+    assert "the board of the fleet could not be told: the disk is full" in caplog.text
 
 
 def test_why_names_the_call_under_way_when_nobody_is_left(tmp_path: Path):

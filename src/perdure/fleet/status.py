@@ -17,7 +17,7 @@ from perdure.fleet.board import board_of
 from perdure.history.hydrate import look
 from perdure.protocols import Filter, NewWork
 from perdure.session.actions import Action, Do
-from perdure.session.handover import CALLER, Handover, gone_on_with, hand_over, served_by
+from perdure.session.handover import CALLER, Handover, hand_over, served_by
 from perdure.state.document import plain
 from perdure.system.lease_holders import is_dead
 from perdure.system.names import check_session
@@ -26,7 +26,6 @@ from perdure.system.wording import call_words
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.agent.run_result import RunResult
     from perdure.aio import AsyncDatabase
     from perdure.database import DatabaseHandle
     from perdure.model import SessionRow
@@ -189,14 +188,6 @@ async def _is_told(db: AsyncDatabase, session: str, effect: str) -> bool:
 
 def _call(record: dict[str, Any]) -> str:
     return call_words(record["tool"], record["args"], 90, 40)
-
-
-def ran_by_hand(db: DatabaseHandle, result: RunResult) -> None:
-    """Somebody has run a session himself, not a worker: the board learns of it. Blocks."""
-    if result.status not in ("failed", "incompatible", "stopped"):
-        # Nobody but a worker notices that a request expires, or asks for a result that comes later.
-        looked_at = result.status in ("waiting_approval", "waiting_result", "sleeping")
-        gone_on_with(db.kernel, result.session, looked_at=looked_at)
 
 
 async def settle_all(db: AsyncDatabase, session: str, *, by: str, verdict: str, result: Any = None) -> int:

@@ -430,7 +430,8 @@ class Worker:
                     return
             agent = self.agents[work.agent]
             options: dict[str, Any] = {"agents": tuple(self.agents.values()), "live": self.settings.live}
-            result = await agent.run(self.db, session=work.session, owner=work.owner, stop=self._park, **options)
+            options |= {"stop": self._park, "claimed": True}
+            result = await agent.run(self.db, session=work.session, owner=work.owner, **options)
             self.recovered += left
             going = self._park.is_set()
             # Any of these may have the conversation by now.
