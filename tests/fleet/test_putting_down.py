@@ -288,6 +288,37 @@ def test_a_session_that_was_parked_and_is_run_by_hand_is_parked_no_more(tmp_path
         assert board(db).adopt() == 1
 
 
+def test_who_only_gives_a_session_up_is_no_try_of_it(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "hello", agent="desk")
+        for _ in range(2):
+            assert board(db).claim("dead", ["desk"], 1, db.kernel.clock.wall())
+            board(db).leave("dead")
+        _work(url, [_desk()], lambda _: work_of(board(db), "s").parked, tries=2)
+        work = work_of(board(db), "s")
+        assert (work.parked, work.tries) == ("its worker died or failed 2 times at the same place", 2)
+
+
+def test_who_has_just_claimed_a_session_is_not_counted_among_those_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with perdure.open(url_of("sqlite", tmp_path)) as db:
+        submit(db, "s", "hello", agent="desk")
+        for _ in range(2):
+            assert board(db).claim("dead", ["desk"], 1, db.kernel.clock.wall())
+            board(db).leave("dead")
+        workers = SqliteBoard.workers
+
+        def and_another_comes(self: SqliteBoard) -> list[WorkerRow]:
+            found = workers(self)
+            self.claim("new", ["desk"], 1, db.kernel.clock.wall())
+            return found
+
+        monkeypatch.setattr(SqliteBoard, "workers", and_another_comes)
+        assert "died or failed 2 times" in why(db, "s").line
+
+
 def test_a_run_by_hand_gives_its_result_although_the_board_cannot_be_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

@@ -175,8 +175,8 @@ class Agent:
         to the model and is fresh with every run. ``ttl`` is how many seconds the session lives after its last commit
         (None: for ever), as for ``db.session``. With ``live`` whoever reads along from another process gets answers
         while they are made. ``agents`` are others that may have the conversation, beside those it can be handed to from
-        here; ``parent`` is set by :meth:`as_tool`, ``claimed`` by a worker, which itself tells the board how it went. Once
-        ``stop`` is set the run is put down after its current step, as "stopped": run it again to go on.
+        here; ``parent`` is set by :meth:`as_tool`, and ``claimed`` by a worker, which tells the board itself how it
+        went. Once ``stop`` is set the run is put down after its current step, as "stopped": run it again to go on.
         """
         async with _opened(db, lambda: release(self, *agents)) as open_db:
             known = registry(self, agents)

@@ -65,6 +65,8 @@ PAGE = 1000
 """Sessions of a board that are read at once."""
 _DEEP = 5
 """So far sessions that work for sessions are followed."""
+_LOOKS = 3
+"""How often a board that changes meanwhile is read again."""
 _SEARCHED = 200
 """How many checkpoints are looked through for the last one that got further."""
 _TRIES = (
@@ -238,8 +240,13 @@ def _role(messages: Any) -> Any:
 
 
 def _on_the_board(board: Board, f: Facts) -> Facts:
-    rows = board.workers()
-    work, held = work_of(board, f.row.id), board.held()
+    rows, work = board.workers(), work_of(board, f.row.id)
+    for _ in range(_LOOKS):
+        if work is None or not work.worker or any(w.id == work.worker for w in rows):
+            break
+        # Whoever claims is known from then on: it came since, or has gone.
+        rows, work = board.workers(), work_of(board, f.row.id)
+    held = board.held()
     agent = f.row.agent or (work.agent if work is not None else "")
     if agent:
         alive = work is not None and any(lives(w) for w in rows if w.id == work.worker)

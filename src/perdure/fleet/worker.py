@@ -416,7 +416,7 @@ class Worker:
         try:
             if work.tries > most + 1:
                 # Whoever counts reads the session first: the last ones died of that.
-                rest = Rest(work.session, work.step, failed=True, park=_given_up(work.tries - 1))
+                rest = Rest(work.session, work.step, uncounted=True, park=_given_up(work.tries - 1))
                 return
             if work.tries > 1:
                 left = await self._is_left(work)
@@ -514,7 +514,7 @@ class Worker:
         reason = _given_up(work.tries - 1)
         log.error("session %r is parked: %s", work.session, reason)
         await self._mark_failed(work, PARKED, reason)
-        return Rest(work.session, work.step, failed=True, park=reason)
+        return Rest(work.session, work.step, uncounted=True, park=reason)
 
     async def _mark_failed(self, work: Work, error: str, note: str) -> None:
         """Write down in the session itself that it failed, and of what: nobody reads the logs of all workers."""
