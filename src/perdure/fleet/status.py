@@ -17,11 +17,11 @@ from perdure.fleet.board import board_of
 from perdure.history.hydrate import look
 from perdure.protocols import Filter, NewWork
 from perdure.session.actions import Action, Do
+from perdure.session.effects import call_of
 from perdure.session.handover import CALLER, Handover, hand_over, served_by
 from perdure.state.document import plain
 from perdure.system.lease_holders import is_dead
 from perdure.system.names import check_session
-from perdure.system.wording import call_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -175,7 +175,7 @@ async def settle(
         first = others[0]
         calls = "1 more call is" if len(others) == 1 else f"{len(others)} more calls are"
         typed = Action(Do.RESOLVE, session, first["id"], branch).command
-        words = f"{calls} in doubt, and it does not go on before that is settled: {_call(first)}: {typed}"
+        words = f"{calls} in doubt, and it does not go on before that is settled: {call_of(first)}: {typed}"
         return record, Handover("nobody", words)
     # Only now: the lease is free for whoever comes.
     return record, await db.driver.call(hand_over, db.kernel, await db.look(session), branch)
@@ -184,10 +184,6 @@ async def settle(
 async def _is_told(db: AsyncDatabase, session: str, effect: str) -> bool:
     """Whether what became of a call waits in the inbox."""
     return bool(await db.driver.call(db.kernel.store.inbox, session, 1, f"outcome:{effect}"))
-
-
-def _call(record: dict[str, Any]) -> str:
-    return call_words(record["tool"], record["args"], 90, 40)
 
 
 async def settle_all(db: AsyncDatabase, session: str, *, by: str, verdict: str, result: Any = None) -> int:

@@ -26,7 +26,7 @@ from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Boarded, Filter, Work
 from perdure.session.actions import Action, Do
 from perdure.session.decisions import decided, pending
-from perdure.session.effects import BEHIND, OPEN, exception_of, is_tried_again
+from perdure.session.effects import BEHIND, OPEN, RESTORED, call_of, exception_of, is_tried_again
 from perdure.session.handover import fitting, lives, misfit_of, obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
 from perdure.session.tool_exceptions import in_short
@@ -35,7 +35,7 @@ from perdure.state.document import BOOK, STATE, plain
 from perdure.system import times
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
-from perdure.system.wording import brief, call_words, count, one_line
+from perdure.system.wording import brief, count, one_line
 from perdure.upkeep.expired_sessions import set_aside
 
 if TYPE_CHECKING:
@@ -484,18 +484,18 @@ def _place(f: Facts) -> str:
     """At which step it stands, and which call was under way there."""
     if f.trail is None:
         return ""
-    return f"It stands at step {f.trail.step}, where {_open_call(f) or 'the model is to be asked next'}."
+    return f"It stands at step {f.trail.step}, where {_opencall_of(f) or 'the model is to be asked next'}."
 
 
-def _open_call(f: Facts) -> str:
+def _opencall_of(f: Facts) -> str:
     """Which call was under way; "" when none was."""
     begun = _effects(f, "started") or _effects(f, "planned") or _effects(f, "waiting")
     more = f", and {len(begun) - 1} more" if len(begun) > 1 else ""
-    return f"{_call(begun[0])} has no outcome yet{more}" if begun else ""
+    return f"{call_of(begun[0])} has no outcome yet{more}" if begun else ""
 
 
 def _under_way(f: Facts) -> str:
-    return f": {call}" if (call := _open_call(f)) else ""
+    return f": {call}" if (call := _opencall_of(f)) else ""
 
 
 def _by_status(f: Facts) -> Why:
@@ -571,12 +571,17 @@ def _in_doubt(f: Facts) -> Why:
     more = f" ({len(doubts) - 1} more in doubt)" if len(doubts) > 1 else ""
     told = exception_of(first)
     ended = f" {_end(f'It ended with {in_short(told)}')}" if told is not None else ""
-    line = f"{_call(first)} was started and nobody knows whether it happened{more}.{ended}"
+    by = f", by its id {first['id']} or that time" if RESTORED in first else ""
+    if RESTORED in first:
+        ended = f" {_end(first['error'][:1].upper() + first['error'][1:])}"
+    line = f"{call_of(first)} was started and nobody knows whether it happened{more}.{ended}"
     if _is_held(f):
         # Only who has the lease may settle it; an outcome can be posted to whoever that is.
-        next = f"Find out, then post its outcome: {describe(f.row.lease.holder)} has the session and finds it there."
+        next = (
+            f"Find out{by}, then post its outcome: {describe(f.row.lease.holder)} has the session and finds it there."
+        )
         return Why(line, next, ACT, _do(f.row, Do.OUTCOME, argument=first["id"]))
-    next = "Find out, then say: done, try again, or give up."
+    next = f"Find out{by}, then say: done, try again, or give up."
     return Why(line, next, ACT, (Action(Do.RESOLVE, f.row.id, first["id"], f.head.branch),))
 
 
@@ -585,7 +590,7 @@ def _approval(f: Facts) -> Why:
     still = [a for a in waiting if a["id"] not in f.decided]
     if not still:
         planned = _effects(f, "planned")
-        asks = f"{_call(planned[0])} is asked for anew when it goes on" if planned else "Nothing is to be decided"
+        asks = f"{call_of(planned[0])} is asked for anew when it goes on" if planned else "Nothing is to be decided"
         return _waiting_for_somebody(f, "The decision is in" if waiting else asks)
     first = still[0]
     since = _gap(f.now - first["asked"])
@@ -596,7 +601,7 @@ def _approval(f: Facts) -> Why:
         return Why(asks, "Answer it.", ACT, _do(f.row, Do.ANSWER, argument=first["id"]))
     more = f", and {len(still) - 1} more" if len(still) > 1 else ""
     because = f" Asked because {_end(first['because'])}" if first.get("because") else ""
-    line = f"{_call(first)} has waited for agreement for {since}{more}.{because}"
+    line = f"{call_of(first)} has waited for agreement for {since}{more}.{because}"
     return Why(line, "Approve it, change it, or reject it.", ACT, _do(f.row, Do.APPROVE, argument=first["id"]))
 
 
@@ -609,7 +614,7 @@ def _awaited(f: Facts) -> Why | str:
     """What it waits for that no run of it brings; as a string, what there is to be taken up."""
     waiting = _effects(f, "waiting")
     if not waiting and (behind := [e for e in _effects(f, "planned") if BEHIND in e]):
-        other, call = behind[0][BEHIND], _call(behind[0])
+        other, call = behind[0][BEHIND], call_of(behind[0])
         line = f"{call} waits for session {other['session']}, which has begun the same call: its result is shared."
         return Why(line, f"See why that one has no outcome of {other['effect']} yet.", WAIT)
     if not waiting:
@@ -618,12 +623,12 @@ def _awaited(f: Facts) -> Why | str:
     if _has_outcome(f, first):
         return f"The result of {first['tool']} has arrived"
     if f.child is not None and (child := _child_of(first)):
-        worked = f"{_call(first)} is worked on by session {child['session']}"
+        worked = f"{call_of(first)} is worked on by session {child['session']}"
         if f.child.severity == OK or any(action.session == f.row.id for action in f.child.actions):
             # It has ended, or waits for this one to take it along.
             return f"{worked}, which goes on when this one does"
         return Why(f"{worked}. {f.child.line}", f.child.next, f.child.severity, f.child.actions, f.child.error)
-    line = f"{_call(first)} was made {_gap(f.now - first['at'])} ago and its result comes later."
+    line = f"{call_of(first)} was made {_gap(f.now - first['at'])} ago and its result comes later."
     next = f"Nothing to do, unless it never comes: then post the outcome of {first['id']}."
     return Why(line, next, WAIT, _do(f.row, Do.OUTCOME, argument=first["id"]))
 
@@ -649,7 +654,7 @@ def _running(f: Facts) -> Why:
     first = working[0]
     again = f", attempt {first['attempt']}" if first["attempt"] > 1 else ""
     progress = f", {brief(first['progress'], _LEFT_OUT)}" if first.get("progress") is not None else ""
-    line = f"{who.capitalize()} runs {_call(first)} for {_gap(f.now - first['at'])}{again}{progress}."
+    line = f"{who.capitalize()} runs {call_of(first)} for {_gap(f.now - first['at'])}{again}{progress}."
     return Why(line, "Nothing to do.", WAIT)
 
 
@@ -657,7 +662,7 @@ def _tried_again(f: Facts, call: dict[str, Any]) -> Why:
     """The answers to a call are lost, and it is made again under its id."""
     told = exception_of(call)
     last = f", the last time with {one_line(in_short(told), 200)}" if told is not None else ""
-    what = f"{_call(call)} has got no answer for {_gap(f.now - call['lost_since'])}"
+    what = f"{call_of(call)} has got no answer for {_gap(f.now - call['lost_since'])}"
     what = f"{what}, in {count(call['attempt'], 'attempt')}{last}"
     if not _is_held(f):
         return _waiting_for_somebody(f, what)
@@ -675,7 +680,7 @@ def _left_open(f: Facts) -> Why | None:
     if _effects(f, "waiting"):
         return _result(f)
     begun = _effects(f, "started") or _effects(f, "planned")
-    return _waiting_for_somebody(f, f"{_call(begun[0])} has no outcome yet") if begun else None
+    return _waiting_for_somebody(f, f"{call_of(begun[0])} has no outcome yet") if begun else None
 
 
 def _resting(f: Facts) -> Why:
@@ -820,10 +825,6 @@ def _error(f: Facts) -> str:
 
 def _error_in(x: Mapping[str, Any]) -> str:
     return one_line(": ".join(str(x[k]) for k in ("error", "note") if x.get(k)), 200)
-
-
-def _call(record: dict[str, Any]) -> str:
-    return call_words(record["tool"], record["args"], _LEFT_OUT, 40)
 
 
 def _end(text: str) -> str:
