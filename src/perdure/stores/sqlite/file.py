@@ -362,8 +362,8 @@ class SqliteFile:
             left = "what was put there is left as it is"
             with suppress(OSError):
                 left += (
-                    f", and our log is set aside in {self._own.set_log_aside()}, which fits only a copy of the database "
-                    "that was there (as its -wal), and may be deleted where there is none"
+                    f", and our log is set aside in {self._own.set_log_aside()}, which fits only a copy of the "
+                    "database that was there (as its -wal), and may be deleted where there is none"
                 )
         self._guard.poisoned = (
             f"{self._own.name(gone)} was cut or written over in place while it was open; {left}: {advice}"
