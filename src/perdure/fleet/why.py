@@ -29,6 +29,7 @@ from perdure.session.decisions import decided, pending
 from perdure.session.effects import BEHIND, OPEN, RESTORED, call_of, exception_of, is_tried_again
 from perdure.session.handover import fitting, lives, misfit_of, obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
+from perdure.session.read_cache import claimed_until
 from perdure.session.tool_exceptions import in_short
 from perdure.session.wakes import sort_out
 from perdure.state.document import BOOK, STATE, plain
@@ -144,6 +145,10 @@ class Facts(NamedTuple):
     """Whether a worker looks after it through the session it works for."""
     child: Why | None = None
     """Of the session that works for it and that it waits for."""
+    claim_ends: int | None = None
+    """When the claim of another session ends that has begun the same call; None when it has ended."""
+    ahead: Why | None = None
+    """Of that session, while it has the claim."""
     decided: Collection[str] = ()
     """Requests whose decision waits to be taken up."""
     over: bool = False
@@ -220,7 +225,18 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     child = next((str(h["session"]) for e in _effects(facts, "waiting") if (h := _child_of(e))), "")
     if child and depth < _DEEP and (found := kernel.store.look(child)) is not None:
         facts = facts._replace(child=of_row(db, found, depth=depth + 1))
-    return facts
+    return _with_claim(db, facts, depth)
+
+
+def _with_claim(db: DatabaseHandle, f: Facts, depth: int) -> Facts:
+    """The same, with what is known of the session that was first with the same call."""
+    if (first := _behind(f)) is None:
+        return f
+    other = first[BEHIND]
+    f = f._replace(claim_ends=claimed_until(db.kernel, f.row.owner, first["cache"]["name"], other["effect"]))
+    if f.claim_ends is None or depth >= _DEEP or (found := db.kernel.store.look(other["session"])) is None:
+        return f
+    return f if found.reason else f._replace(ahead=of_row(db, found, depth=depth + 1))
 
 
 def _waiting(kernel: Kernel, row: SessionRow) -> list[InboxEntry]:
@@ -613,10 +629,8 @@ def _result(f: Facts) -> Why:
 def _awaited(f: Facts) -> Why | str:
     """What it waits for that no run of it brings; as a string, what there is to be taken up."""
     waiting = _effects(f, "waiting")
-    if not waiting and (behind := [e for e in _effects(f, "planned") if BEHIND in e]):
-        other, call = behind[0][BEHIND], call_of(behind[0])
-        line = f"{call} waits for session {other['session']}, which has begun the same call: its result is shared."
-        return Why(line, f"See why that one has no outcome of {other['effect']} yet.", WAIT)
+    if not waiting and (behind := _behind(f)) is not None:
+        return _behind_another(f, call_of(behind), behind[BEHIND]["session"])
     if not waiting:
         return "The result it waited for is there"
     first = waiting[0]
@@ -633,6 +647,24 @@ def _awaited(f: Facts) -> Why | str:
     return Why(line, next, WAIT, _do(f.row, Do.OUTCOME, argument=first["id"]))
 
 
+def _behind(f: Facts) -> dict[str, Any] | None:
+    """The call that waits for the same call of another session."""
+    return next((e for e in _effects(f, "planned") if BEHIND in e), None)
+
+
+def _behind_another(f: Facts, call: str, other: str) -> Why | str:
+    if f.claim_ends is None:
+        return f"{call} waited for the same call of session {other}, which has ended"
+    line = f"{call} waits for session {other}, which has begun the same call: its result is shared."
+    then = "" if f.row.agent else f" {_PROGRAM}"
+    if f.ahead is None or f.ahead.severity == OK:
+        return Why(
+            line, f"Its claim ends in {_ahead(f.claim_ends - f.now)}, if there is no outcome before.{then}", WAIT
+        )
+    said = f.ahead
+    return Why(f"{line} {said.line}", f"{said.next}{then}", said.severity, said.actions, said.error)
+
+
 def _child_of(effect: dict[str, Any]) -> dict[str, Any] | None:
     """Which session works on a call, where an agent does."""
     handle: Any = effect.get("handle")
@@ -643,6 +675,8 @@ def _running(f: Facts) -> Why:
     holder = f.row.lease.holder
     if lost := [e for e in _effects(f, "started") if is_tried_again(e)]:
         return _tried_again(f, lost[0])
+    if not _is_held(f) and not _effects(f, "started") and _behind(f) is not None:
+        return _result(f)
     if not holder:
         return _waiting_for_somebody(f, f"It stands in the middle of its work{_under_way(f)}")
     if is_dead(holder):
@@ -677,7 +711,7 @@ def _left_open(f: Facts) -> Why | None:
         return _in_doubt(f)
     if pending(f.book, f.head.line):
         return _approval(f)
-    if _effects(f, "waiting"):
+    if _effects(f, "waiting") or _behind(f) is not None:
         return _result(f)
     begun = _effects(f, "started") or _effects(f, "planned")
     return _waiting_for_somebody(f, f"{call_of(begun[0])} has no outcome yet") if begun else None
