@@ -61,7 +61,7 @@ def is_fresh(kernel: Kernel, kept: Any) -> bool:
 
 
 def claimed_until(kernel: Kernel, owner: str, name: str, effect: str) -> int | None:
-    """When the claim of an effect to a shared call ends (ms); None when it has, by an outcome or by its time. Blocks."""
+    """When the claim of an effect to a shared call ends (ms); None when it has, by an outcome or by time. Blocks."""
     try:
         loaded = load_head(kernel, look(kernel, cache_id(owner, name)), MAIN)
     except PerdureError:
