@@ -13,6 +13,7 @@ from perdure.agent.children import handoff
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
 from perdure.errors import ModelError, Unavailable
+from perdure.fleet import worker as fleet_worker
 from perdure.fleet.board import submit
 from perdure.fleet.status import steer
 from perdure.fleet.why import why
@@ -262,6 +263,44 @@ def test_only_workers_that_cannot_go_on_with_it_are_there_and_everybody_says_so(
 
         assert _work(url, [_shop()], refused).done == 0
         # What it says to do helps.
+        _work(url, [_shop(reserve)], lambda _: is_idle(db, ["s"]))
+        assert answered(db, "s")[-1] == "it is booked"
+
+
+def test_workers_of_two_versions_do_not_hand_each_other_for_ever_what_neither_can_go_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    @tool(approve=True)
+    def reserve(room: str) -> str:
+        """Reserve a room."""
+        return room
+
+    monkeypatch.setattr(fleet_worker, "FIRST", 10)
+    url = url_of("sqlite", tmp_path)
+
+    async def both(db: perdure.Database) -> None:
+        async with perdure.open_async(url, lease_ttl=1.0) as handle:
+            two = [Worker(handle, [_shop()], Settings(2, most_tries=2, version=version)) for version in ("1", "2")]
+            running = [asyncio.create_task(worker.run()) for worker in two]
+            try:
+                async with asyncio.timeout(LIMIT / 3):
+                    while not (await asyncio.to_thread(work_of, board(db), "s")).parked:
+                        await asyncio.sleep(0.02)
+            finally:
+                for worker in two:
+                    worker.stop()
+                await asyncio.gather(*running)
+
+    with perdure.open(url) as db:
+        submit(db, "s", "a room", agent="desk")
+        (approval,) = _shop(reserve).run_sync(url, session="s").approvals
+        db.approve("s", approval.id, by="eve")
+        asyncio.run(both(db))
+        found = why(db, "s")
+        assert "no program that came by can go on with it" in found.line
+        assert found.do == "retry"
+        # What it says to do helps, once there is a program that can.
+        steer(db, ["s"], "retry")
         _work(url, [_shop(reserve)], lambda _: is_idle(db, ["s"]))
         assert answered(db, "s")[-1] == "it is booked"
 
