@@ -285,6 +285,7 @@ def test_workers_of_two_versions_do_not_hand_each_other_for_ever_what_neither_ca
             try:
                 async with asyncio.timeout(LIMIT / 3):
                     while not (await asyncio.to_thread(work_of, board(db), "s")).parked:
+                        assert not any(task.done() for task in running)
                         await asyncio.sleep(0.02)
             finally:
                 for worker in two:

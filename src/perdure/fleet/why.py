@@ -452,7 +452,9 @@ def _waits_and_fails(f: Facts) -> Why | None:
 def _ways_past(f: Facts, obstacle: Obstacle) -> tuple[Action, ...]:
     """What to do about an obstacle. One that is parked anybody may run himself, and sees what it fails of."""
     by_hand = f.work is not None and f.work.parked and obstacle.action.name == Do.RETRY
-    return (obstacle.action, *(_do(f.row, Do.RUN) if by_hand or obstacle is f.misfit else ()))
+    # Who has the lease has it alone.
+    runs = (by_hand or obstacle is f.misfit) and not _is_held(f)
+    return (obstacle.action, *(_do(f.row, Do.RUN) if runs else ()))
 
 
 def _failing(f: Facts) -> Why | None:

@@ -67,9 +67,10 @@ def claimed_until(kernel: Kernel, owner: str, name: str, effect: str) -> int | N
     except PerdureError:
         return None
     kept: dict[str, Any] = plain(loaded.doc[STATE]["vars"])
-    claim = kept.get(CLAIM)
-    is_held = claim is not None and claim["effect"] == effect and is_fresh(kernel, claim)
-    return claim["at"] + claim["for"] if is_held and not ("result" in kept and is_fresh(kernel, kept)) else None
+    claim: dict[str, Any] | None = kept.get(CLAIM)
+    if claim is None or claim["effect"] != effect or not is_fresh(kernel, claim):
+        return None
+    return None if "result" in kept and is_fresh(kernel, kept) else claim["at"] + claim["for"]
 
 
 class ReadCache:

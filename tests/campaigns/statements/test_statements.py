@@ -26,6 +26,7 @@ RARE = [
     ("say render", "run", "submit", "outcome", "worker crashes"),
     (*DELEGATED, "say hello", "submit", "worker starts", "worker claims", "parked"),
     (*DELEGATED, "submit", "worker starts", "worker claims", "parked"),
+    ("submit", "worker starts", "worker claims", "parked", "lease taken"),
 ]
 """Ways that lead far from where the search begins: somebody waits for something, and a worker dies of it."""
 
