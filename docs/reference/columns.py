@@ -60,7 +60,7 @@ ENTRIES = [
     Entry("file:State", "heads lines", READ, "Heads, as in SQLite; the number of lines is compared by verify."),
     Entry(_SESSIONS + " file:State", "owner", VERIFY, "Must be what the newest checkpoint says. Until then it decides whose list shows the session, and which owner is told that it is not his."),
     Entry(_SESSIONS + " file:State", "agent status error label", VERIFY, "Must be what main's newest checkpoints say; a worker opens the session, and decides on that."),
-    Entry(_SESSIONS + " file:State", "expires", VERIFY, "Must be missing, or not, as the newest checkpoint's TTL is, and differ from its time and TTL by no more than a day, or be over like it. Sweeping looks at the checkpoint's own time, too."),
+    Entry(_SESSIONS + " file:State", "expires", VERIFY, "Must be missing, or not, as the newest checkpoint's TTL is, and differ from its time and TTL by no more than a day, or be over like it. Sweeping looks at the checkpoint's own time, too. Of a session that was set aside it says when it is deleted for good, which is a hint."),
     Entry("sqlite:sessions postgres:perdure_session redis:s memory:Session", "lines", VERIFY, "All lines below this number must be there. A larger one only makes the next line's number larger."),
     Entry(_SESSIONS + " file:State", "posts", VERIFY, "The newest number of an input: all numbers up to it that no checkpoint took must be there. A smaller one is refused as soon as somebody posts; with the newest inputs gone, too, only a witness sees it."),
     Entry(_SESSIONS + " file:State", "reason", READ, "Makes a session a tombstone, and carries the signature of whoever ended it. One that was put back after the session had begun anew, and a session removed without one, are seen by a witness only."),
@@ -76,7 +76,7 @@ ENTRIES = [
     Entry("file:State", "ordinal trimmed", HINT, "The order of the list of changes."),
     Entry("redis:ids redis:owner redis:status redis:expiry redis:ended", "value", HINT, "Indexes of lists and sweeps: each session found by them is looked at anew. One that is missing there is missing in lists; a witness sees it."),
     # -- artifacts
-    Entry("sqlite:artifacts postgres:perdure_artifact", "no kind line lo hi refs blobs body", READ, "The tag in the body covers the store's id, the session, all columns and the sealed bytes, and is checked before anything is inflated."),
+    Entry("sqlite:artifacts postgres:perdure_artifact", "no kind line lo hi refs blobs body", READ, "The tag in the body covers the store's id, the session, all columns and the sealed bytes, and is checked before anything is inflated. The note of agent and time to live beside a session that was set aside has none: verify compares it with the checkpoints."),
     Entry("redis:a", "value", READ, "As an artifact in SQLite."),
     Entry("memory:Session", "artifacts", READ, "As an artifact in SQLite."),
     Entry("file:Rewritten", "put", READ, "As an artifact in SQLite."),
@@ -98,7 +98,7 @@ ENTRIES = [
     # -- the store itself
     Entry("sqlite:meta postgres:perdure_meta redis:meta file:perdure.json memory:Room", "id", READ, "What every tag covers: under another id nothing here can be read. A whole store in the place of another is seen by a witness, which names the store."),
     Entry("sqlite:meta postgres:perdure_meta redis:meta file:perdure.json memory:Room", "epoch", HINT, "Changes when the past may have changed, so that cursors expire."),
-    Entry("sqlite:meta redis:meta memory:Room", "token", HINT, "The counter of lease tokens."),
+    Entry("sqlite:meta redis:meta memory:Room", "token", HINT, "The counter of lease tokens. A smaller one gives leases that verify reports, by the tokens of the rows. In SQLite, the largest number there is leaves none to give: whoever wants to write gets `Corrupted`, and all can be read."),
     Entry("file:token", "file", HINT, "The counter of lease tokens, in two slots with checksums."),
     Entry("sqlite:meta redis:meta postgres:perdure_meta", "trimmed", HINT, "The newest change that was dropped, for cursors."),
     Entry("postgres:perdure_trimmed", "xid pos seq", HINT, "Changes that were dropped, for cursors."),
@@ -120,7 +120,7 @@ ENTRIES = [
     Entry("tiered:heads", "value", HINT, "Which line a branch is on, for reading while the store cannot be reached."),
     # -- the board of a fleet
     Entry("sqlite:fleet_work postgres:perdure_fleet_work", "session agent owner", VERIFY, "Who is to work on a session, and whose turn it is. A worker opens the session; of one that nobody works on and nobody queued, verify compares agent and owner with its checkpoints."),
-    Entry("sqlite:fleet_work", "no", VERIFY, "The session's number, as in the other tables."),
+    Entry("sqlite:fleet_work", "no", HINT, "The session's number, by which what waits for it in an inbox is found. Whoever forges it delays work."),
     Entry("sqlite:fleet_work postgres:perdure_fleet_work", "rank due since step priority tries touched paused worker avoid_version parked", HINT, "The queue. A claim is no right to write: the lease is. Whoever forges it delays work, or has a session looked at once more."),
     Entry("postgres:perdure_fleet_work", "turn claim", HINT, "The order among equals, and the call that claimed it."),
     Entry("sqlite:fleet_place", "one reached", HINT, "Where the queue has come to."),

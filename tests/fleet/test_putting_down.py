@@ -12,9 +12,10 @@ from perdure import Agent, ScriptedModel, tool, tool_migration
 from perdure.agent.children import handoff
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
-from perdure.errors import ModelError
+from perdure.errors import ModelError, Unavailable
+from perdure.fleet import worker as fleet_worker
 from perdure.fleet.board import submit
-from perdure.fleet.status import ran_by_hand, steer
+from perdure.fleet.status import steer
 from perdure.fleet.why import why
 from perdure.fleet.worker import Settings, Worker, version_of
 from perdure.protocols import Rest, WorkerRow
@@ -266,6 +267,45 @@ def test_only_workers_that_cannot_go_on_with_it_are_there_and_everybody_says_so(
         assert answered(db, "s")[-1] == "it is booked"
 
 
+def test_workers_of_two_versions_do_not_hand_each_other_for_ever_what_neither_can_go_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    @tool(approve=True)
+    def reserve(room: str) -> str:
+        """Reserve a room."""
+        return room
+
+    monkeypatch.setattr(fleet_worker, "FIRST", 10)
+    url = url_of("sqlite", tmp_path)
+
+    async def both(db: perdure.Database) -> None:
+        async with perdure.open_async(url, lease_ttl=1.0) as handle:
+            two = [Worker(handle, [_shop()], Settings(2, most_tries=2, version=version)) for version in ("1", "2")]
+            running = [asyncio.create_task(worker.run()) for worker in two]
+            try:
+                async with asyncio.timeout(LIMIT / 3):
+                    while not (await asyncio.to_thread(work_of, board(db), "s")).parked:
+                        assert not any(task.done() for task in running)
+                        await asyncio.sleep(0.02)
+            finally:
+                for worker in two:
+                    worker.stop()
+                await asyncio.gather(*running)
+
+    with perdure.open(url) as db:
+        submit(db, "s", "a room", agent="desk")
+        (approval,) = _shop(reserve).run_sync(url, session="s").approvals
+        db.approve("s", approval.id, by="eve")
+        asyncio.run(both(db))
+        found = why(db, "s")
+        assert "no program that came by can go on with it" in found.line
+        assert found.do == "retry"
+        # What it says to do helps, once there is a program that can.
+        steer(db, ["s"], "retry")
+        _work(url, [_shop(reserve)], lambda _: is_idle(db, ["s"]))
+        assert answered(db, "s")[-1] == "it is booked"
+
+
 def test_a_session_that_was_parked_and_is_run_by_hand_is_parked_no_more(tmp_path: Path):
     url = url_of("sqlite", tmp_path)
     with perdure.open(url) as db:
@@ -274,18 +314,64 @@ def test_a_session_that_was_parked_and_is_run_by_hand_is_parked_no_more(tmp_path
             now = db.kernel.clock.wall()
             board(db).claim("w", ["desk"], 1, now)
             board(db).rest("w", [Rest("s", 0, failed=True, park=park, again=not park)], now)
-            ran_by_hand(db, _desk().run_sync(url, session="s"))
+            _desk().run_sync(url, session="s")
             assert board(db).works() == []
             assert why(db, "s").line == "It has answered everything."
             submit(db, "s", "hello", agent="desk")
         steer(db, ["s"], "pause")
-        ran_by_hand(db, _desk().run_sync(url, session="s"))
+        _desk().run_sync(url, session="s")
         assert work_of(board(db), "s").paused
         steer(db, ["s"], "unpause")
-        ran_by_hand(db, _desk().run_sync(url, session="s"))
+        _desk().run_sync(url, session="s")
         # A message is found by a worker that looks for what nobody knows of.
         db.post("s", "more")
         assert board(db).adopt() == 1
+
+
+def test_who_only_gives_a_session_up_is_no_try_of_it(tmp_path: Path):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "hello", agent="desk")
+        for _ in range(2):
+            assert board(db).claim("dead", ["desk"], 1, db.kernel.clock.wall())
+            board(db).leave("dead")
+        _work(url, [_desk()], lambda _: work_of(board(db), "s").parked, tries=2)
+        work = work_of(board(db), "s")
+        assert (work.parked, work.tries) == ("its worker died or failed 2 times at the same place", 2)
+
+
+def test_who_has_just_claimed_a_session_is_not_counted_among_those_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with perdure.open(url_of("sqlite", tmp_path)) as db:
+        submit(db, "s", "hello", agent="desk")
+        for _ in range(2):
+            assert board(db).claim("dead", ["desk"], 1, db.kernel.clock.wall())
+            board(db).leave("dead")
+        workers = SqliteBoard.workers
+
+        def and_another_comes(self: SqliteBoard) -> list[WorkerRow]:
+            found = workers(self)
+            self.claim("new", ["desk"], 1, db.kernel.clock.wall())
+            return found
+
+        monkeypatch.setattr(SqliteBoard, "workers", and_another_comes)
+        assert "died or failed 2 times" in why(db, "s").line
+
+
+def test_a_run_by_hand_gives_its_result_although_the_board_cannot_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "hello", agent="desk")
+
+    def fail(*_: Any) -> int:
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(SqliteBoard, "change", fail)
+    assert _desk().run_sync(url, session="s").text
+    assert "the board of the fleet could not be told: the disk is full" in caplog.text
 
 
 def test_why_names_the_call_under_way_when_nobody_is_left(tmp_path: Path):

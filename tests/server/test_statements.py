@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,7 @@ from perdure.fleet.board import board_of, submit
 from perdure.fleet.why import why
 from perdure.protocols import NewWork, Rest, WorkerRow
 from perdure.session.handover import work_of
+from perdure.system.lease_holders import new_holder
 from perdure.testing.clock import FakeClock
 from tests.server.asking import Asking, asking
 
@@ -183,6 +186,17 @@ def test_cards_and_tables_of_the_fleet_agree(desk: Asking, clock: FakeClock) -> 
     card = page.split("Waiting for a worker")[1].split("</b>")[0].rpartition(">")[2]
     row = page.split('aria-label="Agents"')[1].split("<tbody>")[1].split('<td class="num">')[1].split("<")[0]
     assert (card, row) == ("5", "5")
+
+
+def test_what_a_worker_had_that_died_is_not_being_worked_on(desk: Asking) -> None:
+    script = "from perdure.system.lease_holders import new_holder; print(new_holder())"
+    dead = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    for name, worker in (("mine", new_holder()), ("left", dead)):
+        submit(desk.db, name, "hello", agent="desk")
+        assert board_of(desk.db).claim(worker, ["desk"], 1, desk.db.kernel.clock.wall())
+    shown = desk.http.get("/fleet").text.split("<h2>Being worked on</h2>")[1]
+    assert "id=mine" in shown
+    assert "id=left" not in shown
 
 
 # -- the request is shown as it was sent ---

@@ -15,7 +15,7 @@ import perdure
 from perdure import Agent, NotDone, ScriptedModel, tool
 from perdure.agent.models.scripted import calls
 from perdure.errors import InDoubt, ResultPending
-from perdure.fleet.why import why
+from perdure.fleet.why import Why, why
 from perdure.testing.clock import FakeClock
 from tests.store_urls import url_of
 
@@ -70,6 +70,58 @@ def test_who_asks_while_another_session_pays_is_told_and_gets_the_same_result(db
     assert told[0].effect == db.session("a").effects()[0]["id"]
     assert [call(db, "b", shop), call(db, "d", shop)] == ["ticket 2"] * 2
     assert len(shop.paid) == 2
+
+
+def test_why_says_of_a_program_that_it_waits_for_the_call_of_another_session(db: perdure.Database, clock: FakeClock):
+    shop, said = Shop(if_unsure="ask"), list[Why]()
+
+    def meanwhile() -> None:
+        with pytest.raises(ResultPending):
+            call(db, "b", shop)
+        said.append(why(db, "b"))
+        raise ConnectionError("the line is dead")
+
+    shop.meanwhile = meanwhile
+    with pytest.raises(InDoubt):
+        call(db, "a", shop)
+    waits = 'buy(city="Rome") waits for session a, which has begun the same call: its result is shared.'
+    (before,) = said
+    assert before.line.startswith(waits)
+    assert before.severity == "wait"
+    # That one is in doubt: whoever asks why this one stands still is told what to do there.
+    told = why(db, "b")
+    assert told.line.startswith(f'{waits} buy(city="Rome") was started and nobody knows whether it happened.')
+    (action,) = told.actions
+    assert (told.severity, action.name, action.session) == ("act", "resolve", "a")
+    with db.session("a") as s:
+        s.resolve(action.argument, done="ticket 1", by="eve")
+    told = why(db, "b")
+    assert (
+        told.line == 'buy(city="Rome") waited for the same call of session a, which has ended, and nobody works on it.'
+    )
+    assert (told.next, told.do) == ("Its program takes it up when it calls again.", "program")
+    assert call(db, "b", shop) == "ticket 1"
+    assert why(db, "b").line == "Nothing in it is open."
+
+
+def test_why_says_when_the_claim_of_a_session_that_is_gone_ends(db: perdure.Database, clock: FakeClock):
+    shop = Shop(if_unsure="ask")
+
+    def meanwhile() -> None:
+        raise ConnectionError("the line is dead")
+
+    shop.meanwhile = meanwhile
+    with pytest.raises(InDoubt):
+        call(db, "a", shop)
+    with pytest.raises(ResultPending):
+        call(db, "b", shop)
+    db.kernel.store.drop("a", None, "deleted")
+    clock.advance(DAY)
+    assert "Its claim ends in 6 d" in str(why(db, "b"))
+    clock.advance(6 * DAY)
+    assert why(db, "b").do == "program"
+    shop.meanwhile = lambda: None
+    assert call(db, "b", shop) == "ticket 2"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -127,6 +127,28 @@ def test_a_tombstone_that_nobody_signed_is_found_without_a_witness(
     assert findings(db) == ["it is not signed: the session was not deleted by Perdure"]
 
 
+def test_a_tombstone_that_somebody_added_to_is_found_without_a_witness(
+    at: Callable[[], perdure.Database], tmp_path: Path, clock: FakeClock
+):
+    db = at()
+    with db.session("s", ttl=60) as s:
+        s.commit()
+    clock.advance(61_000)
+    assert db.sweep().removed == 1
+    change(tmp_path, "update sessions set reason = reason || '!?' where id = 's'")
+    assert findings(db) == ["its signature cannot be read"]
+
+
+def test_a_counter_of_leases_that_was_put_to_its_end_is_told_of(at: Callable[[], perdure.Database], tmp_path: Path):
+    db = at()
+    with db.session("s") as s:
+        s.commit()
+    change(tmp_path, "update meta set value = 9223372036854775807 where key = 'token'")
+    with pytest.raises(perdure.Corrupted, match="the store's token is not what was written"):
+        db.session("s")
+    assert db.read("s").step == 1
+
+
 def test_a_session_without_an_end_has_none(at: Callable[[], perdure.Database], tmp_path: Path):
     db = at()
     with db.session("s", ttl=None) as s:

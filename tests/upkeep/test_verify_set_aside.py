@@ -33,6 +33,10 @@ DAMAGE = {
         where kind = 'set aside' and {OF_IT}""",
     "another time to live": f"""update artifacts set body = cast('{{"agent":"","ttl":999999999999}}' as blob)
         where kind = 'set aside' and {OF_IT}""",
+    "a note of another line": f"update artifacts set line = 7 where kind = 'set aside' and {OF_IT}",
+    "a note of a later step": f"update artifacts set hi = 7 where kind = 'set aside' and {OF_IT}",
+    "a note of an earlier step": f"update artifacts set lo = 7 where kind = 'set aside' and {OF_IT}",
+    "an agent": f"update sessions set agent = 'eve' where {OF_IT}",
     "a taken message": f"delete from inbox where taken is not null and {OF_IT}",
     "another life": f"update sessions set id = '{aside_id('s', 5)}' where {OF_IT}",
     "another session": f"update sessions set id = '{aside_id('t', 0)}' where {OF_IT}",

@@ -22,6 +22,7 @@ import perdure
 from perdure import Agent, ScriptedModel, tool
 from perdure.agent.models.scripted import calls
 from perdure.errors import BehindWitness, Corrupted, Gone, InDoubt, Misuse
+from perdure.fleet.why import why
 from perdure.history.lives import end_session, life_of
 from perdure.record.codec import Point
 from perdure.testing.clock import FakeClock
@@ -404,6 +405,14 @@ def test_an_effect_that_only_the_witness_knows_of_is_not_made_again(put: Put):
         assert sorted((session, tool) for session, _, tool in accepted.in_doubt) == [("new", "refund"), ("s", "refund")]
     with put.open() as db:
         assert {row.id: row.status for row in db.sessions()} == {"s": "in_doubt", "new": "in_doubt"}
+        # Whoever has to find out is told what there is to find it by.
+        effect = next(effect for session, effect, _ in accepted.in_doubt if session == "s")
+        told = why(db, "s")
+        assert told.line.startswith(
+            "refund(…) was started and nobody knows whether it happened. The witness saw it done"
+        )
+        assert "its arguments were lost" in told.line
+        assert f"by its id {effect} or that time" in told.next
         with db.session("s") as s:
             assert s.call(refund, order="before") == "paid before"
             with pytest.raises(InDoubt) as doubt:

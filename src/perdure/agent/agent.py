@@ -6,6 +6,7 @@ import asyncio
 import functools
 import hashlib
 import json
+import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
@@ -19,7 +20,16 @@ from perdure.agent.models import Answer, Request, message_digest, request_digest
 from perdure.agent.models.prices import Price, price_of
 from perdure.agent.notify import check_notify
 from perdure.agent.requests import FORM
-from perdure.agent.run_result import RunResult, Spent
+from perdure.agent.run_result import (
+    FAILED,
+    INCOMPATIBLE,
+    SLEEPING,
+    STOPPED,
+    WAITING_APPROVAL,
+    WAITING_RESULT,
+    RunResult,
+    Spent,
+)
 from perdure.agent.said_once import Said
 from perdure.agent.session_stream import Event
 from perdure.agent.tool_schema import ToolSpec, output_schema
@@ -27,7 +37,9 @@ from perdure.agent.tool_schema import parsed as from_text
 from perdure.aio import AsyncDatabase
 from perdure.database import DatabaseHandle
 from perdure.errors import Busy, InvalidInput, Misuse, PerdureError
+from perdure.model import MAIN
 from perdure.opening import open_async
+from perdure.session.handover import gone_on_with
 from perdure.session.tools import Tool, as_tool, warn_of_undeclared
 from perdure.session.typed_values import MISFITS, TypedValue, in_short
 from perdure.system.flow import Unawaited
@@ -40,6 +52,7 @@ if TYPE_CHECKING:
     from perdure.agent.notify import Notify
     from perdure.aio import AsyncSession
 
+log = logging.getLogger("perdure.agent")
 P = ParamSpec("P")
 NUDGE = "Go on."
 FIRST_LOOK, LONGEST_LOOK = 50, 1_000
@@ -150,6 +163,7 @@ class Agent:
         parent: dict[str, str] | None = None,
         stop: asyncio.Event | None = None,
         wait: bool | float = False,
+        claimed: bool = False,
     ) -> RunResult:
         """Start or resume a session and work until it is done or must wait. Call it again to go on.
 
@@ -161,8 +175,8 @@ class Agent:
         to the model and is fresh with every run. ``ttl`` is how many seconds the session lives after its last commit
         (None: for ever), as for ``db.session``. With ``live`` whoever reads along from another process gets answers
         while they are made. ``agents`` are others that may have the conversation, beside those it can be handed to from
-        here; ``parent`` is set by :meth:`as_tool`. Once ``stop`` is set the run is put down after its current step, as
-        "stopped": run it again to go on.
+        here; ``parent`` is set by :meth:`as_tool`, and ``claimed`` by a worker, which tells the board itself how it
+        went. Once ``stop`` is set the run is put down after its current step, as "stopped": run it again to go on.
         """
         async with _opened(db, lambda: release(self, *agents)) as open_db:
             known = registry(self, agents)
@@ -190,10 +204,13 @@ class Agent:
                     )
                     more: dict[str, Any] = {"db": open_db, "agents": agents, "parent": parent, "live": live}
                     loop = Loop(self, s, limits, context=context, tell=on_event, stop=stop, **more)
-                    return await said.result(await loop.go(), s, before)
+                    result = await said.result(await loop.go(), s, before)
             except PerdureError as e:
                 said.mark(e)
                 raise
+            if branch == MAIN and parent is None and not claimed:
+                await open_db.driver.call(_ran_by_hand, open_db, result)
+            return result
 
     async def _hold(
         self, db: AsyncDatabase, said: Said, wait: bool | float, options: dict[str, Any]
@@ -348,6 +365,19 @@ class Agent:
         except MISFITS as e:
             return in_short(e)
         return ""
+
+
+def _ran_by_hand(db: AsyncDatabase, result: RunResult) -> None:
+    """Somebody has run a session himself, not a worker: the board learns of it. Blocks."""
+    if result.status in (FAILED, INCOMPATIBLE, STOPPED):
+        return
+    # Nobody but a worker notices that a request expires, or asks for a result that comes later.
+    looked_at = result.status in (WAITING_APPROVAL, WAITING_RESULT, SLEEPING)
+    try:
+        gone_on_with(db.kernel, result.session, looked_at=looked_at)
+    except PerdureError as e:
+        # What came of the run is durable: whoever asked for it gets it.
+        log.warning("session %r was run, and the board of the fleet could not be told: %s", result.session, e)
 
 
 def _output_type(output: Any) -> TypedValue | None:

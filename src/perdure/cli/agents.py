@@ -17,7 +17,6 @@ from perdure.cli.output import STOPPED, Out, print_json, print_raised, tell
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing_async, witness
 from perdure.errors import Busy, InvalidInput, NotFound
-from perdure.fleet.status import ran_by_hand
 from perdure.history.expiry import ended, living
 from perdure.history.hydrate import find
 from perdure.model import MAIN
@@ -212,7 +211,6 @@ async def _once(
                 db, session=session, effects=effects, on_event=on_event, live=True, max_turns=max_turns, wait=wait,
                 **options,
             )  # fmt: skip
-            await db.driver.call(ran_by_hand, db, result)
             return result._replace(notes=(*notes, *result.notes))
         finally:
             await agent.close()

@@ -15,7 +15,7 @@ from perdure.cli.output import STOPPED, Out
 from perdure.cli.terminal_text import cut, safe
 from perdure.cli.which_database import witness
 from perdure.errors import Gone, NotFound, PerdureError
-from perdure.fleet.status import ran_by_hand, settle
+from perdure.fleet.status import settle
 from perdure.model import MAIN
 from perdure.session.inbox import open_entry
 from perdure.system.wording import as_json, json_or_text
@@ -116,11 +116,9 @@ class Chat:
                 self._screen.line("The same message is there and not answered yet: it is gone on with.", "dim")
         try:
             await keep_owner(db, self._agent, self._session, self._owner)
-            result = await self._agent.run(
+            return await self._agent.run(
                 db, session=self._session, owner=self._owner, message=message, key=key, on_event=self._screen.event
             )
-            await db.driver.call(ran_by_hand, db, result)
-            return result
         finally:
             self._screen.end_line()
 

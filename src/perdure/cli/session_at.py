@@ -12,7 +12,7 @@ from perdure.history.expiry import living
 from perdure.history.hydrate import load_at
 from perdure.model import MAIN
 from perdure.session.decisions import decided, pending
-from perdure.session.effects import exception_of, is_tried_again
+from perdure.session.effects import RESTORED, exception_of, is_tried_again
 from perdure.session.tool_exceptions import in_short
 from perdure.shapes.approvals import OPEN
 from perdure.state.document import plain
@@ -98,7 +98,7 @@ def in_words(effect: dict[str, Any], now: int, *, past: bool = False) -> str:
         tries = count(effect["attempt"], "attempt")
         said = f"has got no answer since {ago(effect['lost_since'], now)}, {tries}, {again}"
     else:
-        said = f"is {effect['status']}"
+        said = f"is {effect['status']}{': ' + cut(effect['error'], 400) if RESTORED in effect else ''}"
     return f"{said}: {cut(in_short(told), 400)}" if told is not None else said
 
 

@@ -95,7 +95,8 @@ def verify(
         print_json(shapes.verified(report, witness, updated, accepted))
     else:
         if accept and session is not None:
-            Out().line(f"the damaged record was set aside: {kept}" if kept else "no damaged record to set aside")
+            said = f"the damaged record was set aside: {kept}; nothing reads it, and it may be deleted"
+            Out().line(said if kept else "no damaged record to set aside")
         _print_report(report)
         if accepted is not None:
             Out().line(f"accepted: {count(len(report.findings), 'loss')}; the store has a new epoch", "bold")

@@ -106,6 +106,7 @@ def check_ends(store: Logged) -> Iterator[Finding]:
     if kept := store.kept():
         more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
         words = "interrupted writes, which nobody was told are saved, and damaged records whose loss was accepted"
+        words += "; nothing reads them, and they may be deleted"
         yield Finding("ends of logs", NOTE, f"kept beside their logs: {', '.join(kept[:3])}{more}; these are {words}")
 
 

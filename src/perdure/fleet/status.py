@@ -17,16 +17,15 @@ from perdure.fleet.board import board_of
 from perdure.history.hydrate import look
 from perdure.protocols import Filter, NewWork
 from perdure.session.actions import Action, Do
-from perdure.session.handover import CALLER, Handover, gone_on_with, hand_over, served_by
+from perdure.session.effects import call_of
+from perdure.session.handover import CALLER, Handover, hand_over, served_by
 from perdure.state.document import plain
 from perdure.system.lease_holders import is_dead
 from perdure.system.names import check_session
-from perdure.system.wording import call_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perdure.agent.run_result import RunResult
     from perdure.aio import AsyncDatabase
     from perdure.database import DatabaseHandle
     from perdure.model import SessionRow
@@ -176,7 +175,7 @@ async def settle(
         first = others[0]
         calls = "1 more call is" if len(others) == 1 else f"{len(others)} more calls are"
         typed = Action(Do.RESOLVE, session, first["id"], branch).command
-        words = f"{calls} in doubt, and it does not go on before that is settled: {_call(first)}: {typed}"
+        words = f"{calls} in doubt, and it does not go on before that is settled: {call_of(first)}: {typed}"
         return record, Handover("nobody", words)
     # Only now: the lease is free for whoever comes.
     return record, await db.driver.call(hand_over, db.kernel, await db.look(session), branch)
@@ -185,18 +184,6 @@ async def settle(
 async def _is_told(db: AsyncDatabase, session: str, effect: str) -> bool:
     """Whether what became of a call waits in the inbox."""
     return bool(await db.driver.call(db.kernel.store.inbox, session, 1, f"outcome:{effect}"))
-
-
-def _call(record: dict[str, Any]) -> str:
-    return call_words(record["tool"], record["args"], 90, 40)
-
-
-def ran_by_hand(db: DatabaseHandle, result: RunResult) -> None:
-    """Somebody has run a session himself, not a worker: the board learns of it. Blocks."""
-    if result.status not in ("failed", "incompatible", "stopped"):
-        # Nobody but a worker notices that a request expires, or asks for a result that comes later.
-        looked_at = result.status in ("waiting_approval", "waiting_result", "sleeping")
-        gone_on_with(db.kernel, result.session, looked_at=looked_at)
 
 
 async def settle_all(db: AsyncDatabase, session: str, *, by: str, verdict: str, result: Any = None) -> int:

@@ -26,16 +26,17 @@ from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Boarded, Filter, Work
 from perdure.session.actions import Action, Do
 from perdure.session.decisions import decided, pending
-from perdure.session.effects import BEHIND, OPEN, exception_of, is_tried_again
+from perdure.session.effects import BEHIND, OPEN, RESTORED, call_of, exception_of, is_tried_again
 from perdure.session.handover import fitting, lives, misfit_of, obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
+from perdure.session.read_cache import claimed_until
 from perdure.session.tool_exceptions import in_short
 from perdure.session.wakes import sort_out
 from perdure.state.document import BOOK, STATE, plain
 from perdure.system import times
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.names import check_session
-from perdure.system.wording import brief, call_words, count, one_line
+from perdure.system.wording import brief, count, one_line
 from perdure.upkeep.expired_sessions import set_aside
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ PAGE = 1000
 """Sessions of a board that are read at once."""
 _DEEP = 5
 """So far sessions that work for sessions are followed."""
+_LOOKS = 3
+"""How often a board that changes meanwhile is read again."""
 _SEARCHED = 200
 """How many checkpoints are looked through for the last one that got further."""
 _TRIES = (
@@ -142,6 +145,10 @@ class Facts(NamedTuple):
     """Whether a worker looks after it through the session it works for."""
     child: Why | None = None
     """Of the session that works for it and that it waits for."""
+    claim_ends: int | None = None
+    """When the claim of another session ends that has begun the same call; None when it has ended."""
+    ahead: Why | None = None
+    """Of that session, while it has the claim."""
     decided: Collection[str] = ()
     """Requests whose decision waits to be taken up."""
     over: bool = False
@@ -218,7 +225,18 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     child = next((str(h["session"]) for e in _effects(facts, "waiting") if (h := _child_of(e))), "")
     if child and depth < _DEEP and (found := kernel.store.look(child)) is not None:
         facts = facts._replace(child=of_row(db, found, depth=depth + 1))
-    return facts
+    return _with_claim(db, facts, depth)
+
+
+def _with_claim(db: DatabaseHandle, f: Facts, depth: int) -> Facts:
+    """The same, with what is known of the session that was first with the same call."""
+    if (first := _behind(f)) is None:
+        return f
+    other = first[BEHIND]
+    f = f._replace(claim_ends=claimed_until(db.kernel, f.row.owner, first["cache"]["name"], other["effect"]))
+    if f.claim_ends is None or depth >= _DEEP or (found := db.kernel.store.look(other["session"])) is None:
+        return f
+    return f if found.reason else f._replace(ahead=of_row(db, found, depth=depth + 1))
 
 
 def _waiting(kernel: Kernel, row: SessionRow) -> list[InboxEntry]:
@@ -245,8 +263,13 @@ def _role(messages: Any) -> Any:
 
 
 def _on_the_board(board: Board, f: Facts) -> Facts:
-    rows = board.workers()
-    work, held = work_of(board, f.row.id), board.held()
+    rows, work = board.workers(), work_of(board, f.row.id)
+    for _ in range(_LOOKS):
+        if work is None or not work.worker or any(w.id == work.worker for w in rows):
+            break
+        # Whoever claims is known from then on: it came since, or has gone.
+        rows, work = board.workers(), work_of(board, f.row.id)
+    held = board.held()
     agent = f.row.agent or (work.agent if work is not None else "")
     if agent:
         alive = work is not None and any(lives(w) for w in rows if w.id == work.worker)
@@ -425,19 +448,32 @@ def _on_board(f: Facts) -> Why | None:
     return _failing(f) if _has_more(f) and _failures(f) else None
 
 
+def _waits_and_fails(f: Facts) -> Why | None:
+    """It waits for something that no run brings, and workers died of looking at it."""
+    if f.head.status != Status.WAITING_RESULT or isinstance(waits := _awaited(f), str):
+        return None
+    times = _failures(f)
+    again = times > 1 and waits.severity == WAIT
+    return waits._replace(line=f"{waits.line} {_died(times)}", severity=FAILING if again else waits.severity)
+
+
 def _ways_past(f: Facts, obstacle: Obstacle) -> tuple[Action, ...]:
     """What to do about an obstacle. One that is parked anybody may run himself, and sees what it fails of."""
     by_hand = f.work is not None and f.work.parked and obstacle.action.name == Do.RETRY
-    return (obstacle.action, *(_do(f.row, Do.RUN) if by_hand or obstacle is f.misfit else ()))
+    # Who has the lease has it alone.
+    runs = (by_hand or obstacle is f.misfit) and not _is_held(f)
+    return (obstacle.action, *(_do(f.row, Do.RUN) if runs else ()))
 
 
 def _failing(f: Facts) -> Why | None:
     """It is tried again by itself, and gets no further."""
+    if (waits := _waits_and_fails(f)) is not None:
+        return waits
     work = f.work
     assert work is not None
     times = _failures(f)
     since = f" It has got no further for {_gap(f.now - f.trail.since)}." if f.trail is not None else ""
-    line = f"Its worker died or failed {count(times, 'time')} at the same place."
+    line = _died(times)
     if f.head.status == Status.FAILED:
         line = _end(f"The last run failed: {_error(f)}") + (f" {line}" if times > 1 else "") + f" {_place(f)}{since}"
     else:
@@ -458,6 +494,10 @@ def _failing(f: Facts) -> Why | None:
     return Why(line, f"{again}, and in the end no worker takes it any more.", FAILING)
 
 
+def _died(times: int) -> str:
+    return f"Its worker died or failed {count(times, 'time')} at the same place."
+
+
 def _stands(f: Facts) -> str:
     """Where it stands, and the last error there."""
     if f.trail is None:
@@ -470,18 +510,18 @@ def _place(f: Facts) -> str:
     """At which step it stands, and which call was under way there."""
     if f.trail is None:
         return ""
-    return f"It stands at step {f.trail.step}, where {_open_call(f) or 'the model is to be asked next'}."
+    return f"It stands at step {f.trail.step}, where {_opencall_of(f) or 'the model is to be asked next'}."
 
 
-def _open_call(f: Facts) -> str:
+def _opencall_of(f: Facts) -> str:
     """Which call was under way; "" when none was."""
-    begun = _effects(f, "started") or _effects(f, "planned")
+    begun = _effects(f, "started") or _effects(f, "planned") or _effects(f, "waiting")
     more = f", and {len(begun) - 1} more" if len(begun) > 1 else ""
-    return f"{_call(begun[0])} has no outcome yet{more}" if begun else ""
+    return f"{call_of(begun[0])} has no outcome yet{more}" if begun else ""
 
 
 def _under_way(f: Facts) -> str:
-    return f": {call}" if (call := _open_call(f)) else ""
+    return f": {call}" if (call := _opencall_of(f)) else ""
 
 
 def _by_status(f: Facts) -> Why:
@@ -557,12 +597,17 @@ def _in_doubt(f: Facts) -> Why:
     more = f" ({len(doubts) - 1} more in doubt)" if len(doubts) > 1 else ""
     told = exception_of(first)
     ended = f" {_end(f'It ended with {in_short(told)}')}" if told is not None else ""
-    line = f"{_call(first)} was started and nobody knows whether it happened{more}.{ended}"
+    by = f", by its id {first['id']} or that time" if RESTORED in first else ""
+    if RESTORED in first:
+        ended = f" {_end(first['error'][:1].upper() + first['error'][1:])}"
+    line = f"{call_of(first)} was started and nobody knows whether it happened{more}.{ended}"
     if _is_held(f):
         # Only who has the lease may settle it; an outcome can be posted to whoever that is.
-        next = f"Find out, then post its outcome: {describe(f.row.lease.holder)} has the session and finds it there."
+        next = (
+            f"Find out{by}, then post its outcome: {describe(f.row.lease.holder)} has the session and finds it there."
+        )
         return Why(line, next, ACT, _do(f.row, Do.OUTCOME, argument=first["id"]))
-    next = "Find out, then say: done, try again, or give up."
+    next = f"Find out{by}, then say: done, try again, or give up."
     return Why(line, next, ACT, (Action(Do.RESOLVE, f.row.id, first["id"], f.head.branch),))
 
 
@@ -571,7 +616,7 @@ def _approval(f: Facts) -> Why:
     still = [a for a in waiting if a["id"] not in f.decided]
     if not still:
         planned = _effects(f, "planned")
-        asks = f"{_call(planned[0])} is asked for anew when it goes on" if planned else "Nothing is to be decided"
+        asks = f"{call_of(planned[0])} is asked for anew when it goes on" if planned else "Nothing is to be decided"
         return _waiting_for_somebody(f, "The decision is in" if waiting else asks)
     first = still[0]
     since = _gap(f.now - first["asked"])
@@ -582,30 +627,52 @@ def _approval(f: Facts) -> Why:
         return Why(asks, "Answer it.", ACT, _do(f.row, Do.ANSWER, argument=first["id"]))
     more = f", and {len(still) - 1} more" if len(still) > 1 else ""
     because = f" Asked because {_end(first['because'])}" if first.get("because") else ""
-    line = f"{_call(first)} has waited for agreement for {since}{more}.{because}"
+    line = f"{call_of(first)} has waited for agreement for {since}{more}.{because}"
     return Why(line, "Approve it, change it, or reject it.", ACT, _do(f.row, Do.APPROVE, argument=first["id"]))
 
 
 def _result(f: Facts) -> Why:
+    found = _awaited(f)
+    return _waiting_for_somebody(f, found) if isinstance(found, str) else found
+
+
+def _awaited(f: Facts) -> Why | str:
+    """What it waits for that no run of it brings; as a string, what there is to be taken up."""
     waiting = _effects(f, "waiting")
-    if not waiting and (behind := [e for e in _effects(f, "planned") if BEHIND in e]):
-        other, call = behind[0][BEHIND], _call(behind[0])
-        line = f"{call} waits for session {other['session']}, which has begun the same call: its result is shared."
-        return Why(line, f"See why that one has no outcome of {other['effect']} yet.", WAIT)
+    if not waiting and (behind := _behind(f)) is not None:
+        return _behind_another(f, call_of(behind), behind[BEHIND]["session"])
     if not waiting:
-        return _waiting_for_somebody(f, "The result it waited for is there")
+        return "The result it waited for is there"
     first = waiting[0]
     if _has_outcome(f, first):
-        return _waiting_for_somebody(f, f"The result of {first['tool']} has arrived")
+        return f"The result of {first['tool']} has arrived"
     if f.child is not None and (child := _child_of(first)):
-        worked = f"{_call(first)} is worked on by session {child['session']}"
+        worked = f"{call_of(first)} is worked on by session {child['session']}"
         if f.child.severity == OK or any(action.session == f.row.id for action in f.child.actions):
             # It has ended, or waits for this one to take it along.
-            return _waiting_for_somebody(f, f"{worked}, which goes on when this one does")
+            return f"{worked}, which goes on when this one does"
         return Why(f"{worked}. {f.child.line}", f.child.next, f.child.severity, f.child.actions, f.child.error)
-    line = f"{_call(first)} was made {_gap(f.now - first['at'])} ago and its result comes later."
+    line = f"{call_of(first)} was made {_gap(f.now - first['at'])} ago and its result comes later."
     next = f"Nothing to do, unless it never comes: then post the outcome of {first['id']}."
     return Why(line, next, WAIT, _do(f.row, Do.OUTCOME, argument=first["id"]))
+
+
+def _behind(f: Facts) -> dict[str, Any] | None:
+    """The call that waits for the same call of another session."""
+    return next((e for e in _effects(f, "planned") if BEHIND in e), None)
+
+
+def _behind_another(f: Facts, call: str, other: str) -> Why | str:
+    if f.claim_ends is None:
+        return f"{call} waited for the same call of session {other}, which has ended"
+    line = f"{call} waits for session {other}, which has begun the same call: its result is shared."
+    then = "" if f.row.agent else f" {_PROGRAM}"
+    if f.ahead is None or f.ahead.severity == OK:
+        return Why(
+            line, f"Its claim ends in {_ahead(f.claim_ends - f.now)}, if there is no outcome before.{then}", WAIT
+        )
+    said = f.ahead
+    return Why(f"{line} {said.line}", f"{said.next}{then}", said.severity, said.actions, said.error)
 
 
 def _child_of(effect: dict[str, Any]) -> dict[str, Any] | None:
@@ -618,6 +685,8 @@ def _running(f: Facts) -> Why:
     holder = f.row.lease.holder
     if lost := [e for e in _effects(f, "started") if is_tried_again(e)]:
         return _tried_again(f, lost[0])
+    if not _is_held(f) and not _effects(f, "started") and _behind(f) is not None:
+        return _result(f)
     if not holder:
         return _waiting_for_somebody(f, f"It stands in the middle of its work{_under_way(f)}")
     if is_dead(holder):
@@ -629,7 +698,7 @@ def _running(f: Facts) -> Why:
     first = working[0]
     again = f", attempt {first['attempt']}" if first["attempt"] > 1 else ""
     progress = f", {brief(first['progress'], _LEFT_OUT)}" if first.get("progress") is not None else ""
-    line = f"{who.capitalize()} runs {_call(first)} for {_gap(f.now - first['at'])}{again}{progress}."
+    line = f"{who.capitalize()} runs {call_of(first)} for {_gap(f.now - first['at'])}{again}{progress}."
     return Why(line, "Nothing to do.", WAIT)
 
 
@@ -637,7 +706,7 @@ def _tried_again(f: Facts, call: dict[str, Any]) -> Why:
     """The answers to a call are lost, and it is made again under its id."""
     told = exception_of(call)
     last = f", the last time with {one_line(in_short(told), 200)}" if told is not None else ""
-    what = f"{_call(call)} has got no answer for {_gap(f.now - call['lost_since'])}"
+    what = f"{call_of(call)} has got no answer for {_gap(f.now - call['lost_since'])}"
     what = f"{what}, in {count(call['attempt'], 'attempt')}{last}"
     if not _is_held(f):
         return _waiting_for_somebody(f, what)
@@ -652,10 +721,10 @@ def _left_open(f: Facts) -> Why | None:
         return _in_doubt(f)
     if pending(f.book, f.head.line):
         return _approval(f)
-    if _effects(f, "waiting"):
+    if _effects(f, "waiting") or _behind(f) is not None:
         return _result(f)
     begun = _effects(f, "started") or _effects(f, "planned")
-    return _waiting_for_somebody(f, f"{_call(begun[0])} has no outcome yet") if begun else None
+    return _waiting_for_somebody(f, f"{call_of(begun[0])} has no outcome yet") if begun else None
 
 
 def _resting(f: Facts) -> Why:
@@ -800,10 +869,6 @@ def _error(f: Facts) -> str:
 
 def _error_in(x: Mapping[str, Any]) -> str:
     return one_line(": ".join(str(x[k]) for k in ("error", "note") if x.get(k)), 200)
-
-
-def _call(record: dict[str, Any]) -> str:
-    return call_words(record["tool"], record["args"], _LEFT_OUT, 40)
 
 
 def _end(text: str) -> str:

@@ -164,6 +164,10 @@ LOOK, LOOK_HINTED = 0.02, 0.25
 """Seconds between looks at the board, without an engine and with one."""
 TIDY = 30.0
 """Seconds between two tidyings of the engine."""
+NO_PROGRAM = "no program that came by can go on with it"
+"""Why a session is parked that workers of several versions have left to each other."""
+UNFIT = 10_000
+"""Sessions that a worker remembers to have left to others."""
 SUSPECT = 3
 """From this try on a session may be what its workers died of.
 
@@ -226,6 +230,8 @@ class Worker:
         """How many suspects it takes at once."""
         self._twice: set[str] = set()
         """Sessions that were claimed again while they were still at work here."""
+        self._unfit: dict[str, tuple[int, int]] = {}
+        """Sessions that its program could not go on with: where they stood, and how often it found them there."""
         self._stir = asyncio.Event()
         self._stopping = asyncio.Event()
         self._park = asyncio.Event()
@@ -416,7 +422,7 @@ class Worker:
         try:
             if work.tries > most + 1:
                 # Whoever counts reads the session first: the last ones died of that.
-                rest = Rest(work.session, work.step, failed=True, park=_given_up(work.tries - 1))
+                rest = Rest(work.session, work.step, uncounted=True, park=_given_up(work.tries - 1))
                 return
             if work.tries > 1:
                 left = await self._is_left(work)
@@ -430,7 +436,8 @@ class Worker:
                     return
             agent = self.agents[work.agent]
             options: dict[str, Any] = {"agents": tuple(self.agents.values()), "live": self.settings.live}
-            result = await agent.run(self.db, session=work.session, owner=work.owner, stop=self._park, **options)
+            options |= {"stop": self._park, "claimed": True}
+            result = await agent.run(self.db, session=work.session, owner=work.owner, **options)
             self.recovered += left
             going = self._park.is_set()
             # Any of these may have the conversation by now.
@@ -444,16 +451,19 @@ class Worker:
             rest = after_run(able.values(), work, result, clock.wall(), most=most, version=self.version, going=going)
             if result.status == DONE and not result.turns and await self._has_no_agent_here(work):
                 rest = rest._replace(due=clock.wall() + ASTRAY)
-            if rest.park:
-                log.warning("session %r is parked: %s", work.session, rest.park)
             if rest.avoid_version:
                 log.warning("session %r is left to workers of another version: %s", work.session, result.reason)
+                rest = await self._left_to_others(work, rest, result.reason)
+            if rest.park:
+                log.warning("session %r is parked: %s", work.session, rest.park)
         except Exception as e:
             told: dict[str, Any] = {"most": most, "span": self.db.lease_ttl, "version": self.version}
             rest = after_error(work, e, clock.wall(), **told)
             if rest is not None and rest.failed:
                 rest = after_error(await self._counted_if_readable(board, work), e, clock.wall(), **told)
                 await self._mark_failed(work, type(e).__name__, str(e))
+            if rest is not None and rest.avoid_version:
+                rest = await self._left_to_others(work, rest, str(e))
             if isinstance(e, PerdureError):
                 log.info("session %r was put down: %s", work.session, e)
             else:
@@ -471,6 +481,27 @@ class Worker:
             if rest is not None:
                 self._rests.append(rest)
             self._stir.set()
+
+    async def _left_to_others(self, work: Work, rest: Rest, reason: str) -> Rest:
+        """How to put down what this program cannot go on with: another version may have it at once.
+
+        One that comes back from there as it was is left ever longer, and given up in the end: nobody can go on with it.
+        """
+        try:
+            place: int = await self._do(place_of, self.db, work.session)
+        except PerdureError as e:
+            log.info("where session %r stands cannot be told: %s", work.session, e)
+            place = work.step
+        before, times = self._unfit.pop(work.session, (place, 0))
+        times = times + 1 if before == place else 1
+        if times > self.settings.most_tries:
+            return rest._replace(again=False, avoid_version="", park=f"{NO_PROGRAM}: {reason}"[:500])
+        self._unfit[work.session] = place, times
+        if len(self._unfit) > UNFIT:
+            del self._unfit[next(iter(self._unfit))]
+        if times == 1:
+            return rest
+        return rest._replace(again=False, due=self.db.kernel.clock.wall() + wait_before(times))
 
     async def _has_no_agent_here(self, work: Work) -> bool:
         """Whether a session stands at running although there is nothing to do for its agent: other code has a run open.
@@ -513,7 +544,7 @@ class Worker:
         reason = _given_up(work.tries - 1)
         log.error("session %r is parked: %s", work.session, reason)
         await self._mark_failed(work, PARKED, reason)
-        return Rest(work.session, work.step, failed=True, park=reason)
+        return Rest(work.session, work.step, uncounted=True, park=reason)
 
     async def _mark_failed(self, work: Work, error: str, note: str) -> None:
         """Write down in the session itself that it failed, and of what: nobody reads the logs of all workers."""

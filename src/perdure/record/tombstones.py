@@ -52,8 +52,11 @@ def sign(keys: Keys, store: str, row: SessionRow, life: int, why: str) -> str:
     """The reason to drop a session with, signed."""
     stone = Tombstone(life, row.lines, {head.line: head.step for head in row.heads})
     tag = _tag(keys, keys.current, store, row.id, why, stone)
-    said = msgspec.msgpack.encode(_Signed(*stone, keys.current, tag))
-    return f"{why}{SIGNED}{base64.urlsafe_b64encode(said).decode()}"
+    return f"{why}{SIGNED}{_in_text(_Signed(*stone, keys.current, tag))}"
+
+
+def _in_text(said: _Signed) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(said)).decode()
 
 
 def read(keys: Keys, store: str, session: str, reason: str) -> Tombstone:
@@ -64,6 +67,8 @@ def read(keys: Keys, store: str, session: str, reason: str) -> Tombstone:
         raise Corrupted(where, "it is not signed: the session was not deleted by Perdure")
     try:
         said = msgspec.msgpack.decode(base64.urlsafe_b64decode(signed.encode()), type=_Signed)
+        if _in_text(said) != signed:
+            raise ValueError("more stands there than was written")
     except (msgspec.MsgspecError, binascii.Error, ValueError) as e:
         raise Corrupted(where, "its signature cannot be read") from e
     stone = Tombstone(said.life, said.lines, said.heads)

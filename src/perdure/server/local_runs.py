@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.branching_off import run_on
 from perdure.errors import PerdureError
-from perdure.fleet.status import ran_by_hand
 from perdure.model import MAIN
 from perdure.server.problems import Refusal
 from perdure.system.commands import typed
@@ -107,7 +106,6 @@ class Runs:
                     # What it was begun with is said.
                     rest = {name: value for name, value in more.items() if name not in ("message", "key")}
                     result = await agent.run(self._db, session=session, **rest)
-                await self._db.driver.call(ran_by_hand, self._db, result)
             else:
                 # What waits in the inbox is meant for main.
                 result = await run_on(self._db, agent, session, branch, **more)

@@ -57,6 +57,7 @@ from perdure.state.document import plain
 from perdure.state.values import refusal
 from perdure.system import faults
 from perdure.system.flow import Do, Flow, Invoke, Wait, drive, entered
+from perdure.system.wording import call_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +76,8 @@ OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
 RESTORED = "restored"
 """Marks the record of an effect that only a witness knew of when the store had been put back to an older state."""
+ARGS_LOST = "args_lost"
+"""Marks such a record where the witness alone knew of the call: it sees digests of arguments, never themselves."""
 BEHIND = "behind"
 """Under this a planned call names the effect of another session whose result it waits for."""
 DRY = "dry run: nothing is called"
@@ -1018,6 +1021,11 @@ def exception_of(record: dict[str, Any]) -> dict[str, str] | None:
     if "raised" in record:
         return record["raised"]
     return record.get("lost") if record["status"] not in ("done", "planned") else None
+
+
+def call_of(record: dict[str, Any], limit: int = 90, each: int = 40) -> str:
+    """A recorded call as people write one."""
+    return f"{record['tool']}(…)" if record.get(ARGS_LOST) else call_words(record["tool"], record["args"], limit, each)
 
 
 def is_tried_again(record: dict[str, Any]) -> bool:

@@ -22,6 +22,7 @@ from perdure.state.document import STATE, plain
 from perdure.system.flow import Do, Flow
 
 if TYPE_CHECKING:
+    from perdure.kernel import Kernel
     from perdure.session.tools import Tool
     from perdure.state.document import TrackedDict
 
@@ -50,6 +51,28 @@ def declared(tool: Tool, digest: str) -> dict[str, Any]:
     return {"name": name, "for": int(tool.cache * 1000), "shared": tool.cache_scope == "shared"}
 
 
+def is_fresh(kernel: Kernel, kept: Any) -> bool:
+    """Whether a result is still to be given.
+
+    One from the future was kept by a clock that is ahead of ours, or ours was set back: nobody knows its age. It is
+    believed as long as the clocks differ by less than its own time, which bounds how old it can be.
+    """
+    return kept is not None and abs(kernel.clock.wall() - kept["at"]) < kept["for"]
+
+
+def claimed_until(kernel: Kernel, owner: str, name: str, effect: str) -> int | None:
+    """When the claim of an effect to a shared call ends (ms); None when it has, by an outcome or by time. Blocks."""
+    try:
+        loaded = load_head(kernel, look(kernel, cache_id(owner, name)), MAIN)
+    except PerdureError:
+        return None
+    kept: dict[str, Any] = plain(loaded.doc[STATE]["vars"])
+    claim: dict[str, Any] | None = kept.get(CLAIM)
+    if claim is None or claim["effect"] != effect or not is_fresh(kernel, claim):
+        return None
+    return None if "result" in kept and is_fresh(kernel, kept) else claim["at"] + claim["for"]
+
+
 class ReadCache:
     """The results that a session keeps, or finds with its owner's other sessions."""
 
@@ -57,12 +80,8 @@ class ReadCache:
         self._journal = journal
 
     def fresh(self, kept: Any) -> bool:
-        """Whether a result is still to be given.
-
-        One from the future was kept by a clock that is ahead of ours, or ours was set back: nobody knows its age. It is
-        believed as long as the clocks differ by less than its own time, which bounds how old it can be.
-        """
-        return kept is not None and abs(self._journal.kernel.clock.wall() - kept["at"]) < kept["for"]
+        """Whether a result is still to be given; see :func:`is_fresh`."""
+        return is_fresh(self._journal.kernel, kept)
 
     def find(self, wanted: dict[str, Any]) -> Flow[dict[str, Any] | None]:
         """What a call returned lately, in this session or in another one of the same owner."""

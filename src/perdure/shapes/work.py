@@ -263,7 +263,7 @@ class QueuedSession(Shape):
     due_at: Time | None
     """When it is looked at again by itself: a timer, or a retry."""
     worker: str
-    """Who works on it; empty when nobody does."""
+    """Who has claimed it; empty when nobody has. What one had that died is taken off by the next worker."""
     claimed_at: Time | None
     """When that worker took it."""
     tries: int

@@ -120,11 +120,13 @@ def newest_life(kernel: Kernel, session: str) -> Aside:
 def as_it_was(dump: Dump, session: str) -> Dump:
     """A session that is set aside, as it was in its own place when its time had run out."""
     where = f"session {session!r}, which is set aside"
-    note = next((artifact.body for artifact in dump.artifacts if artifact.kind == _NOTE), b"")
+    notes = [artifact for artifact in dump.artifacts if artifact.kind == _NOTE]
     try:
-        said = msgspec.json.decode(note, type=_Said)
+        said = msgspec.json.decode(notes[0].body if notes else b"", type=_Said)
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise Corrupted(where, "the note of its agent and its time to live cannot be read") from e
+    if notes != [Artifact(_NOTE, 0, 0, 0, notes[0].body)] or dump.row.agent:
+        raise Corrupted(where, "it does not stand there as it was put")
     expires = dump.row.updated + said.ttl if said.ttl is not None else None
     row = dump.row._replace(id=session, agent=said.agent, expires=expires)
     return dump._replace(row=row, artifacts=tuple(one for one in dump.artifacts if one.kind != _NOTE))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.errors import NotFound
 from perdure.history.hydrate import look
 from perdure.model import MAIN, Kind
-from perdure.session.effects import RESTORED
+from perdure.session.effects import ARGS_LOST, RESTORED
+from perdure.system.times import when
 from perdure.upkeep.witness import was_lost
 
 if TYPE_CHECKING:
@@ -70,14 +71,17 @@ def put_in_doubt(s: SessionHandle, effects: list[Effect]) -> Flow[None]:
                 place = slot if slot.startswith(_PLACES) and slot not in book else f"restored:{id}"
                 book[place] = {
                     "id": id, "tool": tool, "digest": digest, "args": {}, "status": "in_doubt", "attempt": 1,
-                    "at": effect.at, "line": s.journal.line,
+                    "at": effect.at, "line": s.journal.line, ARGS_LOST: True,
                 }  # fmt: skip
                 record = book[place]
             elif record["status"] in ("done", "failed"):
                 continue
             record["status"] = "in_doubt"
             record[RESTORED] = what
-            record["error"] = f"the witness saw it {what}, and the store was put back to before that"
+            lost = "; its arguments were lost" if record.get(ARGS_LOST) else ""
+            record["error"] = (
+                f"the witness saw it {what} at {when(effect.at)}, and the store was put back to before that{lost}"
+            )
 
     names = ", ".join(f"{effect.call.tool} ({effect.call.id})" for effect in effects)
     x = {"note": f"the store was put back to before these effects: {names}"[:500]}

@@ -8,12 +8,27 @@ import pytest
 
 from tests.campaigns.statements.judging import judge
 from tests.campaigns.statements.mutations import MUTATIONS, Mutation, caught
-from tests.campaigns.statements.search import situations
+from tests.campaigns.statements.search import FAMILIES, lead, situations
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 EVERY = 9
+DELEGATED = ("create", "say delegate", "run")
+RARE = [
+    (*DELEGATED, "say hello", "submit", "worker crashes"),
+    (*DELEGATED, "say hello", "submit", "worker crashes", "worker crashes", "worker starts"),
+    (*DELEGATED, "cancel", "submit", "worker crashes"),
+    (*DELEGATED, "say hello", "submit", "approve below", "worker crashes"),
+    ("say render", "run", "say hello", "submit", "worker crashes"),
+    ("say render", "run", "say hello", "submit", "worker crashes", "worker starts"),
+    ("say render", "run", "cancel", "submit", "worker crashes"),
+    ("say render", "run", "submit", "outcome", "worker crashes"),
+    (*DELEGATED, "say hello", "submit", "worker starts", "worker claims", "parked"),
+    (*DELEGATED, "submit", "worker starts", "worker claims", "parked"),
+    ("submit", "worker starts", "worker claims", "parked", "lease taken"),
+]
+"""Ways that lead far from where the search begins: somebody waits for something, and a worker dies of it."""
 
 
 def test_what_is_said_is_so(tmp_path: Path) -> None:
@@ -21,6 +36,12 @@ def test_what_is_said_is_so(tmp_path: Path) -> None:
     sample = list(found.values())[::EVERY]
     assert len(sample) > 12
     wrong = [one for snapshot in sample for one in judge(tmp_path, snapshot).wrong]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+@pytest.mark.parametrize("path", RARE, ids=" > ".join)
+def test_what_is_said_is_so_behind_long_ways(tmp_path: Path, path: tuple[str, ...]) -> None:
+    wrong = judge(tmp_path, lead(tmp_path, FAMILIES["agent"], path)).wrong
     assert not wrong, "\n".join(map(str, wrong))
 
 

@@ -222,7 +222,7 @@ class World:
             if work.tries > MOST_TRIES:
                 return Rest(work.session, work.step, failed=True, park="its worker died or failed too often")
         try:
-            result = self.run(work.session)
+            result = self.run(work.session, claimed=True)
             if result.status == "failed":
                 work = counted(1)
         except Exception as e:

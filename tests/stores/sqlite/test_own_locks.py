@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -14,6 +16,7 @@ import apsw
 import pytest
 
 import perdure
+from perdure.cli.program import run as run_command
 from perdure.errors import Poisoned
 from perdure.stores.sqlite import own_locks
 from perdure.stores.sqlite.store import SqliteStore
@@ -269,11 +272,15 @@ def test_what_was_committed_is_set_aside_when_the_database_itself_is_replaced(tm
     commit(s, 1)
     perdure.open(url_of(older)).close()
     os.replace(older, path)
-    with pytest.raises(Poisoned, match=r"agents.db was removed or replaced .* set aside in .*rescued-\d+"):
+    with pytest.raises(Poisoned, match=r"agents.db was removed or replaced .* set aside in .*rescued-\d+") as told:
         commit(s, 2)
     db.close()
     (aside,) = tmp_path.glob("agents.db.rescued-*")
     assert stored(aside) == [1]
+    # What it says to do brings it back.
+    (typed,) = re.findall(r"`perdure (.*?)`", str(told.value))
+    assert run_command(shlex.split(typed)) == 0
+    assert stored(path) == [1]
 
 
 def test_what_was_committed_is_set_aside_as_often_as_need_be_in_one_process(tmp_path: Path):

@@ -118,9 +118,16 @@ def test_no_commit_returns_into_a_database_that_was_written_over_in_place(
     with perdure.open(f"sqlite:///{path}", lease_ttl=NO_BEAT, maintain=False) as db:
         s = db.session("s")
         commit(s, 3)
+        shutil.copyfile(path, tmp_path / "copy.db")
         how(path)
-        with pytest.raises(Poisoned, match=r"agents\.db was cut or written over in place"):
+        with pytest.raises(Poisoned, match=r"agents\.db was cut or written over in place") as told:
             commit(s, 4)
+    # What was set aside is for a copy of what was there, and for nothing else.
+    (aside,) = tmp_path.glob("agents.db.log-*")
+    assert f"log is set aside in {aside}, which fits only a copy of the database that was there" in str(told.value)
+    aside.rename(tmp_path / "copy.db-wal")
+    with perdure.open(f"sqlite:///{tmp_path / 'copy.db'}") as db:
+        assert db.read("s").messages.plain() == [1, 2, 3]
     assert not log_of(path).exists(), "what was put there is nobody's to be mixed with our log"
     if how is _older_database:
         assert path.read_bytes() == (tmp_path / "older").read_bytes()

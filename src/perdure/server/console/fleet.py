@@ -15,7 +15,7 @@ from perdure.protocols import Boarded, Filter
 from perdure.server.console.drawing import curve_of
 from perdure.server.console.rendering import Pages, asked
 from perdure.session.actions import Action, Do
-from perdure.system.lease_holders import describe
+from perdure.system.lease_holders import describe, is_dead
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -62,7 +62,9 @@ class FleetPage(Pages):
         if not self._samples:
             self._samples.append(_sample(fleet))
         board = await ctx.blocking(board_of, ctx.db)
-        working = await ctx.blocking(board.works, Filter(state="working"), limit=SHOWN)
+        claimed = await ctx.blocking(board.works, Filter(state="working"), limit=SHOWN)
+        # What a worker has that died waits for another one.
+        working = [work for work in claimed if not is_dead(work.worker)]
         parked = await ctx.blocking(board.works, Filter(state="parked"), limit=SHOWN)
         measured = list(self._samples)
         rates = [max(0, b.done - a.done) / EVERY for a, b in itertools.pairwise(measured)] or [0]
@@ -72,7 +74,7 @@ class FleetPage(Pages):
         return self._console.page(
             request, "fleet_now.html" if part else "fleet.html", fleet=fleet, working=working, parked=parked,
             describe=describe, start=Action(Do.WORKER, "").command, totals=_sample(fleet), shown=SHOWN,
-            minutes=int(KEPT * EVERY // 60),
+            more=len(claimed) == SHOWN, minutes=int(KEPT * EVERY // 60),
             curves={
                 "Runs a second": curve_of(rates),
                 "Waiting for a worker": curve_of([s.queued for s in samples]),

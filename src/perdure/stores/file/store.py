@@ -630,7 +630,7 @@ class FileHandle:
         del self.torn[:-TORN]
         warnings.warn(
             f"session {session!r}: the last write to its log was interrupted and never completed; its "
-            f"{size} bytes at {offset} were cut off and kept in {file}",
+            f"{size} bytes at {offset} were cut off and kept in {file}, which nothing reads: it may be deleted",
             TornTail,
             stacklevel=2,
         )

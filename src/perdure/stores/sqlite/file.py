@@ -10,6 +10,7 @@ import atexit
 import errno
 import json
 import os
+import shlex
 import threading
 import time
 import weakref
@@ -302,7 +303,7 @@ class SqliteFile:
         self._orphaned = True
         if gone in IN_PLACE:
             self._give_up(gone, fate)
-        moved = False
+        moved, then = False, ""
         # Named anew each time: a process may have to do this again, for a second handle or a second removal.
         aside = f"{self.path}.rescued-{os.getpid()}-{os.urandom(4).hex()}"
         try:
@@ -320,18 +321,20 @@ class SqliteFile:
             else:
                 self._cursor.execute("vacuum into ?", (aside,))
                 left = f"all that was committed through it was set aside in {aside}"
+                here, there = (shlex.quote(f"sqlite:///{os.path.abspath(path)}") for path in (aside, self.path))
+                then = f", and bring it back with `perdure copy {here} {there}`; sessions that have gone on stay"
                 if not alone and gone != DATABASE:
                     # Somebody may even have put another one in its place, in place: the copy would be of both.
                     left += ", with what others have written to the database meanwhile: verify it before you use it"
                 if gone == DATABASE:
                     self._own.take_log_away()
         except apsw.Error as error:
-            left = f"what was committed through it since could not be saved ({error})"
+            left, then = f"what was committed through it since could not be saved ({error})", ""
             with suppress(OSError):  # half of it would pass for a whole
                 os.unlink(aside)
         self._guard.poisoned = (
             f"{self._own.name(gone)} was removed or replaced while it was open; {left}: "
-            "close this handle, open a new one"
+            f"close this handle, open a new one{then}"
         )
         self._own.let_others_in()
         self._unsaved = not (moved or gone == INDEX)
@@ -358,7 +361,10 @@ class SqliteFile:
             # Moved into what is there now, our log would make neither of the two of it.
             left = "what was put there is left as it is"
             with suppress(OSError):
-                left += f", and our log is set aside in {self._own.set_log_aside()}"
+                left += (
+                    f", and our log is set aside in {self._own.set_log_aside()}, which fits only a copy of the "
+                    "database that was there (as its -wal), and may be deleted where there is none"
+                )
         self._guard.poisoned = (
             f"{self._own.name(gone)} was cut or written over in place while it was open; {left}: {advice}"
         )

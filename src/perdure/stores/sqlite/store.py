@@ -461,8 +461,11 @@ class SqliteStore:
             no = self._number(cursor, session)
             if busy := self._judge.busy(session, _lease(cursor, no)):
                 raise busy
-            sql = "update meta set value = value + 1 where key = 'token' returning value"
-            lease = self._judge.grant(holder, value_of(cursor, sql), ttl)
+            token = value_of(cursor, "update meta set value = value + 1 where key = 'token' returning value")
+            if type(token) is not int:
+                # Past its largest number SQLite goes on with fractions.
+                raise Damaged("the store's token")
+            lease = self._judge.grant(holder, token, ttl)
             faults.point("sqlite.acquire.before_insert")
             cursor.execute(
                 "update sessions set holder = ?, token = ?, until = ?, span = ?, boot = ? where no = ?",
