@@ -312,13 +312,16 @@ def failures(row: SessionRow, work: Work) -> int:
 
 
 def _failures(f: Facts) -> int:
-    """The same for one whose book was read."""
+    """How often workers have failed or died since it was last seen to get further."""
     assert f.work is not None
     ended = max(0, f.work.tries - f.at_work)
-    if place_in(f.book) == f.work.step:
-        return ended
     # It stands at another place than where it was counted: who has it now got there, or the last one ended there.
-    return 0 if f.at_work and _is_held(f) else min(1, ended)
+    return 0 if not _is_counted(f) and f.at_work and _is_held(f) else ended
+
+
+def _is_counted(f: Facts) -> bool:
+    """Whether what was counted was counted at the place where it stands."""
+    return f.work is not None and place_in(f.book) == f.work.step
 
 
 def inputs(kernel: Kernel, entries: list[InboxEntry]) -> list[Input]:
@@ -364,7 +367,9 @@ def trouble(row: SessionRow, work: Work | None) -> str:
     if obstacle := obstacle_of(work, False):
         return obstacle.line
     times = failures(row, work)
-    return f"failing, {times} times at the same place{': ' + row.error if row.error else ''}" if times > 1 else ""
+    return (
+        f"failing, at least {times} times at the same place{': ' + row.error if row.error else ''}" if times > 1 else ""
+    )
 
 
 def stuck(db: DatabaseHandle) -> dict[str, int]:
@@ -454,7 +459,7 @@ def _waits_and_fails(f: Facts) -> Why | None:
         return None
     times = _failures(f)
     again = times > 1 and waits.severity == WAIT
-    return waits._replace(line=f"{waits.line} {_died(times)}", severity=FAILING if again else waits.severity)
+    return waits._replace(line=f"{waits.line} {_died(f)}", severity=FAILING if again else waits.severity)
 
 
 def _ways_past(f: Facts, obstacle: Obstacle) -> tuple[Action, ...]:
@@ -473,7 +478,7 @@ def _failing(f: Facts) -> Why | None:
     assert work is not None
     times = _failures(f)
     since = f" It has got no further for {_gap(f.now - f.trail.since)}." if f.trail is not None else ""
-    line = _died(times)
+    line = _died(f)
     if f.head.status == Status.FAILED:
         line = _end(f"The last run failed: {_error(f)}") + (f" {line}" if times > 1 else "") + f" {_place(f)}{since}"
     else:
@@ -494,8 +499,11 @@ def _failing(f: Facts) -> Why | None:
     return Why(line, f"{again}, and in the end no worker takes it any more.", FAILING)
 
 
-def _died(times: int) -> str:
-    return f"Its worker died or failed {count(times, 'time')} at the same place."
+def _died(f: Facts) -> str:
+    times = _failures(f)
+    if times == 1 or _is_counted(f):
+        return f"Its worker died or failed {count(times, 'time')} at the same place."
+    return f"Its worker died or failed {times} times, the last time or more often at this place."
 
 
 def _stands(f: Facts) -> str:

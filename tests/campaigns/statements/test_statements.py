@@ -22,6 +22,8 @@ RARE = [
     (*DELEGATED, "say hello", "submit", "approve below", "worker crashes"),
     ("say render", "run", "say hello", "submit", "worker crashes"),
     ("say render", "run", "say hello", "submit", "worker crashes", "worker starts"),
+    ("say render", "run", "say hello", "submit", *("worker crashes",) * 4),
+    ("say render", "run", "say hello", "submit", *("worker crashes",) * 4, "worker starts"),
     ("say render", "run", "cancel", "submit", "worker crashes"),
     ("say render", "run", "submit", "outcome", "worker crashes"),
     (*DELEGATED, "say hello", "submit", "worker starts", "worker claims", "parked"),
