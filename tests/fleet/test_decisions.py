@@ -28,13 +28,13 @@ GOES_ON = "It is taken up at once: 1 worker has agent desk."
 
 def by_library(url: str, approval: str, folder: Path) -> None:
     with perdure.open(url) as db:
-        assert db.approve("s", approval, by="eve") == ("worker", GOES_ON)
+        assert db.approve("s", approval, by="eve") == ("worker", GOES_ON, False)
 
 
 def by_library_awaited(url: str, approval: str, folder: Path) -> None:
     async def decide() -> None:
         async with perdure.open_async(url) as db:
-            assert await db.approve("s", approval, by="eve") == ("worker", GOES_ON)
+            assert await db.approve("s", approval, by="eve") == ("worker", GOES_ON, False)
 
     asyncio.run(decide())
 
@@ -49,7 +49,7 @@ def by_command_line(url: str, approval: str, folder: Path) -> None:
 def by_http(url: str, approval: str, folder: Path) -> None:
     with asking(folder) as api:
         told = api.post(f"/sessions/s/approvals/{approval}", {"status": "resolved", "payload": {"approved": True}})
-        assert (told["woken"], told["next"]) == ("worker", GOES_ON)
+        assert (told["woken"], told["next"]) == ("worker", GOES_ON, False)
 
 
 def by_console(url: str, approval: str, folder: Path) -> None:
@@ -126,6 +126,7 @@ def test_without_a_worker_it_is_said_who_could_go_on_and_no_board_is_filled(tmp_
         assert handed == (
             "nobody",
             "Nobody runs agent desk: go on with perdure resume APP s, or start perdure worker APP.",
+            True,
         )
         assert works(db) == []
 
