@@ -195,8 +195,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "approval-facts", "session",
         "An approved call is made although the facts it rested on have changed.",
-        '        if not fine:\n            request["status"] = "stale"',
-        '        if not fine and facts is None:\n            request["status"] = "stale"',
+        "                if not because and not self._still_good(",
+        "                if not because and facts is None and not self._still_good(",
     ),
     Fault(
         "inbox-take", "session",
