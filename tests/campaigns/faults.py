@@ -210,13 +210,17 @@ FAULTS: tuple[Fault, ...] = (
         "                yield Do(self.kernel.keep, (ref, held))\n"
         '        faults.point("commit.before_write")\n'
         "        began = perf_counter() if telemetry.sinks else 0.0\n"
-        "        answer: Landed | PerdureError = yield Write(item)\n",
+        "        sent.append(item.id)\n"
+        "        try:\n"
+        "            answer: Landed | PerdureError = yield Write(item)\n",
         "                pass\n"
         '        faults.point("commit.before_write")\n'
         "        began = perf_counter() if telemetry.sinks else 0.0\n"
-        "        answer: Landed | PerdureError = yield Write(item)\n"
-        "        for ref, held in blobs.items():\n"
-        "            yield Do(self.kernel.keep, (ref, held))\n",
+        "        sent.append(item.id)\n"
+        "        try:\n"
+        "            answer: Landed | PerdureError = yield Write(item)\n"
+        "            for ref, held in blobs.items():\n"
+        "                yield Do(self.kernel.keep, (ref, held))\n",
     ),
     Fault(
         "cron-again", "session",
@@ -234,7 +238,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "effect-elsewhere", "history",
         "A call that another branch has made is made again.",
-        "        if other:\n            raise _done_elsewhere(tool, other)",
+        "        if other:\n            raise _done_elsewhere(tool, other, self._where(other))",
         "        del other",
     ),
     Fault(

@@ -476,7 +476,6 @@ class Journal:
             raise
         if isinstance(answer, PerdureError):
             self._learnt(item, answer)
-        if isinstance(answer, PerdureError):
             if isinstance(answer, Conflict | LeaseLost) and (lost := (yield Do(self._lost_tail))) is not None:
                 self.stale, self.pending = lost, None
                 raise lost from answer
