@@ -294,8 +294,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "owner", "database",
         "A session of one owner is opened for another.",
-        "            if owner and env.owner and owner != env.owner:",
-        "            if owner and env.owner and not owner:",
+        "            check_owner(session, env.owner, owner)\n",
+        "            pass\n",
     ),
     # -- agent -----------------------------------------------------------------------------------------------------
     Fault(
