@@ -12,6 +12,7 @@ import pytest
 from perdure import tool
 from perdure.agent import loop as agent_loop
 from perdure.agent.agent import Agent
+from perdure.agent.branching_off import branch_off, run_on
 from perdure.agent.children import child_id, handoff
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.system import faults
@@ -406,3 +407,23 @@ def test_a_child_with_a_bug_has_raised_and_goes_on_in_its_session_when_it_is_ask
             assert len(await db.sessions()) == 2, "one child, asked twice"
 
     play(work())
+
+
+def test_a_branch_waits_for_the_same_child_and_does_not_begin_another(tmp_path: Path):
+    async def scene() -> None:
+        parent, child = pair("Rome")
+        async with opened(tmp_path) as db:
+            result = await parent.run(db, session="trip", message="go")
+            (waits,) = result.children
+            await branch_off(db, "trip", "other", at=1, before=True)
+            on_branch = await run_on(db, parent, "trip", "other", effects="reuse")
+            assert on_branch.children == (waits,)
+            (approval,) = (await child.run(db, session=waits.session)).approvals
+            await db.approve(waits.session, approval.id, by="ana")
+            assert (await child.run(db, session=waits.session)).status == "done"
+            assert (await parent.run(db, session="trip")).text == "Rome booked"
+            assert (await run_on(db, parent, "trip", "other", effects="reuse")).text == "Rome booked"
+            assert {row.id for row in await db.sessions()} == {"trip", waits.session}
+        assert booked == ["Rome"]
+
+    asyncio.run(scene())

@@ -38,6 +38,92 @@ def test_a_result_that_comes_later_is_posted_by_anyone_and_taken_by_the_next_cal
     assert len(made) == 1
 
 
+@pytest.mark.parametrize("known", ["not at all", "planned", "started"])
+@pytest.mark.parametrize("how", ["rewind", "fork"])
+def test_going_back_in_time_does_not_make_a_call_again_whose_result_comes_later(open_db: Open, known: str, how: str):
+    made: list[str] = []
+
+    @tool(approve=known == "planned")
+    def render(scene: str, ctx: perdure.Context) -> Later:
+        made.append(ctx.effect_id)
+        return Later({"job": 7})
+
+    db = open_db()
+    with db.session("s") as s:
+        s.vars["begun"] = True
+        s.commit()
+        if known == "planned":
+            with pytest.raises(ApprovalNeeded) as asked:
+                s.call(render, scene="sea")
+            db.approve("s", asked.value.approval, by="ana")
+        with pytest.raises(ResultPending) as waiting:
+            s.call(render, scene="sea")
+        back = {"not at all": 1, "planned": 2, "started": s.step - 1}[known]
+    with db.session("s") as s:
+        if how == "rewind":
+            s.rewind(back)
+        else:
+            s.fork("b", at=back)
+            s.switch("b")
+        with pytest.raises(ResultPending) as still:
+            s.call(render, scene="sea")
+        assert (still.value.effect, s.status) == (waiting.value.effect, "waiting_result")
+        assert db.post_outcome("s", waiting.value.effect, {"url": "x"})
+        assert s.call(render, scene="sea") == {"url": "x"}
+    with db.session("s") as s:
+        # On the line that was parted from, what came is known as well.
+        assert s.call(render, scene="sea") == {"url": "x"}
+    assert len(made) == 1
+
+
+def test_two_calls_whose_results_come_later_stay_two_on_a_branch(open_db: Open):
+    made: list[str] = []
+
+    @tool
+    def render(scene: str, ctx: perdure.Context) -> Later:
+        made.append(ctx.effect_id)
+        return Later()
+
+    def twice(s: perdure.Session) -> list[str]:
+        return [waiting(s.call, render.options(key=key), scene="sea") for key in ("one", "two")]
+
+    def waiting(call: Callable[..., Any], *args: Any, **named: Any) -> str:
+        with pytest.raises(ResultPending) as found:
+            call(*args, **named)
+        return found.value.effect
+
+    db = open_db()
+    with db.session("s") as s:
+        s.commit()
+        first = twice(s)
+        s.fork("b", at=1)
+        s.switch("b")
+        assert twice(s) == first == made
+
+
+def test_an_outcome_that_comes_after_a_rewind_waits_until_the_call_is_asked_for_again(open_db: Open):
+    made: list[str] = []
+
+    @tool
+    def render(scene: str, ctx: perdure.Context) -> Later:
+        made.append(ctx.effect_id)
+        return Later()
+
+    db = open_db()
+    with db.session("s") as s:
+        s.vars["begun"] = True
+        s.commit()
+        with pytest.raises(ResultPending) as waiting:
+            s.call(render, scene="sea")
+        s.rewind(1)
+        assert db.post_outcome("s", waiting.value.effect, "done")
+        assert not db.post_outcome("s", waiting.value.effect, "done")
+        assert s.call(render, scene="sea") == "done"
+        with pytest.raises(perdure.NotFound):
+            db.post_outcome("s", "ef_of_nobody", "done")
+    assert len(made) == 1
+
+
 def test_a_late_failure_is_a_failure(open_db: Open):
     @tool
     def render(scene: str) -> Later:

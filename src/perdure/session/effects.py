@@ -450,9 +450,9 @@ class Calls:
             record = None
         if record is None:
             record = yield from self._begin(tool, bound, digest, slot)
-        elif record["status"] in ("planned", "started", "in_doubt"):
+        elif record["status"] in OPEN:
             yield from self.reconsider(tool, record)
-        elif record["status"] != "waiting":
+        else:
             telemetry.replayed(tool.name, "journal")
         return (yield from self.go_on(tool, bound, record))
 
@@ -547,6 +547,9 @@ class Calls:
             return record
         reused: Any = None
         if self._journal.settings.effects != "live":
+            if (record := (yield from self._awaited(tool, bound, digest, slot))) is not None:
+                yield from self._journal.write(Kind.WAITING, x=about(record), status=self.effects.session_status())
+                return record
             reused = yield from self._reuse(tool, digest)
             if reused is None and self._journal.settings.effects == "dry":
                 raise CallError(f"dry run: {tool.name} is not called")
@@ -601,6 +604,17 @@ class Calls:
         reused = yield Do(others.reuse, (digest,))
         return reused, "" if reused is not None else others.report(digest)
 
+    def _awaited(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict | None]:
+        """The same call on the line we came from, whose result comes later: this line waits for it, too."""
+        others = yield from self.other_branches()
+        there = others.awaited(digest)
+        if there is None:
+            return None
+        record = self.effects.new(tool, bound, digest, slot)
+        self._journal.calls.pop(record["id"], None)
+        _wait_too(record, there)
+        return record
+
     def _reuse(self, tool: Tool, digest: str) -> Flow[tuple[str, Any] | None]:
         """What the same call returned on the line we came from; refuses when any other line has made it."""
         reused, other = yield from self._on_another_branch(digest)
@@ -619,15 +633,16 @@ class Calls:
             return
         if tool.read:
             return
-        reused: Any = None
+        reused = there = None
         if self._journal.settings.effects != "live":
             elsewhere = yield from self.other_branches()
             further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
-            if planned and reused is None:
+            there = elsewhere.waiting(record["id"]) if record["status"] != "waiting" else None
+            if planned and reused is None and there is None:
                 if further:
                     raise _done_elsewhere(tool, record["id"], self._where(record["id"]))
                 reused = yield from self._reuse(tool, record["digest"])
-        if planned and (reused is not None or record["line"] != self._journal.line):
+        if planned and (reused is not None or there is not None or record["line"] != self._journal.line):
             request = self._journal.book.get("approvals", {}).get(record.pop("approval", ""))
             if request is not None and request["status"] in ("pending", "approved"):
                 if record["line"] == self._journal.line:
@@ -636,6 +651,9 @@ class Calls:
         if reused is not None:
             record["reused"] = reused[0]
             yield from self.effects.finish(record, "done", reused[1], None)
+        elif there is not None:
+            _wait_too(record, there)
+            yield from self._journal.write(Kind.WAITING, x=about(record), status=self.effects.session_status())
         elif planned and record["line"] != self._journal.line:
             # Not made anywhere yet, and both lines may: each does it under an id, and with an approval, of its own.
             record["was"] = [*record.get("was", ()), record["id"]]
@@ -941,6 +959,11 @@ class Calls:
         again, asks = None, ""
         hit = yield from self._kept(tool, digest)
         if hit is None and not tool.read:
+            if self._journal.settings.effects != "live":
+                awaited = yield from self._awaited(tool, bound, digest, call.slot)
+                if awaited is not None:
+                    awaited["call"] = call.id
+                    return awaited
             again, asks = yield from self._on_another_branch(digest)
         earlier = None if tool.read else plain(self._journal.book.get("raised", {}).get(digest))
         record = self.effects.new(tool, bound, digest, call.slot)
@@ -1051,6 +1074,11 @@ def no_json(tool: str, effect: str, problem: str) -> NotJson:
 def claims(record: TrackedDict | dict[str, Any]) -> bool:
     """Whether a call must be claimed before it is made: its result is shared with other sessions, which may ask now."""
     return "cache" in record and record["cache"]["shared"] and "read" not in record
+
+
+def _wait_too(record: TrackedDict, there: dict[str, Any]) -> None:
+    """A call was made on another line, and its result comes later: here it is waited for as well."""
+    record.update({name: there[name] for name in ("id", "attempt", "at", "status", "handle")})
 
 
 def twins(one: TrackedDict, other: TrackedDict) -> bool:

@@ -33,7 +33,10 @@ class OtherBranches:
         self._session = session
         self._parent: dict[str, list[Foreign]] = {}
         self._other: dict[str, str] = {}
-        self._twins: dict[str, Foreign] = {}
+        self._furthest: dict[str, Foreign] = {}
+        """Of each effect the line on which it went furthest, which tells most."""
+        self._awaited: dict[str, dict[str, Any]] = {}
+        """Calls whose results come later, by their ids."""
         self._used: set[str] = set()
         self.kept: dict[str, dict[str, Any]] = {}
         """What calls on other lines returned and is kept for a while, by name; the newest of each."""
@@ -66,7 +69,9 @@ class OtherBranches:
                     self.kept[name] = hit
             entries: list[tuple[str, Foreign]] = []
             for record in other.get("effects", {}).values():
-                if record["status"] in ("done", "started", "in_doubt", "unknown", "raised"):
+                if record["status"] == "waiting":
+                    self._awaited[record["id"]] = record
+                if record["status"] in ("done", "started", "waiting", "in_doubt", "unknown", "raised"):
                     at = record.get("where") or [line, end.point.envelope.step if end.point else 0]
                     settled = record["status"] == "done"
                     entries.append((record["digest"], Foreign(record["id"], at[0], at[1], settled, record["attempt"])))
@@ -74,10 +79,9 @@ class OtherBranches:
                 # Without a step there is no outcome: nobody knows what became of it.
                 entries.extend((digest, Foreign(e[0], e[1], e[2], e[2] > 0)) for e in done)
             for digest, foreign in entries:
+                known = self._furthest.get(foreign.effect, foreign)
+                self._furthest[foreign.effect] = max(known, foreign, key=lambda f: (f.settled, f.attempt))
                 if foreign.effect in mine:
-                    # The line on which it went furthest tells most.
-                    known = self._twins.get(foreign.effect, foreign)
-                    self._twins[foreign.effect] = max(known, foreign, key=lambda f: (f.settled, f.attempt))
                     continue
                 if line in past:
                     self._parent.setdefault(digest, []).append(foreign)
@@ -92,14 +96,29 @@ class OtherBranches:
                 return found
         return None
 
+    def awaited(self, digest: str) -> dict[str, Any] | None:
+        """The same call on the line we came from, when its result is still to come: each given once."""
+        for foreign in self._parent.get(digest, ()):
+            if foreign.effect in self._used:
+                continue
+            if (there := self.waiting(foreign.effect)) is not None:
+                self._used.add(foreign.effect)
+            return there
+        return None
+
     def twin(self, effect: str, attempt: int) -> tuple[bool, tuple[str, Any] | None]:
         """Whether an effect that is open on our line went further on another, and its outcome if it has one there."""
-        foreign = self._twins.get(effect)
+        foreign = self._furthest.get(effect)
         if foreign is None:
             return False, None
         return foreign.settled or foreign.attempt > attempt, self._outcome(foreign)
 
+    def waiting(self, effect: str) -> dict[str, Any] | None:
+        """An effect of our line as it stands on another one, when its result is still to come there."""
+        return None if effect not in self._awaited or self._furthest[effect].settled else self._awaited[effect]
+
     def _outcome(self, foreign: Foreign) -> tuple[str, Any] | None:
+        foreign = self._furthest[foreign.effect]
         if not foreign.settled:
             return None
         try:

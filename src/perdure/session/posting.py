@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import ApprovalError, CallError, InvalidInput, NotFound
 from perdure.history.expiry import expired, has_expired, revive
-from perdure.history.hydrate import find, load_head, look
+from perdure.history.hydrate import find, load, load_head, look, origins
 from perdure.model import MAIN
 from perdure.session.actions import Action
 from perdure.session.actions import Do as ToDo
@@ -90,8 +90,16 @@ class Posting:
                 f"effect {effect} is over, and nobody waits for its outcome: settle it with {settle.command}", effect
             )
         if not known and all(last_of(self._kernel, session, branch, effect) is None for branch in row.branches):
+            if self._was_left(session, effect):
+                return True
             raise NotFound(f"session {session!r} has no effect {effect!r:.60}: nothing was reported")
         return False
+
+    def _was_left(self, session: str, effect: str) -> bool:
+        """Whether an effect is open on a line that was left by a rewind: whoever asks for it again waits for it."""
+        ends = (load(self._kernel, session, line, None) for line in origins(self._kernel, session))
+        books = (end.doc[BOOK].get("effects", {}) for end in ends)
+        return any(r["id"] == effect and r["status"] in OPEN for book in books for r in book.values())
 
     def approve(
         self,
