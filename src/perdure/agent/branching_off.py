@@ -246,8 +246,9 @@ async def run_on(
 ) -> RunResult:  # fmt: skip
     """Run a branch on with its own instructions, or with others that it then remembers.
 
-    ``effects``: "dry" reuses what the session has done already, lets reads run, and makes no other call; "reuse" also
-    makes calls that were made nowhere yet; "live" makes all of them, after asking where another branch has made them.
+    ``effects``: "dry" reuses what the session has done already, lets reads run, and makes no other call, nor asks what
+    became of one that is open: the run ends there; "reuse" also makes calls that were made nowhere yet; "live" makes
+    all of them, after asking where another branch has made them.
     ``agents`` are others that may have the conversation. Once ``stop`` is set, the run is put down after its step.
     ``on_event`` is told what happens as it happens, and with ``live`` whoever reads along from another process is, too.
     """
