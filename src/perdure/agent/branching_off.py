@@ -239,6 +239,11 @@ def _change(s: AsyncSession, said: str | None, state: dict[str, Any] | None) -> 
         edit(diff(old, {**{k: v for k, v in old.items() if k == "messages"}, **state}), s.state)
 
 
+def usual_effects(branch: str) -> str:
+    """What becomes of calls of a run on a branch where nobody has said so: off main it changes nothing outside."""
+    return "reuse" if branch == MAIN else "dry"
+
+
 async def run_on(
     db: AsyncDatabase, agent: Agent, session: str, branch: str, *, effects: str = "dry", max_turns: int | None = None,
     instructions: str | None = None, agents: Sequence[Agent] = (), stop: asyncio.Event | None = None,
