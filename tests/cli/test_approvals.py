@@ -192,7 +192,9 @@ def test_what_waits_on_a_branch_is_pointed_at(command: Command, ledger: Path):
         f"  perdure approve s {id}", f"  perdure approve s {id} --edit ARGUMENTS", f"  perdure reject s {id}"
     ]  # fmt: skip
     told = command("approve", "s", waits["id"]).out
-    assert told == f"{waits['id']}: approved. It is taken up when the branch is run on: it's.\n"
+    how = "perdure resume APP s --branch 'it'\"'\"'s' --effects reuse (a dry run makes no call)"
+    assert told == f"{waits['id']}: approved. It is taken up when the branch is run on: {how}.\n"
+    assert command("resume", APP, "s", "--branch", "it's").out.startswith("waiting_approval: dry run: refund (effect ")
     done = command("run", APP, "s", "--branch", "it's", "--effects", "reuse", "--json").json
     assert (done["status"], done["text"]) == ("done", "7")
     assert command("approve", "s").out == "nothing in s waits for anybody\n"

@@ -207,6 +207,11 @@ def test_a_merge_brings_in_what_the_other_changed(command: Command, trip: Path):
     made = command("merge", "trip", "cheaper", "--json").json
     assert list(made) == ["merged", "conflicts"]
     assert (list(made["merged"]), made["conflicts"]) == (POINT, [])
+    for other in ("cheaper", "main", "1"):
+        again = command("merge", "trip", other)
+        assert (again.code, again.out) == (0, f"trip: nothing to merge: main has all that {other} has changed\n")
+        assert command("merge", "trip", other, "--json").json == {"merged": None, "conflicts": []}
+    assert command("log", "trip", "--json").json["items"][0]["id"] == made["merged"]["id"]
     assert state(command, "trip")["vars"] == {"city": "Madrid", "budget": 600}
 
 

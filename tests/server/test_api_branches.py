@@ -147,24 +147,29 @@ def test_on_a_branch_effects_are_made_as_was_asked(desk: Desk):
     desk.run("b", message="Where is 1111?", effects="dry")
     desk.failed("b")
     assert desk.done() == ["case 8847"], "a dry run has changed the world"
+    desk.fork("a")
+    # As on the command line and in the library, where nobody says otherwise.
+    desk.run("a", message="Where is 1111?")
+    desk.failed("a")
+    assert desk.done() == ["case 8847"], "a run of a branch has changed the world unasked"
     desk.fork("c")
-    desk.run("c", message="Where is 8847?")
+    desk.run("c", message="Where is 8847?", effects="reuse")
     desk.failed("c")
     assert desk.done() == ["case 8847"], "what main had done was done again"
     desk.fork("d")
-    desk.run("d", message="Where is 2222?")
+    desk.run("d", message="Where is 2222?", effects="reuse")
     desk.failed("d")
     assert desk.done() == ["case 8847", "case 2222"]
 
 
 def test_an_approval_on_a_branch_is_given_there(desk: Desk):
-    desk.run("b", message="I want my money back for 8847")
+    desk.run("b", message="I want my money back for 8847", effects="reuse")
     waiting = until(desk.approvals)
     assert waiting[0]["metadata"]["branch"] == "b"
     assert "is open" in desk.insist(f"{S}/runs", {"branch": "b", "message": "and now?"}, 409)["detail"]
     decision = {"status": "resolved", "payload": {"approved": True}, "by": "eve"}
     desk.post(f"{S}/approvals/{waiting[0]['id']}", decision, 200)
-    desk.run("b")
+    desk.run("b", effects="reuse")
     desk.answered("b", "Done: ")
     assert desk.done() == ["case 8847", "refund ORD-2024-8847"]
 

@@ -263,12 +263,47 @@ def test_a_branch_is_told_how_to_be_gone_on_with_not_how_main_is(tmp_path: Path)
     with asking(tmp_path) as ask:
         told = why(ask.db, "s", branch="b")
         assert told.line == "What was said last on it has no answer yet, and nobody works on it."
-        assert told.actions[0].command == "perdure resume APP s --branch b"
+        assert told.actions[0].command == "perdure resume APP s --branch b --effects dry"
     play(tmp_path, "sqlite", lambda db: run_on(db, clerk, "s", "b"))
     with asking(tmp_path) as ask:
         told = why(ask.db, "s", branch="b")
         assert told.line == "It has answered everything."
         assert told.actions[0].command == "perdure run APP s MESSAGE --branch b"
+
+
+def test_all_ways_to_go_on_with_a_branch_do_the_same_and_get_it_further(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> None:
+        await clerk.run(db, session="s", message="hello")
+        await try_out(db, "b", "refund 5", effects="reuse")
+
+    play(tmp_path, "sqlite", work)
+    with asking(tmp_path) as ask:
+        (asked,) = ask.get("/sessions/s/why", branch="b")["actions"]
+        assert (asked["name"], asked["branch"]) == ("approve", "b")
+        ask.db.approve("s", asked["argument"], by="ana")
+        told = ask.get("/sessions/s/why", branch="b")
+        assert told["next_step"] == "Run the branch on, so that calls are made."
+        (run,) = told["actions"]
+    assert run["command"] == "perdure resume APP s --branch b --effects reuse"
+    assert run["body"] == {"branch": "b", "effects": "reuse"}
+    assert run["library"] == "perdure.run_on(db, agent, 's', 'b', effects='reuse')"
+    assert play(tmp_path, "sqlite", lambda db: run_on(db, clerk, "s", "b")).status == "waiting_approval"
+    assert play(tmp_path, "sqlite", lambda db: run_on(db, clerk, "s", "b", effects="reuse")).text == "done: 5"
+
+
+def test_what_a_program_left_open_on_a_branch_is_its_own_to_go_on_with(tmp_path: Path):
+    with asking(tmp_path) as ask:
+        with ask.db.session("s") as s:
+            s.vars["a"] = 1
+            s.commit()
+            s.fork("b")
+            s.switch("b")
+            with pytest.raises(perdure.ApprovalNeeded) as needed:
+                s.call(refund, 5)
+        ask.db.approve("s", needed.value.approval, by="ana")
+        told = why(ask.db, "s", branch="b")
+        assert [a.library for a in told.actions] == ["db.session('s', branch='b')"]
+        assert told.next == "Its program takes it up when it calls again."
 
 
 def test_what_a_program_puts_among_the_messages_of_a_branch_is_looked_at_as_it_is(tmp_path: Path):

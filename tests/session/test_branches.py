@@ -93,8 +93,10 @@ def test_a_merge_brings_both_sides_together(db: perdure.Database) -> None:
         merged = s.merge("other")
         assert merged.kind == "merge"
         assert s.vars == {"a": 2, "b": 3, "c": {"x": 2, "y": 3}}
-        again = s.merge("other")
-        assert again.step == merged.step + 1
+        # There is nothing more to bring in, neither from there nor from itself, nor from a branch without changes.
+        s.fork("like this")
+        for nothing in ("other", "main", "like this", 1):
+            assert s.merge(nothing).id == merged.id == s.head.id
         assert s.vars == {"a": 2, "b": 3, "c": {"x": 2, "y": 3}}
 
 

@@ -11,11 +11,11 @@ from weakref import WeakKeyDictionary
 from perdure import telemetry
 from perdure.agent.children import Handoff
 from perdure.agent.context.recall import shown
-from perdure.agent.run_result import note_raised
+from perdure.agent.run_result import STOPPED, note_raised
 from perdure.errors import ApprovalRuleFailed, InvalidInput, StoreError
 from perdure.model import Status
 from perdure.protocols import Boarded
-from perdure.session.effects import DRY, OPEN, Call, no_json, twins
+from perdure.session.effects import DRY, OPEN, Call, left_open, no_json, twins
 from perdure.session.tools import Tool
 from perdure.state.document import plain
 from perdure.system.flow_async import AsyncDriver
@@ -49,6 +49,8 @@ class Calls:
         """Effects that the commit under way writes as started."""
         self.unwritten = False
         """Whether outcomes of this answer's calls may be waiting for a commit."""
+        self.left_open = ""
+        """What is said of the calls that a dry run has come upon and does not go on with."""
         self._broken: ApprovalRuleFailed | None = None
         """Why a call can neither be asked for nor made."""
 
@@ -77,9 +79,12 @@ class Calls:
             if record["status"] == "started":
                 self._fresh.add(call.slot)
                 self.started.append(record["id"])
-        if unmade := sorted({r["tool"] for r in records if r.get("error") == DRY}):
-            loop.note(self._not_called(unmade))
+        self._tell_unmade(records)
         self._answer_if_settled()
+
+    def _tell_unmade(self, records: list[TrackedDict]) -> None:
+        if unmade := sorted({r["tool"] for r in records if r.get("error") == DRY}):
+            self._loop.note(self._not_called(unmade))
 
     def _not_called(self, tools: list[str]) -> str:
         """What is said of a dry run that was asked for calls."""
@@ -100,12 +105,16 @@ class Calls:
         places = [c["slot"] for c in loop.book["calls"] if "slot" in c]
         effects = loop.s.book.get("effects", {})
         still = [slot for slot in places if slot in effects and effects[slot]["status"] in OPEN]
+        left = await self._spare([effects[slot] for slot in still]) if loop.s.calls.is_dry else []
+        self.left_open = "; ".join(left_open(plain(record)) for record in left)
+        still = [slot for slot in still if effects[slot]["status"] in OPEN]
         if not still:
             return ""
-        first = [slot for i, slot in enumerate(still) if not any(twins(effects[slot], effects[s]) for s in still[:i])]
+        makes = [slot for slot in still if effects[slot] not in left]
+        first = [slot for i, slot in enumerate(makes) if not any(twins(effects[slot], effects[s]) for s in makes[:i])]
         self._broken = None
         await self._side_by_side(first)
-        for slot in still:
+        for slot in makes:
             # What another call of this answer pays for is not paid for again, nor while that one is in doubt.
             if slot not in first and not any(
                 twins(effects[slot], effects[other]) and effects[other]["status"] in OPEN for other in first
@@ -113,12 +122,24 @@ class Calls:
                 await self._side_by_side([slot])
         if self._broken is not None:
             raise self._broken
-        left = {loop.s.book["effects"][slot]["status"] for slot in still if slot in loop.s.book["effects"]}
-        if not left & set(OPEN):
+        stand = {loop.s.book["effects"][slot]["status"] for slot in still if slot in loop.s.book["effects"]}
+        if not stand & set(OPEN):
             return ""
         standing = loop.s.effect_records.session_status()
         free = (Status.RUNNING, Status.IDLE, Status.SLEEPING)
-        return str(Status.WAITING_RESULT if standing in free else standing)
+        if standing in free:
+            return STOPPED if self.left_open else str(Status.WAITING_RESULT)
+        return str(standing)
+
+    async def _spare(self, records: list[TrackedDict]) -> list[TrackedDict]:
+        """Take calls as far as they go in a dry run; those that stay open, and are not made."""
+        s = self._loop.s
+        spared = [r for r in records if not self._loop.tool(r["tool"]).read]
+        # Together: the last outcome answers the model.
+        for record in spared:
+            await s.driver.drive(s.calls.spare(self._loop.tool(record["tool"]), record))
+        self._tell_unmade(spared)
+        return [r for r in spared if r["status"] in OPEN]
 
     async def _side_by_side(self, slots: list[str]) -> None:
         try:

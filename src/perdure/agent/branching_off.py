@@ -239,6 +239,11 @@ def _change(s: AsyncSession, said: str | None, state: dict[str, Any] | None) -> 
         edit(diff(old, {**{k: v for k, v in old.items() if k == "messages"}, **state}), s.state)
 
 
+def usual_effects(branch: str) -> str:
+    """What becomes of calls of a run on a branch where nobody has said so: off main it changes nothing outside."""
+    return "reuse" if branch == MAIN else "dry"
+
+
 async def run_on(
     db: AsyncDatabase, agent: Agent, session: str, branch: str, *, effects: str = "dry", max_turns: int | None = None,
     instructions: str | None = None, agents: Sequence[Agent] = (), stop: asyncio.Event | None = None,
@@ -246,8 +251,9 @@ async def run_on(
 ) -> RunResult:  # fmt: skip
     """Run a branch on with its own instructions, or with others that it then remembers.
 
-    ``effects``: "dry" reuses what the session has done already, lets reads run, and makes no other call; "reuse" also
-    makes calls that were made nowhere yet; "live" makes all of them, after asking where another branch has made them.
+    ``effects``: "dry" reuses what the session has done already, lets reads run, and makes no other call, nor asks what
+    became of one that is open: the run ends there; "reuse" also makes calls that were made nowhere yet; "live" makes
+    all of them, after asking where another branch has made them.
     ``agents`` are others that may have the conversation. Once ``stop`` is set, the run is put down after its step.
     ``on_event`` is told what happens as it happens, and with ``live`` whoever reads along from another process is, too.
     """

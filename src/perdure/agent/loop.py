@@ -31,7 +31,7 @@ from perdure.agent.said_once import note_answer
 from perdure.agent.session_stream import Event
 from perdure.agent.upgrades import upgrade
 from perdure.errors import ApprovalRuleFailed, ContextTooLong, ModelError
-from perdure.model import Kind, Status
+from perdure.model import MAIN, Kind, Status
 from perdure.session.effects import exception_of
 from perdure.session.inbox import open_entry
 from perdure.session.tool_exceptions import in_short
@@ -165,9 +165,11 @@ class Loop:
             await self._speaker.close()
             if self._speaker.problem:
                 result = result._replace(notes=(*result.notes, self._speaker.problem))
-        if self.agent.notify is not None and self.s.step > before and result.status in NOTIFIED:
+        # A dry run is looked at by whoever has started it: nobody outside hears of it.
+        dry = self.s.calls.is_dry
+        if self.agent.notify is not None and self.s.step > before and result.status in NOTIFIED and not dry:
             notify.tell(self.agent.notify, notify.body_of(self.agent.name, result, self.s.branch))
-        if self.book.get("parent") is not None:
+        if self.book.get("parent") is not None and self.s.branch == MAIN and not dry:
             await tell_parent(self, result)
         return result._replace(until=self.s.inbox.wakes_at, children=await children_of(self))
 
@@ -200,8 +202,12 @@ class Loop:
             waits = await self.calls.settle()
         except ApprovalRuleFailed as e:
             return await self.stop(ended.FAILED, str(e), type(e).__name__)
+        if waits and await self.calls.withdraw():
+            return None
+        if waits == ended.STOPPED:
+            return await self._put_down(waits, self.calls.left_open)
         if waits:
-            return None if await self.calls.withdraw() else await self._rest(waits)
+            return await self._rest(waits)
         if self.stopping is not None and self.stopping.is_set():
             # Nothing is open: whoever goes on finds the session as it stands.
             return await self._put_down(ended.STOPPED, "it was put down between two steps: run it again to go on")
@@ -345,7 +351,7 @@ class Loop:
         if s.status != waits or self.calls.unwritten:
             await s.driver.drive(s.journal.write(Kind.COMMIT, status=waits))
         self.tell("waiting", status=waits)
-        return self.result(waits)
+        return self.result(waits, self.calls.left_open)
 
     async def _put_down(self, status: str, reason: str) -> RunResult:
         """End without a word; reads that were not written down yet will run again."""

@@ -32,7 +32,8 @@ CANCELLED = "cancelled"
 INCOMPATIBLE = "incompatible"
 FAILED = "failed"
 STOPPED = "stopped"
-"""Put down between two steps because its process is to end; another one goes on."""
+"""Put down between two steps because its process is to end, and another one goes on; or a dry run came upon a call that
+it must not go on with."""
 
 
 class Doubt(NamedTuple):

@@ -161,13 +161,15 @@ def _run(
 ) -> None:  # fmt: skip
     import asyncio
 
+    from perdure.agent.branching_off import usual_effects
     from perdure.cli.chat import Screen
 
-    how = effects or ("reuse" if branch == MAIN else "dry")
+    how = effects or usual_effects(branch)
     if how not in EFFECTS:
         raise InvalidInput(f"--effects is one of {', '.join(EFFECTS)}, not {how!r:.40}")
     agent = load_agent(app)
     on = "" if branch == MAIN else f" --branch {shlex.quote(branch)}"
+    on += f" --effects {how}" if effects else ""
     # What has no checkpoint yet cannot be resumed, only run.
     goes_on = "resume" if options.get("must_exist") or branch != MAIN else "run"
     again = typed(f"{goes_on} {shlex.quote(app)} {shlex.quote(session)}{on}")

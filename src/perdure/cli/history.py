@@ -403,13 +403,17 @@ def merge(
         raise InvalidInput(f"--prefer is one of {', '.join(PREFERENCES)}, not {prefer!r:.40}")
     with open_existing(store, blobs) as db, _open(db, session, branch) as s:
         try:
+            before = s.head
             made, clashes = s.merge(open_place(db, f"{session}@{other}", branch).reading.checkpoint.id, prefer), []
+            made = None if before is not None and made.id == before.id else made
         except MergeConflict as e:
             made, clashes = None, [str(clash) for clash in e.paths]
     if as_json:
         print_json(Merge(merged=checkpoint(made) if made is not None else None, conflicts=clashes))
     elif made is not None:
         Out().line(cut(f"{session}: {other} is merged into {branch}, at step {made.step}", 1000))
+    elif not clashes:
+        Out().line(cut(f"{session}: nothing to merge: {branch} has all that {other} has changed", 1000))
     else:
         out = Out()
         for clash in clashes:
@@ -418,7 +422,7 @@ def merge(
         if prefer == "both":
             say = "both sides of these cannot be kept, only of lists that grew: say --prefer ours or theirs"
         out.line(f"{branch} and {other} both changed these; nothing was written: {say}")
-    if made is None:
+    if clashes:
         raise typer.Exit(1)
 
 

@@ -569,7 +569,7 @@ def _failed(f: Facts) -> Why:
         return _waiting_for_somebody(f, what)
     line = _end(what)
     if not f.row.agent:
-        return _left_open(f) or Why(line, _PROGRAM, ACT, _do(f.row, Do.PROGRAM))
+        return _left_open(f) or Why(line, _PROGRAM, ACT, _about(f, Do.PROGRAM))
     line = f"{line} {_place(f)}"
     if f.served is None:
         return Why(line, "Run its agent again, or branch before the failing step.", ACT, _run(f))
@@ -583,7 +583,7 @@ def _at_limit(f: Facts) -> Why:
         return _waiting_for_somebody(f, "It stopped at a limit")
     line = f"It stopped at a limit: {_end(str(f.head.more.get('note') or 'a limit was reached'))}"
     if not f.row.agent:
-        return _left_open(f) or Why(line, _PROGRAM, ACT, _do(f.row, Do.PROGRAM))
+        return _left_open(f) or Why(line, _PROGRAM, ACT, _about(f, Do.PROGRAM))
     return Why(line, "Run it again, with a higher limit where one was used up.", ACT, _run(f))
 
 
@@ -614,9 +614,9 @@ def _in_doubt(f: Facts) -> Why:
         next = (
             f"Find out{by}, then post its outcome: {describe(f.row.lease.holder)} has the session and finds it there."
         )
-        return Why(line, next, ACT, _do(f.row, Do.OUTCOME, argument=first["id"]))
+        return Why(line, next, ACT, _about(f, Do.OUTCOME, first["id"]))
     next = f"Find out{by}, then say: done, try again, or give up."
-    return Why(line, next, ACT, (Action(Do.RESOLVE, f.row.id, first["id"], f.head.branch),))
+    return Why(line, next, ACT, _about(f, Do.RESOLVE, first["id"]))
 
 
 def _approval(f: Facts) -> Why:
@@ -632,11 +632,11 @@ def _approval(f: Facts) -> Why:
         return _waiting_for_somebody(f, f"The request to agree to {first['tool']} has expired")
     if first.get("question"):
         asks = f"{first['tool']} asks: {one_line(first['question'], _LEFT_OUT)} ({since})"
-        return Why(asks, "Answer it.", ACT, _do(f.row, Do.ANSWER, argument=first["id"]))
+        return Why(asks, "Answer it.", ACT, _about(f, Do.ANSWER, first["id"]))
     more = f", and {len(still) - 1} more" if len(still) > 1 else ""
     because = f" Asked because {_end(first['because'])}" if first.get("because") else ""
     line = f"{call_of(first)} has waited for agreement for {since}{more}.{because}"
-    return Why(line, "Approve it, change it, or reject it.", ACT, _do(f.row, Do.APPROVE, argument=first["id"]))
+    return Why(line, "Approve it, change it, or reject it.", ACT, _about(f, Do.APPROVE, first["id"]))
 
 
 def _result(f: Facts) -> Why:
@@ -662,7 +662,7 @@ def _awaited(f: Facts) -> Why | str:
         return Why(f"{worked}. {f.child.line}", f.child.next, f.child.severity, f.child.actions, f.child.error)
     line = f"{call_of(first)} was made {_gap(f.now - first['at'])} ago and its result comes later."
     next = f"Nothing to do, unless it never comes: then post the outcome of {first['id']}."
-    return Why(line, next, WAIT, _do(f.row, Do.OUTCOME, argument=first["id"]))
+    return Why(line, next, WAIT, _about(f, Do.OUTCOME, first["id"]))
 
 
 def _behind(f: Facts) -> dict[str, Any] | None:
@@ -761,7 +761,7 @@ def _resting(f: Facts) -> Why:
 
 def _go_on_by_message(f: Facts) -> tuple[str, str, tuple[Action, ...]]:
     """What to do with one that rests."""
-    return "A new message makes it go on.", OK, (Action(Do.MESSAGE, f.row.id, "", f.head.branch),)
+    return "A new message makes it go on.", OK, _about(f, Do.MESSAGE)
 
 
 def _to_do(inbox: list[InboxEntry], now: int, *, agent: bool = True) -> str:
@@ -824,8 +824,8 @@ def _is_due(f: Facts, entry: InboxEntry) -> bool:
 
 
 def _who_could(f: Facts) -> str:
-    if f.head.branch != MAIN:
-        return "Run the branch on."
+    if f.head.branch != MAIN and f.row.agent:
+        return "Run the branch on, so that calls are made." if _effects_to_run(f) == "reuse" else "Run the branch on."
     if f.parent:
         return f"The session it works for takes it along: run the agent of {f.parent}."
     if not f.row.agent:
@@ -837,12 +837,12 @@ def _who_could(f: Facts) -> str:
 
 def _who(f: Facts) -> tuple[Action, ...]:
     """The same for programs."""
-    if f.head.branch != MAIN:
+    if f.head.branch != MAIN and f.row.agent:
         return _run(f)
     if f.parent:
         return (Action(Do.RUN, f.parent),)
     if not f.row.agent:
-        return _do(f.row, Do.PROGRAM)
+        return _about(f, Do.PROGRAM)
     if f.served is None:
         return _run(f)
     return _do(f.row, Do.RETRY if f.served else Do.WORKER, Do.RUN)
@@ -855,12 +855,24 @@ def _no_worker(f: Facts) -> str:
     return f"No worker serves agent {f.row.agent}: start one with {typed}, or resume it yourself."
 
 
-def _do(row: SessionRow, *names: Do, argument: str = "") -> tuple[Action, ...]:
-    return tuple(Action(name, row.id, argument) for name in names)
+def _do(row: SessionRow, *names: Do) -> tuple[Action, ...]:
+    return tuple(Action(name, row.id) for name in names)
+
+
+def _about(f: Facts, name: Do, argument: str = "") -> tuple[Action, ...]:
+    """What is done on the branch that is told of."""
+    return (Action(name, f.row.id, argument, f.head.branch),)
 
 
 def _run(f: Facts) -> tuple[Action, ...]:
-    return (Action(Do.RUN, f.row.id, "", f.head.branch),)
+    return _about(f, Do.RUN, _effects_to_run(f))
+
+
+def _effects_to_run(f: Facts) -> str:
+    """What must become of calls so that a run gets further: a dry one goes no further than an open call."""
+    if f.head.branch == MAIN:
+        return ""
+    return "reuse" if any(e["status"] in OPEN for e in f.book.get("effects", {}).values()) else "dry"
 
 
 def _messages(inbox: list[InboxEntry]) -> int:

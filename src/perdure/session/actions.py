@@ -82,10 +82,14 @@ _ON_BRANCH = {
         "perdure.agent.branching_off.say_on(db, {session!r}, {branch!r}, ...)",
     ),
     Do.RUN: _Ways(
-        "resume APP {s} --branch {b}", "POST /sessions/{S}/runs", "perdure.run_on(db, agent, {session!r}, {branch!r})"
+        "resume APP {s} --branch {b} --effects {a}",
+        "POST /sessions/{S}/runs",
+        "perdure.run_on(db, agent, {session!r}, {branch!r}, effects={argument!r})",
     ),
+    Do.PROGRAM: _WAYS[Do.PROGRAM]._replace(library="db.session({session!r}, branch={branch!r})"),
     Do.RESOLVE: _WAYS[Do.RESOLVE]._replace(
         command="resolve {s} {a} --branch {b} --done RESULT",
+        library="db.session({session!r}, branch={branch!r}).resolve({argument!r}, done=..., by=...)",
         others=("resolve {s} {a} --branch {b} --retry", "resolve {s} {a} --branch {b} --abort"),
     ),
 }
@@ -98,7 +102,7 @@ class Action(NamedTuple):
     name: Do
     session: str
     argument: str = ""
-    """Of an approval or an effect its id; of a hold the agent."""
+    """Of an approval or an effect its id; of a hold the agent; of a run of a branch what becomes of calls."""
     branch: str = MAIN
 
     @property
@@ -146,7 +150,7 @@ class Action(NamedTuple):
             case Do.UNHOLD:
                 return {"agent": self.argument, "on": False}
             case Do.RUN:
-                return {"branch": self.branch}
+                return {"branch": self.branch, **({} if self.branch == MAIN else {"effects": self.argument})}
             case Do.START:
                 return {"agent": "AGENT", "id": self.session}
             case Do.MESSAGE:

@@ -25,6 +25,7 @@ from perdure.session.taken import marks_of, start
 from perdure.state.delta import apply, diff
 from perdure.state.document import BOOK, STATE, edit, plain
 from perdure.state.merge import Clash, merge
+from perdure.state.values import same
 from perdure.system import faults
 from perdure.system.flow import Do, Flow, Write
 from perdure.system.names import check_branch, check_name
@@ -98,6 +99,7 @@ class Branches:
     def merge(self, other: str, prefer: str | Callable[[Clash], Any] | None = None) -> Flow[Checkpoint]:
         """Bring what another branch (or tag, or step) changed since the two parted into this one, as one commit.
 
+        Where there is nothing that this one does not have, nothing is written, and its head is answered as it was.
         Where both changed the same path, ``MergeConflict`` lists the paths and nothing is written; ``prefer``
         settles them: "ours", "theirs", "both" (lists that only grew), or a function of the clash.
         """
@@ -114,6 +116,8 @@ class Branches:
             raise whose(self._overtaken(row))
         base: Loaded = yield Do(self._common, (theirs.point, plain(theirs.doc[BOOK].get("merges", []))))
         state = self._journal.document.root[STATE]
+        if same(plain(base.doc[STATE]), plain(theirs.doc[STATE])):
+            return Checkpoint(self._newest())
         merged, clashes = merge(plain(base.doc[STATE]), state.plain(), plain(theirs.doc[STATE]), prefer)
         if clashes:
             shown = ", ".join(str(c) for c in clashes[:5])

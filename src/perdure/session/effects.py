@@ -551,7 +551,7 @@ class Calls:
                 yield from self._journal.write(Kind.WAITING, x=about(record), status=self.effects.session_status())
                 return record
             reused = yield from self._reuse(tool, digest)
-            if reused is None and self._journal.settings.effects == "dry":
+            if reused is None and self.is_dry:
                 raise CallError(f"dry run: {tool.name} is not called")
         before = plain(self._journal.book.get("raised", {}).get(digest))
         record = self.effects.new(tool, bound, digest, slot)
@@ -662,6 +662,8 @@ class Calls:
     def go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, *, fresh: bool = False) -> Flow[Any]:
         """Take a recorded call from where it stands to its outcome; a ``fresh`` one was written as started just now."""
         if not tool.read and record["status"] in OPEN:
+            if self.is_dry and not (yield from self._known_of(record)):
+                raise CallError(left_open(plain(record)), record["id"])
             # Planned by another handle: where it has its place is not known here.
             self._journal.calls.setdefault(record["id"], (tool.name, "", record["digest"]))
         raised: BaseException | None = None
@@ -689,6 +691,29 @@ class Calls:
                 # A decision may have come with other arguments.
                 bound = plain(record["args"]) if "edited" in record else bound
                 raised = yield from self._attempt(tool, bound, record)
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether nothing outside may be touched: no call but a read is made, polled or looked up."""
+        return self._journal.settings.effects == "dry"
+
+    def _known_of(self, record: TrackedDict) -> Flow[bool]:
+        """Settle an open call by what is written down of it, without asking anybody outside; whether it is settled."""
+        if record["status"] == "planned":
+            yield from self._approvals.settle_refusal(record)
+        elif not (yield from self.effects.take_posted(record)):
+            yield from self._take_shared(record)
+        return record["status"] not in OPEN
+
+    def _take_shared(self, record: TrackedDict) -> Flow[bool]:
+        """Take what a call has returned and shared before its process died; whether it had."""
+        if (cache := record.get("cache")) is None or not cache["shared"]:
+            return False
+        hit = yield Do(self._cache.shared, (cache["name"],))
+        if hit is None or hit.get("effect") != record["id"]:
+            return False
+        yield from self.effects.finish(record, "done", hit["result"], None)
+        return True
 
     def _attempt(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[BaseException | None]:
         """Write down that the call starts, make it, write its outcome down; what it raised, if it did."""
@@ -897,11 +922,8 @@ class Calls:
             telemetry.doubted(tool.name)
         if (yield from self.effects.take_posted(record)):
             return False
-        if (cache := record.get("cache")) is not None and cache["shared"]:
-            hit = yield Do(self._cache.shared, (cache["name"],))
-            if hit is not None and hit.get("effect") == record["id"]:
-                yield from self.effects.finish(record, "done", hit["result"], None)
-                return False
+        if (yield from self._take_shared(record)):
+            return False
         policy = tool.if_unsure
         if callable(policy):
             verdict = yield from self._reconciled(tool, bound)
@@ -974,7 +996,7 @@ class Calls:
         elif again is not None:
             record["reused"] = again[0]
             self.effects.settle(record, "done", again[1], None)
-        elif not tool.read and self._journal.settings.effects == "dry":
+        elif not tool.read and self.is_dry:
             self.effects.settle(record, "failed", None, DRY)
         elif asks and self._journal.settings.effects != "live":
             said = f'was done {self._where(asks)} already (effect {asks}): run with effects="live" to do it again'
@@ -1000,6 +1022,20 @@ class Calls:
             # started it.
             record["status"] = "started"
             record["attempt"] += 1
+
+    def spare(self, tool: Tool, record: TrackedDict) -> Flow[None]:
+        """Take an open call as far as it goes in a dry run: it is not made.
+
+        One that nobody was asked about, and that was never begun, is refused as a new one is; any other stays open.
+        """
+        yield from self._journal.resend()
+        # That another branch has made it needs no words: here it is not.
+        with suppress(DoneElsewhere):
+            yield from self.reconsider(tool, record)
+        if record["status"] not in OPEN or (yield from self._known_of(record)):
+            return
+        if record["status"] == "planned" and not record["attempt"] and "approval" not in record:
+            yield from self.effects.finish(record, "failed", None, DRY)
 
     def carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
         """Take a call as far as it goes now; answers where it stands. What it waits for is no error here."""
@@ -1054,6 +1090,23 @@ def call_of(record: dict[str, Any], limit: int = 90, each: int = 40) -> str:
 def is_tried_again(record: dict[str, Any]) -> bool:
     """Whether the answer to a call was lost, and it is made again by itself under its id."""
     return record["status"] == "started" and "lost_since" in record
+
+
+def left_open(record: dict[str, Any]) -> str:
+    """What is said of an open call that a dry run does not go on with."""
+    match record["status"]:
+        case "planned" if "approval" in record:
+            stands = "it was not made yet, and somebody was asked to decide on it"
+        case "planned":
+            stands = "it was not made yet"
+        case "waiting":
+            stands = "it was made before, and its result comes later"
+        case _:
+            stands = "it was started before, and nobody knows whether it happened"
+    return (
+        f"dry run: {record['tool']} (effect {record['id']}) is not called, and stays open: {stands}. "
+        'Go on with --effects reuse (effects="reuse") to have it settled'
+    )
 
 
 def _raised(tool: Tool, record: TrackedDict) -> EffectRaised:

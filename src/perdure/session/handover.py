@@ -51,7 +51,8 @@ def hand_over(kernel: Kernel, row: SessionRow, branch: str = MAIN) -> Handover:
     """Have a worker look at a session now, where there is a fleet for it. Blocks; what was done before stands."""
     if branch != MAIN:
         # Whether the calls of a branch may change anything outside, a person says: no worker runs one by itself.
-        return Handover("nobody", f"It is taken up when the branch is run on: {branch}.")
+        typed = Action(Do.RUN, row.id, "reuse", branch).command
+        return Handover("nobody", f"It is taken up when the branch is run on: {typed} (a dry run makes no call).")
     if not row.agent:
         return Handover("nobody", "Its program takes it up when it calls again.")
     try:

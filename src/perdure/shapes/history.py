@@ -130,4 +130,5 @@ class Merge(Shape):
     """The checkpoint of a merge, or the paths that both sides have changed."""
 
     merged: Checkpoint | None
+    """Null when nothing was written: both sides have changed the same, or there was nothing to merge."""
     conflicts: list[str]

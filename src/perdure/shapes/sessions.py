@@ -97,7 +97,8 @@ class Action(Shape):
     session: str
     """Which one it is done to: perhaps one that works for the session that was asked about."""
     argument: str
-    """The approval, effect or agent that it is about; empty when it is about the session."""
+    """The approval, effect or agent that it is about, or what becomes of calls where a branch is run on (dry or reuse);
+    empty when it is about the session."""
     branch: str
     command: str
     """What to type; empty when that is nothing. Words in capitals are to be filled in."""

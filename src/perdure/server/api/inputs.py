@@ -233,8 +233,9 @@ class NewRun(Input):
     message: Any = None
     key: Name | None = None
     """Makes it safe to repeat: the message is put into the inbox of main once."""
-    effects: Literal["reuse", "dry", "live"] = "reuse"
-    """reuse: what was done is not done again, new calls are made; dry: nothing outside changes; live: all are made."""
+    effects: Literal["reuse", "dry", "live"] | None = None
+    """reuse: what was done is not done again, new calls are made; dry: nothing outside changes; live: all are made,
+    those of another branch once somebody has agreed. If not said: reuse on main, dry on any other branch."""
     instructions: Annotated[str, Meta(max_length=200_000)] | None = None
     """Other instructions than the agent's own, for this run; a branch remembers them."""
     max_turns: Annotated[int, Meta(ge=1, le=1000)] | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from perdure.agent.branching_off import say_on, with_instructions
+from perdure.agent.branching_off import say_on, usual_effects, with_instructions
 from perdure.agent.models.parts import packed
 from perdure.agent.said_once import answer_of
 from perdure.errors import Busy, InvalidInput, PerdureError
@@ -139,7 +139,7 @@ async def start_run(call: Call[Nothing, NewRun]) -> Started:
     if b.branch == MAIN:
         await call.ctx.blocking(check_not_closed, call.ctx.db.kernel, row)
     agent = runs.agent(b.agent or row.agent)
-    options: dict[str, Any] = {"effects": b.effects, "max_turns": b.max_turns}
+    options: dict[str, Any] = {"effects": b.effects or usual_effects(b.branch), "max_turns": b.max_turns}
     if b.branch != MAIN and key is not None:
         raise Refusal(422, "invalid-request", "a key names a message of the inbox, which is main's")
     said = b.message is not None and b.branch == MAIN
