@@ -16,7 +16,7 @@ from perdure.cli.options import AsJson, BlobsAt, DryRun, Made, Message, MessageK
 from perdure.cli.output import Out, print_json, tell
 from perdure.cli.session_selection import Selection, act, pick
 from perdure.cli.terminal_text import cut
-from perdure.cli.which_database import open_existing, witness
+from perdure.cli.which_database import find_or_default, open_existing, witness
 from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.fleet.board import board_of
 from perdure.fleet.board import submit as submit_to
@@ -230,7 +230,7 @@ def worker(
 
             serve(metrics_port, metrics_host)
         settings = Settings(concurrency, grace, per_owner, tries, version)
-        asyncio.run(_work(agents, store, blobs, lease, settings, schema, direct))
+        asyncio.run(_work(agents, find_or_default(store), blobs, lease, settings, schema, direct))
 
 
 @contextlib.contextmanager
@@ -254,7 +254,7 @@ def _told(as_json: bool) -> Generator[None]:
 
 
 async def _work(
-    agents: list[Agent], store: str | None, blobs: str | None, lease: float, settings: Settings, schema: str,
+    agents: list[Agent], store: str, blobs: str | None, lease: float, settings: Settings, schema: str,
     direct: str | None,
 ) -> None:  # fmt: skip
     import asyncio
