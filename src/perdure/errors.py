@@ -357,10 +357,15 @@ class ForkedProcess(Misuse):
 
 
 class MissingExtra(Misuse, ImportError):
-    """An optional dependency is missing."""
+    """An optional dependency is missing, or something that it needs itself."""
 
-    def __init__(self, module: str, extra: str) -> None:
-        super().__init__(f'{module} is not installed: pip install "perdure[{extra}]"')
+    def __init__(self, module: str, extra: str, error: ImportError) -> None:
+        lacks = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        if lacks and module.replace("-", "_").startswith(lacks):
+            what = f"{module} is not installed"
+        else:
+            what = f"{module} cannot be imported, for {f'{lacks} is not installed' if lacks else error}"
+        super().__init__(f'{what}: pip install "perdure[{extra}]"')
 
 
 def format_path(path: Sequence[str | int]) -> str:

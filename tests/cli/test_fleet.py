@@ -167,6 +167,20 @@ def test_retry_takes_parked_sessions_up_again(command: Command, url: str):
     assert states(url)["a"] == "queued"
 
 
+def test_there_is_nothing_to_be_tried_again_in_a_session_that_has_answered_everything(command: Command, url: str):
+    agent = perdure.Agent("desk", model=perdure.ScriptedModel(["Hello."]))
+    agent.run_sync(url, session="rests", message="hello")
+    for argv in (("rests",), ("rests", "--dry-run"), ("rests", "--json")):
+        none = command("retry", *argv)
+        assert (none.code, none.out) == (1, "")
+        assert none.err.startswith(
+            "perdure: there is nothing to be tried again in 'rests': It has answered everything."
+        )
+    some = command("retry", "--status", "idle", "--agent", "desk", "--dry-run", "--json").json["sessions"]
+    assert "rests" not in some
+    assert "rests" not in states(url)
+
+
 def test_cancel_in_bulk_with_a_dry_run(command: Command, url: str):
     assert command("cancel").code == 2
     assert command("cancel", "--owner", "ana", "--dry-run", "--json").json["sessions"] == ["a", "c"]

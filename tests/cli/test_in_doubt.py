@@ -64,10 +64,38 @@ def test_many_are_named_first_and_then_settled(command: Command, shop: str):
 def test_all_calls_of_one_session_are_settled_when_none_is_named(command: Command, shop: str):
     assert command("resolve", "a", "--done", '"paid"', *YES).out == "resolve: 1 of 1 session\n"
     assert outcome(shop, "a") == ("done", "paid", "eve")
-    assert (
-        command("resolve", "fine", "--retry", *YES).out
-        == "resolve: 0 of 1 session (not those without a call in doubt)\n"
-    )
+    for argv in (("--retry", *YES), ("--retry", "--dry-run"), ("--dry-run", "--json")):
+        none = command("resolve", "fine", *argv)
+        assert (none.code, none.out) == (1, "")
+        assert none.err == "perdure: nothing in 'fine' is in doubt: perdure why fine tells what it does\n"
+    assert command("resolve", "--status", "idle", "--dry-run", "--json").json["sessions"] == []
+
+
+def killed(url: str) -> None:
+    """Let somebody begin a call in a session and be gone before it ends."""
+
+    @tool(if_unsure="ask")
+    def freeze(order: str) -> str:
+        """Stop the process, as far as the store can see."""
+        raise KeyboardInterrupt
+
+    with perdure.open(url, schema="2.0.0") as db, pytest.raises(KeyboardInterrupt), db.session("killed") as s:
+        s.call(freeze, order="k")
+
+
+def test_a_call_that_was_left_behind_is_settled_with_the_session_as_it_is_alone(command: Command, shop: str):
+    killed(shop)
+    (listed,) = command("resolve", "killed", "--json").json["effects"]
+    assert listed["status"] == "started"
+    assert command("resolve", "killed", "--abort", "--dry-run", "--json").json["sessions"] == ["killed"]
+    assert command("resolve", "killed", "--abort", *YES).out == "resolve: 1 of 1 session\n"
+    assert outcome(shop, "killed") == ("failed", None, "eve")
+
+
+def test_a_call_that_somebody_is_at_is_not_in_doubt(command: Command, shop: str):
+    killed(shop)
+    with perdure.open(shop, schema="2.0.0") as db, db.session("killed"):
+        assert command("resolve", "killed", "--abort", *YES).code == 1
 
 
 def test_nothing_is_done_by_mistake(command: Command, shop: str):

@@ -120,19 +120,11 @@ def test_a_suggested_command_knows_the_options_that_it_is_given(deed: Do):
             assert {"store", "blobs"} <= set(parameters), typed
 
 
-def test_what_was_found_in_the_folder_is_named_to_commands_that_look_nowhere(command: Command, tmp_path: Path):
+def test_what_was_found_in_the_folder_every_suggested_command_finds_again(command: Command, tmp_path: Path):
     with perdure.open(f"sqlite:///{tmp_path}/my agents.db") as db:
         perdure.submit(db, "queued", "hello", agent="desk")
     worker, resume = suggested(command("why", "queued").out)
-    assert (worker, resume) == ("perdure worker APP --store 'my agents.db'", "perdure resume APP queued")
-
-
-def test_which_commands_make_a_database_is_known():
-    from perdure.cli.program import COMMANDS
-    from perdure.system.commands import MAKERS
-
-    made = {n for n, (_, f, _) in COMMANDS.items() if inspect.get_annotations(f).get("store") == "Made"}
-    assert made == set(MAKERS)
+    assert (worker, resume) == ("perdure worker APP", "perdure resume APP queued")
 
 
 def test_an_error_of_a_program_names_the_database_that_it_has_open(command: Command, tmp_path: Path):

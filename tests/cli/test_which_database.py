@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -111,3 +112,71 @@ def test_the_package_of_commands_is_light_until_it_is_used():
     code = "import sys, perdure.cli; print('typer' in sys.modules, 'rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
+
+
+APP = "tests.cli.desk"
+
+
+def test_an_agent_is_run_on_the_only_database_of_the_folder(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever was done there is not done again in another one."""
+    monkeypatch.setenv("DESK_LEDGER", str(tmp_path / "ledger"))
+    for _ in range(2):
+        made = command("run", APP, "s", "book 7", "--key", "k", "--store", "agents.db")
+        assert made.code == 0
+    assert "had been answered before" in command("run", APP, "s", "book 7", "--key", "k").out
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n/quit\n"))
+    assert "session s: resumed" in command("chat", APP, "--session", "s").out
+    assert len((tmp_path / "ledger").read_text().splitlines()) == 1
+    assert not (tmp_path / ".perdure").exists()
+
+
+def test_a_worker_serves_the_only_database_of_the_folder(command: Command, trip: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = _asked_of_workers(monkeypatch)
+    assert command("worker", APP).code == 0
+    assert asked == ["agents.db"]
+
+
+def test_where_there_are_several_an_agent_is_run_on_none(
+    command: Command, trip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with perdure.open(f"sqlite:///{tmp_path}/other.db"):
+        pass
+    asked = _asked_of_workers(monkeypatch)
+    for argv in (("run", APP, "s", "hello"), ("chat", APP), ("worker", APP)):
+        refused = command(*argv)
+        assert refused.code == 2
+        assert "agents.db, other.db" in refused.err
+    assert asked == []
+    assert not (tmp_path / ".perdure").exists()
+
+
+def test_a_database_that_is_made_is_told(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    told = "there was no database here: .perdure/agents.db was made"
+    first = command("run", APP, "s", "hello", "--json")
+    assert first.json["status"] == "done"
+    assert told in first.err
+    assert told not in command("run", APP, "s", "hello").err
+    (tmp_path / ".perdure").rename(tmp_path / "gone")
+    monkeypatch.setattr("sys.stdin", io.StringIO("/quit\n"))
+    assert told in command("chat", APP).err
+    assert (tmp_path / ".perdure" / "agents.db").exists()
+
+
+def test_a_backup_goes_to_the_only_database_of_the_folder(command: Command, trip: Path, tmp_path: Path):
+    assert command("backup", "all.bak").code == 0
+    assert command("restore", "all.bak").code == 0
+    assert not (tmp_path / ".perdure").exists()
+
+
+def _asked_of_workers(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    asked: list[str | None] = []
+
+    async def start(agents: object, store: str | None, *_: object, **__: object) -> None:
+        asked.append(store)
+
+    # What it sets up for its log lines would stay for other tests.
+    monkeypatch.setattr("perdure.telemetry.logs.configure", lambda **_: None)
+    monkeypatch.setattr("perdure.fleet.worker.start_worker", start)
+    return asked

@@ -5,11 +5,13 @@ import re
 import shutil
 import subprocess
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 700
@@ -120,6 +122,30 @@ def test_every_dependency_of_the_package_is_pinned():
     wanted = pyproject()["project"]["dependencies"]
     names = {re.split(r"[^\w-]", requirement, maxsplit=1)[0] for requirement in wanted}
     assert names <= {line.split("==")[0] for line in pins("runtime.txt")}
+
+
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [
+        ("runtime.txt", ()),
+        ("servers.txt", ()),
+        ("agent.txt", ()),
+        ("fleet.txt", ("servers.txt", "agent.txt")),
+        ("console.txt", ()),
+    ],
+)
+def test_what_pinned_packages_need_is_pinned_with_them(name: str, beside: tuple[str, ...]):
+    """They are installed without looking for what they need."""
+    here = [line for file in ("runtime.txt", name, *beside) for line in pins(file)]
+    there = {canonicalize_name(Requirement(line).name) for line in here}
+    needed = [
+        (line, need)
+        for line in here
+        if (pin := Requirement(line)).marker is None or pin.marker.evaluate()
+        for need in map(Requirement, requires(pin.name) or ())
+        if need.marker is None or need.marker.evaluate({"extra": ""})
+    ]
+    assert [(line, str(need)) for line, need in needed if canonicalize_name(need.name) not in there] == []
 
 
 def test_a_long_source_file_says_why_it_is_long():

@@ -121,12 +121,23 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path: Path):
     assert not (tmp_path / "none.db").exists()
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("uvicorn", "uvicorn is not installed"), ("click", "uvicorn cannot be imported, for click is not installed")],
+)
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path, missing: str, words: str):
     program = (
         "import sys\n"
-        "sys.modules['starlette'] = sys.modules['uvicorn'] = None\n"
+        f"sys.modules[{missing!r}] = None\n"
         "from perdure.cli.program import run\n"
         f"sys.exit(run(['serve', '--store', {made(tmp_path)!r}]))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=LIMIT)
-    assert (done.returncode, done.stderr.strip()[-40:]) == (2, 'not installed: pip install "perdure[console]"'[-40:])
+    assert (done.returncode, done.stderr) == (2, f'perdure: {words}: pip install "perdure[console]"\n')
+
+
+def test_a_dependency_that_is_there_and_broken_is_not_told_to_be_missing():
+    told = perdure.MissingExtra("psycopg", "postgres", ImportError("no pq wrapper available"))
+    assert str(told) == 'psycopg cannot be imported, for no pq wrapper available: pip install "perdure[postgres]"'
+    told = perdure.MissingExtra("opentelemetry-api", "telemetry", ModuleNotFoundError(name="opentelemetry.trace"))
+    assert str(told) == 'opentelemetry-api is not installed: pip install "perdure[telemetry]"'

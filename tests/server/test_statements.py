@@ -111,6 +111,21 @@ def test_one_that_is_paused_is_not_counted_as_tried_again(failed: Asking, clock:
     assert failed.post("/sessions/a/retry")["changed"] == 0
 
 
+def test_what_has_answered_everything_is_not_tried_again(desk: Asking) -> None:
+    run(desk, "rests", "hello")
+    assert desk.post("/sessions/rests/retry")["changed"] == 0
+    body = {"action": "retry", "filter": {"sessions": ["rests"]}}
+    assert desk.post("/bulk", body)["changed"] == 0
+    assert desk.post("/bulk", {**body, "dry_run": True})["sessions"] == []
+    assert board_of(desk.db).works() == []
+
+
+def test_what_is_not_in_doubt_is_not_said_to_be_settled(desk: Asking) -> None:
+    run(desk, "rests", "hello")
+    body = {"action": "resolve", "verdict": "retry", "filter": {"sessions": ["rests"]}}
+    assert desk.post("/bulk", {**body, "dry_run": True})["sessions"] == []
+
+
 def test_after_a_retry_it_is_not_said_to_retry(failed: Asking, clock: FakeClock) -> None:
     assert why(failed.db, "a").do == "retry"
     failed.post("/sessions/a/retry")

@@ -260,8 +260,8 @@ class Client:
     def __init__(self, place: Place, config: Mapping[str, str] | None, where: str, timeout: float) -> None:
         try:
             import obstore
-        except ImportError:
-            raise MissingExtra("obstore", "objects") from None
+        except ImportError as error:
+            raise MissingExtra("obstore", "objects", error) from None
         self._api: Any = obstore
         self._where = where
         self._timeout = timeout

@@ -15,7 +15,7 @@ from perdure.agent.said_once import same_unanswered
 from perdure.cli.options import Again, App, AsJson, BlobsAt, Made, Message, MessageKey, Owner, Session, Store, Wait
 from perdure.cli.output import STOPPED, Out, print_json, print_raised, tell
 from perdure.cli.terminal_text import brief, cut
-from perdure.cli.which_database import open_existing_async, witness
+from perdure.cli.which_database import open_existing_async, open_or_make_async
 from perdure.errors import Busy, InvalidInput, NotFound
 from perdure.history.expiry import ended, living
 from perdure.history.hydrate import find
@@ -126,12 +126,10 @@ def run(
         raise InvalidInput("--wait goes with main")
 
     def opened() -> AsyncDatabase:
-        import perdure
-
         # A branch is of a session that is there.
         if branch != MAIN:
             return open_existing_async(store, blobs, maintain=True)
-        return perdure.open_async(store or None, blobs=blobs or None, witness=witness())
+        return open_or_make_async(store, blobs)
 
     _run(app, session, opened, branch, effects, as_json, message=message or None, key=key, owner=owner,
          max_turns=max_turns, again=again, wait=wait)  # fmt: skip

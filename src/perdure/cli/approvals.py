@@ -19,8 +19,8 @@ from perdure.cli.session_selection import Failed, Selection, act, each, pick, su
 from perdure.cli.state_edits import parse_json
 from perdure.cli.terminal_text import brief, cut
 from perdure.cli.which_database import open_existing, open_existing_async
-from perdure.errors import InvalidInput
-from perdure.fleet.status import settle, settle_all
+from perdure.errors import InvalidInput, NotFound
+from perdure.fleet.status import settle, settle_all, to_resolve
 from perdure.fleet.why import ACT, why
 from perdure.history.expiry import ended, living
 from perdure.model import MAIN
@@ -297,6 +297,12 @@ def resolve(
         raise InvalidInput("a session is named: --agent, --owner and --status are for many")
     with open_existing(store, blobs) as db:
         picked = pick(db, Selection([session] if session is not None else None, agent, owner, status or "in_doubt"))
+    if session is not None or dry_run:
+        with _awaited(store, blobs) as (db, wait):
+            picked = wait(to_resolve(db, picked))
+    if session is not None and not picked:
+        tells = typed(f"why {shlex.quote(session)}")
+        raise NotFound(f"nothing in {session!r:.80} is in doubt: {tells} tells what it does")
     failed: list[Failed] = []
 
     def settle_batch(batch: list[SessionRow]) -> int:

@@ -13,7 +13,7 @@ from perdure.agent.said_once import same_unanswered
 from perdure.cli.agents import keep_owner
 from perdure.cli.output import STOPPED, Out
 from perdure.cli.terminal_text import cut, safe
-from perdure.cli.which_database import witness
+from perdure.cli.which_database import open_or_make_async
 from perdure.errors import Gone, NotFound, PerdureError
 from perdure.fleet.status import settle
 from perdure.model import MAIN
@@ -46,11 +46,9 @@ class Chat:
 
     def hold(self, store: str | None, blobs: str | None = None) -> int:
         """Talk until somebody has had enough; the exit code."""
-        import perdure
-
         with asyncio.Runner() as runner:
             self._wait = runner.run
-            db = perdure.open_async(store or None, blobs=blobs or None, witness=witness())
+            db = open_or_make_async(store, blobs)
             try:
                 self._wait(self._welcome(db))
                 self._settle(db, None)

@@ -16,13 +16,13 @@ from perdure.cli.options import AsJson, BlobsAt, DryRun, Made, Message, MessageK
 from perdure.cli.output import Out, print_json, tell
 from perdure.cli.session_selection import Selection, act, pick
 from perdure.cli.terminal_text import cut
-from perdure.cli.which_database import open_existing, witness
+from perdure.cli.which_database import find_or_default, open_existing, witness
 from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.fleet.board import board_of
 from perdure.fleet.board import submit as submit_to
-from perdure.fleet.status import change, drain_workers, fleet_of
+from perdure.fleet.status import change, drain_workers, fleet_of, to_retry
+from perdure.fleet.why import why
 from perdure.model import MAIN
-from perdure.protocols import NewWork
 from perdure.session.actions import Action, Do
 from perdure.shapes.work import Drained, Submitted, fleet, run
 from perdure.system.lease_holders import is_dead
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from perdure.agent.agent import Agent
+    from perdure.database import Database
     from perdure.fleet.worker import Settings, Worker
+    from perdure.model import SessionRow
     from perdure.protocols import WorkerRow
 
 OfAgent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Sessions of this agent.")]
@@ -156,19 +158,26 @@ def _steering(do: Literal["pause", "unpause", "retry"], about: str) -> Callable[
             status = "failed"
         chosen = Selection(sessions, agent, owner, status, state)
         with open_existing(store, blobs) as db:
-            act(
-                pick(db, chosen),
-                do,
-                lambda batch: change(db, [NewWork(row.id, row.agent, row.owner) for row in batch], do),
-                dry_run=dry_run,
-                as_json=as_json,
-            )
+            picked = pick(db, chosen)
+            if do == "retry" and (sessions or dry_run):
+                wanted = to_retry(db, picked)
+                if sessions and not wanted:
+                    raise NotFound(_nothing_to_retry(db, picked))
+                picked = wanted if dry_run else picked
+            act(picked, do, lambda batch: change(db, batch, do), dry_run=dry_run, as_json=as_json)
             if do != "retry" and not dry_run and chosen.agent is not None and chosen.only_agent:
                 board_of(db).hold(chosen.agent, do == "pause")
 
     command.__name__ = do
     command.__doc__ = about
     return command
+
+
+def _nothing_to_retry(db: Database, rows: list[SessionRow]) -> str:
+    if len(rows) > 1:
+        return f"there is nothing to be tried again in any of these {len(rows)} sessions"
+    found = why(db, rows[0].id)
+    return f"there is nothing to be tried again in {rows[0].id!r:.80}: {cut(str(found), 300)}"
 
 
 pause = _steering(
@@ -230,7 +239,7 @@ def worker(
 
             serve(metrics_port, metrics_host)
         settings = Settings(concurrency, grace, per_owner, tries, version)
-        asyncio.run(_work(agents, store, blobs, lease, settings, schema, direct))
+        asyncio.run(_work(agents, find_or_default(store), blobs, lease, settings, schema, direct))
 
 
 @contextlib.contextmanager
@@ -254,7 +263,7 @@ def _told(as_json: bool) -> Generator[None]:
 
 
 async def _work(
-    agents: list[Agent], store: str | None, blobs: str | None, lease: float, settings: Settings, schema: str,
+    agents: list[Agent], store: str, blobs: str | None, lease: float, settings: Settings, schema: str,
     direct: str | None,
 ) -> None:  # fmt: skip
     import asyncio

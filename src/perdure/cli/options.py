@@ -40,7 +40,8 @@ Made = Annotated[
         callback=_named,
         envvar="PERDURE_STORE",
         metavar="URL",
-        help="Where it is kept; made if it is not there. Default: .perdure/agents.db in this folder.",
+        help="The database, made if it is not there: sqlite:///agents.db, file:///folder or a path. "
+        "Default: .perdure/agents.db, or the only database in this folder.",
     ),
 ]
 BlobsAt = Annotated[

@@ -99,8 +99,8 @@ async def _run(
 ) -> None:  # fmt: skip
     try:
         import uvicorn
-    except ImportError:
-        raise MissingExtra("uvicorn", "console") from None
+    except ImportError as error:
+        raise MissingExtra("uvicorn", "console", error) from None
     import perdure
     from perdure.server.app import create_app
 

@@ -31,7 +31,7 @@ STATES = ("queued", "working", "waiting", "parked", "paused")
 LEFT = {
     "pause": "not those that were paused already, or that no worker was ever given",
     "unpause": "not those that were not paused",
-    "retry": "not those that name no agent, or are paused",
+    "retry": "not those that name no agent, are paused, or have nothing to do",
     "resolve": "not those without a call in doubt",
 }
 """Why something was done to fewer sessions than were meant, where none failed."""

@@ -12,7 +12,7 @@ import typer
 from perdure.cli.options import AsJson, BlobsAt, Store
 from perdure.cli.output import Out, all_of, print_each, print_json, progress
 from perdure.cli.upkeep import print_doubts
-from perdure.cli.which_database import DEFAULT, NoDatabase, find_url, open_existing
+from perdure.cli.which_database import NoDatabase, find_or_default, find_url, open_existing
 from perdure.cli.which_database import witness as live_witness
 from perdure.errors import InvalidInput
 from perdure.shapes.store import transferred
@@ -140,7 +140,7 @@ def restore(
     Sessions go on from where the backup was made: what they did since is forgotten, and would be done again. With the
     --witness of the store that was lost, effects that it saw since are put in doubt instead, and somebody is asked.
     """
-    _from_file(file, store or DEFAULT, blobs, as_json, whole=True, witness=witness)
+    _from_file(file, find_or_default(store), blobs, as_json, whole=True, witness=witness)
 
 
 def bring_in(
@@ -154,7 +154,7 @@ def bring_in(
     The file is checked as a whole before anything is written. A session that is there already is a conflict, unless it
     is exactly the one in the file. Other sessions, their leases and cursors stay as they are.
     """
-    _from_file(file, _find_or(store, store or DEFAULT), blobs, as_json, whole=False)
+    _from_file(file, find_or_default(store), blobs, as_json, whole=False)
 
 
 def _from_file(

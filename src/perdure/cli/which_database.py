@@ -1,20 +1,20 @@
-"""Which database a command means, and opening it: never making one that is not there."""
+"""Which database a command means, and opening it; only commands that run agents make one that is not there."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, Unavailable
-from perdure.system import commands
+from perdure.stores import DEFAULT_PATH as DEFAULT
 from perdure.system.urls import TIERED, only_existing, path_of
 
 if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
     from perdure.database import Database
 
-DEFAULT = os.path.join(".perdure", "agents.db")
 ENDINGS = (".db", ".sqlite", ".sqlite3")
 MAKERS = "perdure run, chat and worker"
 """The commands that make a database where there is none."""
@@ -48,7 +48,6 @@ def find_url(given: str | None) -> str:
         return _existing(DEFAULT)
     found = sorted(_candidates(Path()))
     if len(found) == 1:
-        commands.found(found[0])
         return _existing(found[0])
     if found:
         shown = ", ".join(found[:5])
@@ -57,6 +56,28 @@ def find_url(given: str | None) -> str:
         f"there is no database here ({DEFAULT} does not exist): name one with --store or PERDURE_STORE, or have "
         f"{MAKERS} make one"
     )
+
+
+def find_or_default(given: str | None) -> str:
+    """The same database for commands that may make one: where none is named and none is there, the default one."""
+    if given:
+        return given
+    try:
+        return find_url(None)
+    except NoDatabase:
+        return DEFAULT
+
+
+def open_or_make_async(given: str | None, blobs: str | None = None) -> AsyncDatabase:
+    """Open the database that is meant; a new one that nobody named is told, for it could be meant to lie elsewhere."""
+    import perdure
+
+    url = find_or_default(given)
+    new = not given and not os.path.exists(url.removeprefix("file://"))
+    db = perdure.open_async(url, blobs=blobs or None, witness=witness())
+    if new:
+        print(f"perdure: there was no database here: {url} was made", file=sys.stderr)
+    return db
 
 
 def open_existing(given: str | None, blobs: str | None = None, *, maintain: bool = False, **options: Any) -> Database:

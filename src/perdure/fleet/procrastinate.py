@@ -36,8 +36,8 @@ try:
     from procrastinate.schema import SchemaManager, migrations_path
     from psycopg import Error
     from psycopg_pool import AsyncConnectionPool, PoolTimeout
-except ImportError:
-    raise MissingExtra("procrastinate", "fleet") from None
+except ImportError as error:
+    raise MissingExtra("procrastinate", "fleet", error) from None
 
 
 log = logging.getLogger("perdure.fleet")

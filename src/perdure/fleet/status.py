@@ -12,9 +12,10 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import InvalidInput, NotFound
+from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.fleet.board import board_of
 from perdure.history.hydrate import look
+from perdure.model import Status
 from perdure.protocols import Filter, NewWork
 from perdure.session.actions import Action, Do
 from perdure.session.effects import call_of
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from perdure.protocols import Board, Work, WorkerRow
 
 DEEDS = ("pause", "unpause", "retry")
+_AT_REST = (Status.IDLE, Status.CANCELLED, Status.CLOSED)
+"""Where a session may stand in which there is nothing to do."""
 PAGE = 1000
 """Sessions of a board that are read at once."""
 
@@ -102,28 +105,47 @@ def _left(board: Board, meant: Sequence[str]) -> int:
 
 def steer(db: DatabaseHandle, sessions: Iterable[str], do: str) -> int:
     """Pause, unpause or retry sessions by their names; how many were changed. Blocks."""
-    rows = [look(db.kernel, check_session(session)) for session in dict.fromkeys(sessions)]
-    return change(db, [NewWork(row.id, row.agent, row.owner) for row in rows], do)
+    return change(db, [look(db.kernel, check_session(session)) for session in dict.fromkeys(sessions)], do)
 
 
-def change(db: DatabaseHandle, chosen: Sequence[NewWork], do: str) -> int:
+def change(db: DatabaseHandle, chosen: Sequence[SessionRow], do: str) -> int:
     """Pause, unpause or retry sessions; how many were changed, or are tried again.
 
-    To be tried again they are put on the board if they are not there. Those that name no agent, or that a person has
-    paused, no worker takes: they are not counted.
+    To be tried again they are put on the board if they are not there. Those that name no agent, that a person has
+    paused, or in which there is nothing to do, no worker takes: they are not counted.
     """
     if do not in DEEDS:
         raise InvalidInput(f"what is done to a session is one of {', '.join(DEEDS)}, not {do!r:.40}")
     board = board_of(db)
-    meant = Filter(sessions=tuple(c.session for c in chosen))
+    if do == "retry":
+        chosen = to_retry(db, chosen)
+    if not chosen:
+        return 0
+    meant = Filter(sessions=tuple(row.id for row in chosen))
     if do != "retry":
         return board.change(meant, do, db.kernel.clock.wall())
     # What is there keeps its priority.
     there = {w.session: w.priority for w in board.works(meant, limit=len(chosen))}
-    board.put([c._replace(priority=there.get(c.session, 0)) for c in chosen if c.agent])
+    board.put([NewWork(row.id, row.agent, row.owner, there.get(row.id, 0)) for row in chosen if row.agent])
     board.change(meant, do, db.kernel.clock.wall())
     # Counted by what came of it: those that no worker was kept from are tried again.
     return sum(w.queued or bool(w.worker) for w in board.works(meant, limit=len(chosen)))
+
+
+def to_retry(db: DatabaseHandle, rows: Sequence[SessionRow]) -> list[SessionRow]:
+    """Those of them in which there is something to do. Blocks."""
+    return [row for row in rows if row.status not in _AT_REST or not _is_at_rest(db, row)]
+
+
+def _is_at_rest(db: DatabaseHandle, row: SessionRow) -> bool:
+    # Only here: it knows agents, and who merely looks at a fleet need not load them.
+    from perdure.fleet.why import OK, of_row
+
+    try:
+        return of_row(db, row).severity == OK
+    except PerdureError:
+        # Whoever tries it says what is wrong with it.
+        return False
 
 
 VERDICTS = ("done", "retry", "abort")
@@ -137,15 +159,20 @@ class Doubted(NamedTuple):
     record: dict[str, Any]
 
 
-async def doubts_in(db: AsyncDatabase, row: SessionRow) -> list[Doubted]:
-    """The calls in doubt of a session; on those that a branch has from the line it parted from, main has the word."""
+async def doubts_in(db: AsyncDatabase, row: SessionRow, *, left: bool = False) -> list[Doubted]:
+    """The calls in doubt of a session; on those that a branch has from the line it parted from, main has the word.
+
+    With ``left`` also those that somebody had started who is gone: nobody has gone on with them since.
+    """
+    alone = not row.lease.holder or row.lease.until <= row.now or is_dead(row.lease.holder)
+    statuses = ("in_doubt", "started") if left and alone else ("in_doubt",)
     found: list[Doubted] = []
     seen: set[str] = set()
     for branch in row.branches:
         reading = await db.read(row.id, branch=branch, migrate=False)
         book = await db.driver.call(plain, reading.book)
         for record in book.get("effects", {}).values():
-            if record["status"] == "in_doubt" and record["id"] not in seen:
+            if record["status"] in statuses and record["id"] not in seen:
                 found.append(Doubted(branch, record))
             seen.add(record["id"])
     return found
@@ -186,9 +213,22 @@ async def _is_told(db: AsyncDatabase, session: str, effect: str) -> bool:
     return bool(await db.driver.call(db.kernel.store.inbox, session, 1, f"outcome:{effect}"))
 
 
+async def to_resolve(db: AsyncDatabase, rows: Sequence[SessionRow]) -> list[SessionRow]:
+    """Those of them that have calls of which nobody knows what became of them."""
+    found: list[SessionRow] = []
+    for row in rows:
+        try:
+            open = bool(await doubts_in(db, row, left=True))
+        except PerdureError:
+            # Whoever settles them says what is wrong with it.
+            open = True
+        found += [row] if open else []
+    return found
+
+
 async def settle_all(db: AsyncDatabase, session: str, *, by: str, verdict: str, result: Any = None) -> int:
-    """Say the same of every call in doubt of a session; how many there were."""
-    found = await doubts_in(db, await db.look(session))
+    """Say the same of every call of a session of which nobody knows what became of it; how many there were."""
+    found = await doubts_in(db, await db.look(session), left=True)
     for one in found:
         await settle(db, session, one.record["id"], one.branch, by=by, verdict=verdict, result=result)
     return len(found)

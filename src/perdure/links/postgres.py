@@ -17,8 +17,8 @@ try:
     from psycopg.pq import ExecStatus, TransactionStatus
     from psycopg.rows import tuple_row
     from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
-except ImportError:
-    raise errors.MissingExtra("psycopg", "postgres") from None
+except ImportError as error:
+    raise errors.MissingExtra("psycopg", "postgres", error) from None
 
 from perdure.links.pool import Pool
 from perdure.system.clock import SystemClock

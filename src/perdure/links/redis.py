@@ -29,8 +29,8 @@ try:
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry
-except ImportError:
-    raise MissingExtra("redis", "redis") from None
+except ImportError as error:
+    raise MissingExtra("redis", "redis", error) from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,8 +16,8 @@ try:
     from starlette.middleware import Middleware
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import BaseRoute, Match, NoMatchFound, Route
-except ImportError:
-    raise MissingExtra("starlette", "console") from None
+except ImportError as error:
+    raise MissingExtra("starlette", "console", error) from None
 
 from perdure.server.api.openapi import TABLE
 from perdure.server.api.routing import PREFIX, Api

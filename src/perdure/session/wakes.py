@@ -47,8 +47,8 @@ def next_after(cron: str, zone: str, after: int) -> int:
     """The first moment after ``after`` that a cron expression names on the clocks of a time zone."""
     try:
         from cronsim import CronSim, CronSimError
-    except ImportError:
-        raise MissingExtra("cronsim", "agent") from None
+    except ImportError as error:
+        raise MissingExtra("cronsim", "agent", error) from None
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:

@@ -63,8 +63,8 @@ def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
 try:
     from opentelemetry import metrics, trace
     from opentelemetry.trace import SpanKind, StatusCode
-except ImportError:
-    raise MissingExtra("opentelemetry-api", "telemetry") from None
+except ImportError as error:
+    raise MissingExtra("opentelemetry-api", "telemetry", error) from None
 
 SCOPE = "perdure"
 OPERATION = "gen_ai.operation.name"

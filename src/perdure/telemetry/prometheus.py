@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 try:
     import prometheus_client as client
-except ImportError:
-    raise MissingExtra("prometheus-client", "telemetry") from None
+except ImportError as error:
+    raise MissingExtra("prometheus-client", "telemetry", error) from None
 
 CONTENT_TYPE: str = client.CONTENT_TYPE_LATEST
 

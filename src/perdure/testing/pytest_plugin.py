@@ -17,8 +17,8 @@ from perdure.errors import MissingExtra
 
 try:
     import pytest
-except ImportError:
-    raise MissingExtra("pytest", "testing") from None
+except ImportError as error:
+    raise MissingExtra("pytest", "testing", error) from None
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -254,8 +254,8 @@ class OpenAIModel:
         """The SDK's client, without any connection yet."""
         try:
             from openai import AsyncOpenAI, Omit, Timeout
-        except ImportError:
-            raise MissingExtra("openai", "agent") from None
+        except ImportError as error:
+            raise MissingExtra("openai", "agent", error) from None
         headers: dict[str, Any] = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._preset.base_url != PRESETS["openai"].base_url:
             # The SDK takes these from the environment, where they were meant for OpenAI alone.

@@ -14,11 +14,11 @@ from perdure.agent.models.parts import packed
 from perdure.agent.said_once import answer_of
 from perdure.errors import Busy, InvalidInput, PerdureError
 from perdure.fleet.board import board_of, submit_async
-from perdure.fleet.status import change, drain_workers, settle_all, steer
+from perdure.fleet.status import change, drain_workers, settle_all, steer, to_resolve, to_retry
 from perdure.history.expiry import ended
 from perdure.history.hydrate import find
 from perdure.model import MAIN
-from perdure.protocols import Boarded, Filter, NewWork
+from perdure.protocols import Boarded, Filter
 from perdure.server.api.inputs import (
     BulkAction,
     Cancellation,
@@ -229,13 +229,16 @@ async def bulk(call: Call[Nothing, BulkAction]) -> Bulk:
     if b.action in ("retry", "pause", "unpause"):
         _need_board(ctx)
     rows, following = await _picked(ctx, b)
+    if b.dry_run and b.action == "resolve":
+        rows = await to_resolve(ctx.db, rows)
+    if b.dry_run and b.action == "retry":
+        rows = await ctx.blocking(to_retry, ctx.db, rows)
     names = [row.id for row in rows]
     if b.dry_run:
         return Bulk(action=b.action, dry_run=True, sessions=names, changed=0, failed=[], next=following)
     changed, failed = 0, list[Failure]()
     if b.action in ("retry", "pause", "unpause"):
-        chosen = [NewWork(row.id, row.agent, row.owner) for row in rows]
-        changed = await ctx.blocking(change, ctx.db, chosen, b.action) if chosen else 0
+        changed = await ctx.blocking(change, ctx.db, rows, b.action)
     else:
         for row in rows:
             try:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
-except ImportError:
-    raise MissingExtra("jinja2", "console") from None
+except ImportError as error:
+    raise MissingExtra("jinja2", "console", error) from None
 
 
 HEADERS = {"Referrer-Policy": "same-origin"}

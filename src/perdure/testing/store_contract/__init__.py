@@ -21,8 +21,8 @@ from perdure.errors import MissingExtra
 
 try:
     import pytest
-except ImportError:
-    raise MissingExtra("pytest", "testing") from None
+except ImportError as error:
+    raise MissingExtra("pytest", "testing", error) from None
 
 # Before they are imported: a failing assertion shows what was compared.
 pytest.register_assert_rewrite(*(f"{__name__}.{part.name}" for part in pkgutil.iter_modules(__path__)))
