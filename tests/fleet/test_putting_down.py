@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,11 +43,12 @@ def _work(
     lease: float = 1.0,
     engine: Engine | None = None,
     tries: int = 10,
+    **options: Any,
 ) -> Worker:
     """Run a worker until something is so; it has gone by then."""
 
     async def main() -> Worker:
-        async with perdure.open_async(url, lease_ttl=lease, schema=schema) as db:
+        async with perdure.open_async(url, lease_ttl=lease, schema=schema, **options) as db:
             worker = Worker(db, agents, Settings(concurrency=2, most_tries=tries))
             worker.engine = engine
             running = asyncio.create_task(worker.run())
@@ -402,3 +404,19 @@ def test_a_worker_says_from_the_first_when_it_began(tmp_path: Path):
             _work(url, [_desk()], lambda _: board(db).workers())
     assert seen
     assert all(seen)
+
+
+def test_a_store_that_is_locked_when_a_worker_starts_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "hello", agent="desk")
+        other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+        other.execute("begin immediate")
+
+        def has_gone_on(_: Worker) -> bool:
+            if other.in_transaction and "cannot be reached" in caplog.text:
+                other.rollback()
+            return is_idle(db, ["s"]) and answered(db, "s") == ["you said hello"]
+
+        _work(url, [_desk()], has_gone_on, busy_timeout=0.05)
+        other.close()

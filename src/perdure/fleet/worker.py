@@ -251,7 +251,8 @@ class Worker:
         ttl, self._started = self.db.lease_ttl, self.db.kernel.clock.wall()
         supervisor = Supervisor(Keeper(self.db, ttl, self._url), board, self._row, self._heard(loop), ttl)
         supervisor.sample = Sampler(self.db.kernel.store, stuck=partial(stuck, self.db)).sample_now_and_then
-        await asyncio.to_thread(supervisor.start)
+        if not await self._patiently(partial(asyncio.to_thread, supervisor.start)):
+            return
         hints = asyncio.create_task(self._hints())
         try:
             await self._serve(board)
@@ -310,15 +311,22 @@ class Worker:
     # -- claiming -------------------------------------------------------------------------------------------------
 
     async def _serve(self, board: Board) -> None:
+        async def turn() -> None:
+            if not await self._turn(board):
+                await self._wait_for_work(board)
+
+        while await self._patiently(turn):
+            pass
+
+    async def _patiently(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do something that needs the board, again and again while that cannot be reached; False when told to stop."""
         wait, longest = RETRY_STORE
         while not self._stopping.is_set():
             telemetry.health.turned()
             self._stir.clear()
             try:
-                claimed = await self._turn(board)
-                wait = RETRY_STORE[0]
-                if not claimed:
-                    await self._wait_for_work(board)
+                await work()
+                return True
             except (Poisoned, BehindWitness):
                 # This handle is of no use any more: whoever started this process starts another one.
                 raise
@@ -326,6 +334,7 @@ class Worker:
                 log.warning("the board cannot be reached, trying again in %.1f s: %s", wait, e)
                 await self._pause(wait)
                 wait = min(longest, wait * 2)
+        return False
 
     async def _turn(self, board: Board) -> bool:
         """Put down what has ended and claim what there is room for; whether something was claimed."""
