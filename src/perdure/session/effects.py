@@ -34,7 +34,7 @@ from perdure.errors import (
 )
 from perdure.history.reader import history
 from perdure.model import Kind, Status
-from perdure.session.effects_on_other_branches import OtherBranches
+from perdure.session.effects_on_other_branches import OtherBranches, done_elsewhere
 from perdure.session.inbox import posted, seal_entry
 from perdure.session.late_returns import Attempt, runs_on, warn
 from perdure.session.read_cache import declared
@@ -80,6 +80,10 @@ ARGS_LOST = "args_lost"
 """Marks such a record where the witness alone knew of the call: it sees digests of arguments, never themselves."""
 BEHIND = "behind"
 """Under this a planned call names the effect of another session whose result it waits for."""
+DONE_ELSEWHERE = (
+    "was done on another branch or before a rewind, and that outcome is taken when it goes on, without a call"
+)
+"""What is said of an open call whose outcome another line has."""
 DRY = "dry run: nothing is called"
 """What is said of a call that a dry run has not made."""
 MAX_ERROR = 2000
@@ -140,6 +144,11 @@ class Effects:
             )
         if not claimed and record["status"] not in ("started", "in_doubt", "unknown", "raised"):
             raise CallError(f"effect {effect} is not in doubt: {_standing(plain(record))}", effect)
+        if record["status"] in OPEN and self._journal.settings.effects != "live":
+            journal = self._journal
+            known = yield Do(done_elsewhere, (journal.kernel, journal.id, _stands_at(journal), journal.book))
+            if effect in known:
+                raise CallError(f"effect {effect} is not in doubt: it {DONE_ELSEWHERE}", effect)
         reported = yield from self._inbox.waiting(f"outcome:{effect}")
         if reported and record["status"] in ("started", "in_doubt"):
             raise CallError(
@@ -323,6 +332,11 @@ class Effects:
 def about(record: TrackedDict, **more: Any) -> dict[str, Any]:
     """What a checkpoint says in the clear of the call it records."""
     return {"effect": record["id"], "tool": record["tool"], **more}
+
+
+def _stands_at(journal: Journal) -> tuple[int, int] | None:
+    """The line and step that a journal stands at."""
+    return None if journal.point is None else (journal.point.envelope.line, journal.point.envelope.step)
 
 
 def _standing(record: dict[str, Any]) -> str:
@@ -584,7 +598,7 @@ class Calls:
     def other_branches(self) -> Flow[OtherBranches]:
         journal = self._journal
         if self._others is None or self._others[0] != journal.loads:
-            found = yield Do(OtherBranches, (journal.kernel, journal.id, journal.point, journal.book))
+            found = yield Do(OtherBranches, (journal.kernel, journal.id, _stands_at(journal), journal.book))
             self._others = (journal.loads, found)
         return self._others[1]
 

@@ -8,11 +8,14 @@ from perdure.errors import Gone
 from perdure.history.hydrate import ancestry, load, origins
 from perdure.kernel import Kernel
 from perdure.model import Kind
-from perdure.record.codec import Point
 from perdure.state.document import BOOK, plain
 
 if TYPE_CHECKING:
     from perdure.state.document import TrackedDict
+
+    Book = TrackedDict | dict[str, Any]
+
+_OPEN = ("planned", "started", "in_doubt", "waiting")
 
 
 class Foreign(NamedTuple):
@@ -26,9 +29,9 @@ class Foreign(NamedTuple):
 
 
 class OtherBranches:
-    """The effects of all other lines, by call digest."""
+    """The effects of all other lines than the one whose line and step are given, by call digest."""
 
-    def __init__(self, kernel: Kernel, session: str, point: Point | None, book: TrackedDict) -> None:
+    def __init__(self, kernel: Kernel, session: str, at: tuple[int, int] | None, book: Book) -> None:
         self._kernel = kernel
         self._session = session
         self._parent: dict[str, list[Foreign]] = {}
@@ -39,10 +42,10 @@ class OtherBranches:
         """What calls on other lines returned and is kept for a while, by name; the newest of each."""
         self.restored: set[str] = set()
         """Effects that were made before the store was put back to an older state."""
-        if point is not None:
-            self._look(point, book)
+        if at is not None:
+            self._look(*at, book)
 
-    def _look(self, point: Point, book: TrackedDict) -> None:
+    def _look(self, here: int, step: int, book: Book) -> None:
         """Look through the ends of all other lines, and for what was done before the store was put back."""
         for record in book.get("effects", {}).values():
             if "restored" in record and record["status"] in ("in_doubt", "done", "unknown"):
@@ -55,9 +58,9 @@ class OtherBranches:
         mine |= {e[0] for done in book.get("done", {}).values() for e in done}
         self._used |= {e["reused"] for e in book.get("effects", {}).values() if "reused" in e}
         self._used |= set(book.get("reused", ()))
-        past = ancestry(self._kernel, self._session, point.envelope.line, point.envelope.step)
+        past = ancestry(self._kernel, self._session, here, step)
         for line, (_, _, env) in lines.items():
-            if line == point.envelope.line or env.kind == Kind.TAG:
+            if line == here or env.kind == Kind.TAG:
                 continue
             end = load(self._kernel, self._session, line, None)
             other: dict[str, Any] = end.doc[BOOK]
@@ -118,3 +121,20 @@ class OtherBranches:
             if foreign.effect not in self._used:
                 return foreign.effect
         return self._other.get(digest, "")
+
+
+def done_elsewhere(kernel: Kernel, session: str, at: tuple[int, int] | None, book: Book) -> frozenset[str]:
+    """The open effects at a line's step whose outcome another line has: whoever goes on takes it, without a call.
+
+    Blocks.
+    """
+    open_here = [r for r in book.get("effects", {}).values() if r["status"] in _OPEN and "read" not in r]
+    if not open_here:
+        return frozenset()
+    others = OtherBranches(kernel, session, at, book)
+    return frozenset(
+        record["id"]
+        for record in open_here
+        if others.twin(record["id"], record["attempt"])[1] is not None
+        or (record["status"] == "planned" and others.reuse(record["digest"]) is not None)
+    )
