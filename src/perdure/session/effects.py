@@ -622,8 +622,11 @@ class Calls:
             raise _done_elsewhere(tool, other, self._where(other))
         return reused
 
-    def reconsider(self, tool: Tool, record: TrackedDict) -> Flow[None]:
-        """An effect that is open here may have gone further on another line, which knew it when the lines parted."""
+    def reconsider(self, tool: Tool, record: TrackedDict, *, ask: bool = False) -> Flow[None]:
+        """An effect that is open here may have gone further on another line, which knew it when the lines parted.
+
+        Where all calls are made, with ``ask`` somebody has to agree to such a one first.
+        """
         planned = record["status"] == "planned"
         # Somebody may have paid since it was planned.
         look = planned and "cache" in record and "approval" not in record
@@ -634,7 +637,9 @@ class Calls:
         if tool.read:
             return
         reused: Any = None
-        if self._journal.settings.effects != "live":
+        if self._journal.settings.effects == "live":
+            planned = (yield from self._planned_anew(record)) if ask else planned
+        else:
             elsewhere = yield from self.other_branches()
             further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
             if planned and reused is None:
@@ -654,6 +659,20 @@ class Calls:
             # Not made anywhere yet, and both lines may: each does it under an id, and with an approval, of its own.
             record["was"] = [*record.get("was", ()), record["id"]]
             record.update(id=new_effect_id(), line=self._journal.line, attempt=0, at=self._journal.kernel.clock.wall())
+
+    def _planned_anew(self, record: TrackedDict) -> Flow[bool]:
+        """Whether a call is only planned here; one that another line has made since is, and somebody has to agree."""
+        elsewhere = yield from self.other_branches()
+        further, _ = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
+        made = record["id"] if further else elsewhere.report(record["digest"]) if record["status"] == "planned" else ""
+        if made and (further or record["line"] != self._journal.line):
+            record["because"] = f"the same was done {self._where(made)} (effect {made})"
+        if further:
+            # Another call than that one, also for whoever knows calls by their ids: of no line yet, it gets its own.
+            for name in ("error", "lost", "lost_since", "retry_at", "handle", "progress", "question"):
+                record.pop(name, None)
+            record.update(status="planned", line=-1)
+        return record["status"] == "planned"
 
     def go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, *, fresh: bool = False) -> Flow[Any]:
         """Take a recorded call from where it stands to its outcome; a ``fresh`` one was written as started just now."""
@@ -1033,7 +1052,7 @@ class Calls:
         with suppress(EffectFailed, EffectRaised, NotJson, InDoubt, ApprovalNeeded, ResultPending):
             yield from self._journal.resend()
             if not fresh and (not tool.read or tool.cache is not None) and record["status"] in OPEN:
-                yield from self.reconsider(tool, record)
+                yield from self.reconsider(tool, record, ask=True)
             yield from self.go_on(tool, plain(record["args"]), record, fresh=fresh)
         if (told := exception_of(plain(record))) is not None:
             # The model is told, or a person asked; whoever wrote the tool reads logs.
