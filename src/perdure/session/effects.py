@@ -34,7 +34,7 @@ from perdure.errors import (
 )
 from perdure.history.reader import history
 from perdure.model import Kind, Status
-from perdure.session.effects_on_other_branches import OtherBranches, done_elsewhere
+from perdure.session.effects_on_other_branches import OtherBranches, Outcome, done_elsewhere, made_otherwise
 from perdure.session.inbox import posted, seal_entry
 from perdure.session.late_returns import Attempt, runs_on, warn
 from perdure.session.read_cache import declared
@@ -101,7 +101,8 @@ ASK_AGAIN = 2
 MAX_REMEMBERED = 300
 """Characters of the exception of a call that is remembered as having raised."""
 RAISED_KEPT = 1000
-"""Calls that raised and are remembered so that a repetition is noticed, the newest."""
+"""Calls that raised, or were made with other arguments than were asked for, and are remembered so that a repetition is
+noticed, the newest."""
 _UNSET: Any = object()
 _under_way: ContextVar[frozenset[tuple[int, str]]] = ContextVar("perdure_under_way", default=frozenset())
 """The calls that the code which runs now is inside of."""
@@ -319,6 +320,11 @@ class Effects:
                 if record["reused"] != "cache":
                     self._journal.book.setdefault("reused", []).append(record["reused"])
             elif record["status"] == "done":
+                if changed := made_otherwise(record):
+                    edited = self._journal.book.setdefault("edited", {})
+                    edited[record["asked"]] = changed
+                    for old in list(edited)[:-RAISED_KEPT]:
+                        del edited[old]
                 # Without a place of its own the outcome came with a sibling's commit: it is at the head, in any case.
                 where = record.get("where", [self._journal.line, self._journal.step])
                 done.setdefault(record["digest"], []).append([record["id"], *where])
@@ -567,14 +573,24 @@ class Calls:
         before = plain(self._journal.book.get("raised", {}).get(digest))
         record = self.effects.new(tool, bound, digest, slot)
         if reused is not None:
-            record["reused"] = reused[0]
-            yield from self.effects.finish(record, "done", reused[1], None)
+            _take_over(record, reused)
+            yield from self.effects.finish(record, "done", reused.result, None)
         elif before is not None and (refused := self._repeat(tool, record, before)):
             yield from self.effects.finish(record, "failed", None, refused)
-        elif claims(record):
-            # A claim names it, so it must be known here after a crash.
-            yield from self._journal.write(Kind.PLANNED, x=about(record))
+        else:
+            if self._journal.settings.effects != "live":
+                yield from self._say_if_edited(record)
+            if claims(record):
+                # A claim names it, so it must be known here after a crash.
+                yield from self._journal.write(Kind.PLANNED, x=about(record))
         return record
+
+    def _say_if_edited(self, record: TrackedDict) -> Flow[None]:
+        """Have somebody agree to a call that a person has had made otherwise on another branch, and tell him so."""
+        others = yield from self.other_branches()
+        if "because" not in record and record["digest"] in others.edited:
+            effect, call = others.edited[record["digest"]]
+            record["because"] = f"the same was asked for on another branch, and made there as {call} (effect {effect})"
 
     def _repeat(self, tool: Tool, record: TrackedDict, before: dict[str, Any]) -> str:
         """A call is asked for again that raised: go on under its id, ask somebody, or say why it is refused."""
@@ -607,7 +623,7 @@ class Calls:
         restored = self._others is not None and effect in self._others[1].restored
         return "before the store was put back" if restored else "on another branch"
 
-    def _on_another_branch(self, digest: str) -> Flow[tuple[tuple[str, Any] | None, str]]:
+    def _on_another_branch(self, digest: str) -> Flow[tuple[Outcome | None, str]]:
         """The outcome to reuse, or the id of the same effect on another line."""
         others = yield from self.other_branches()
         if self._journal.settings.effects == "live":
@@ -615,7 +631,7 @@ class Calls:
         reused = yield Do(others.reuse, (digest,))
         return reused, "" if reused is not None else others.report(digest)
 
-    def _reuse(self, tool: Tool, digest: str) -> Flow[tuple[str, Any] | None]:
+    def _reuse(self, tool: Tool, digest: str) -> Flow[Outcome | None]:
         """What the same call returned on the line we came from; refuses when any other line has made it."""
         reused, other = yield from self._on_another_branch(digest)
         if other:
@@ -653,8 +669,8 @@ class Calls:
                     yield from self._approvals.outdate(request)
                 request["status"] = "stale"
         if reused is not None:
-            record["reused"] = reused[0]
-            yield from self.effects.finish(record, "done", reused[1], None)
+            _take_over(record, reused)
+            yield from self.effects.finish(record, "done", reused.result, None)
         elif planned and record["line"] != self._journal.line:
             # Not made anywhere yet, and both lines may: each does it under an id, and with an approval, of its own.
             record["was"] = [*record.get("was", ()), record["id"]]
@@ -1004,8 +1020,8 @@ class Calls:
             record["reused"] = "cache"
             self.effects.settle(record, "done", hit["result"], None)
         elif again is not None:
-            record["reused"] = again[0]
-            self.effects.settle(record, "done", again[1], None)
+            _take_over(record, again)
+            self.effects.settle(record, "done", again.result, None)
         elif not tool.read and self.is_dry:
             self.effects.settle(record, "failed", None, DRY)
         elif asks and self._journal.settings.effects != "live":
@@ -1016,6 +1032,8 @@ class Calls:
         elif record["status"] != "in_doubt":
             if asks:
                 record["because"] = f"the same was done {self._where(asks)} (effect {asks})"
+            elif not tool.read:
+                yield from self._say_if_edited(record)
             # One whose rules for agreement fail is only planned: they are asked again, and told of, once it is written.
             with suppress(ApprovalRuleFailed):
                 yield from self._ask_or_start(tool, bound, record, before)
@@ -1117,6 +1135,13 @@ def left_open(record: dict[str, Any]) -> str:
         f"dry run: {record['tool']} (effect {record['id']}) is not called, and stays open: {stands}. "
         'Go on with --effects reuse (effects="reuse") to have it settled'
     )
+
+
+def _take_over(record: TrackedDict, found: Outcome) -> None:
+    """Note whose outcome a call gets; the model must know where that was made otherwise than it had asked."""
+    record["reused"] = found.effect
+    if found.edited:
+        record.update(args=found.args, edited=True)
 
 
 def _raised(tool: Tool, record: TrackedDict) -> EffectRaised:

@@ -9,6 +9,7 @@ from perdure.history.hydrate import ancestry, load, origins
 from perdure.kernel import Kernel
 from perdure.model import Kind
 from perdure.state.document import BOOK, plain
+from perdure.system.wording import call_words
 
 if TYPE_CHECKING:
     from perdure.state.document import TrackedDict
@@ -28,6 +29,16 @@ class Foreign(NamedTuple):
     attempt: int = 0
 
 
+class Outcome(NamedTuple):
+    """What came of a call on another line."""
+
+    effect: str
+    result: Any
+    args: dict[str, Any]
+    edited: bool
+    """Whether a person has had it made with these arguments instead of those that were asked for."""
+
+
 class OtherBranches:
     """The effects of all other lines than the one whose line and step are given, by call digest."""
 
@@ -40,6 +51,8 @@ class OtherBranches:
         self._used: set[str] = set()
         self.kept: dict[str, dict[str, Any]] = {}
         """What calls on other lines returned and is kept for a while, by name; the newest of each."""
+        self.edited: dict[str, list[str]] = {}
+        """Calls that were made with other arguments than were asked for, by what was asked for: effect and call."""
         self.restored: set[str] = set()
         """Effects that were made before the store was put back to an older state."""
         if at is not None:
@@ -67,8 +80,11 @@ class OtherBranches:
             for name, hit in other.get("cache", {}).items():
                 if name not in self.kept or hit["at"] > self.kept[name]["at"]:
                     self.kept[name] = hit
+            self.edited |= plain(other.get("edited", {}))
             entries: list[tuple[str, Foreign]] = []
             for record in other.get("effects", {}).values():
+                if changed := made_otherwise(record):
+                    self.edited[record["asked"]] = changed
                 if record["status"] in ("done", "started", "in_doubt", "unknown", "raised"):
                     at = record.get("where") or [line, end.point.envelope.step if end.point else 0]
                     settled = record["status"] == "done"
@@ -87,22 +103,22 @@ class OtherBranches:
                 else:
                     self._other.setdefault(digest, foreign.effect)
 
-    def reuse(self, digest: str) -> tuple[str, Any] | None:
-        """The outcome of the same call on the line we came from: (effect id, result), each given once."""
+    def reuse(self, digest: str) -> Outcome | None:
+        """The outcome of the same call on the line we came from, each given once."""
         for foreign in self._parent.get(digest, ()):
             if foreign.effect not in self._used and (found := self._outcome(foreign)) is not None:
                 self._used.add(foreign.effect)
                 return found
         return None
 
-    def twin(self, effect: str, attempt: int) -> tuple[bool, tuple[str, Any] | None]:
+    def twin(self, effect: str, attempt: int) -> tuple[bool, Outcome | None]:
         """Whether an effect that is open on our line went further on another, and its outcome if it has one there."""
         foreign = self._twins.get(effect)
         if foreign is None:
             return False, None
         return foreign.settled or foreign.attempt > attempt, self._outcome(foreign)
 
-    def _outcome(self, foreign: Foreign) -> tuple[str, Any] | None:
+    def _outcome(self, foreign: Foreign) -> Outcome | None:
         if not foreign.settled:
             return None
         try:
@@ -112,7 +128,7 @@ class OtherBranches:
             return None
         for record in book["effects"].values():
             if record["id"] == foreign.effect and record["status"] == "done":
-                return foreign.effect, plain(record["result"])
+                return Outcome(foreign.effect, plain(record["result"]), plain(record["args"]), "edited" in record)
         return None
 
     def report(self, digest: str) -> str:
@@ -121,6 +137,13 @@ class OtherBranches:
             if foreign.effect not in self._used:
                 return foreign.effect
         return self._other.get(digest, "")
+
+
+def made_otherwise(record: TrackedDict | dict[str, Any]) -> list[str]:
+    """The effect and the call in words, where it was made with other arguments than were asked for; else nothing."""
+    if "asked" not in record or record["status"] not in ("done", "started", "in_doubt", "unknown", "raised"):
+        return []
+    return [record["id"], call_words(record["tool"], plain(record["args"]))]
 
 
 def done_elsewhere(kernel: Kernel, session: str, at: tuple[int, int] | None, book: Book) -> frozenset[str]:
