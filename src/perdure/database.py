@@ -148,9 +148,9 @@ class DatabaseHandle:
 
         ``branch`` is where to go on; ``ttl`` how many seconds it lives after its last commit (None: for ever);
         ``lease=False`` makes an optimistic writer that may lose with ``Conflict``; ``effects`` says what happens to
-        calls that another branch already made: "reuse", "dry" (nothing is called) or "live"; ``reopen`` goes on with
-        a closed session; ``create=False`` takes an existing one only: a missing one is ``NotFound``, one that has
-        expired or was deleted ``Gone``. Raises ``Busy`` while somebody else holds the lease.
+        calls that another branch already made: "reuse", "dry" (nothing but reads is called) or "live"; ``reopen`` goes
+        on with a closed session; ``create=False`` takes an existing one only: a missing one is ``NotFound``, one that
+        has expired or was deleted ``Gone``. Raises ``Busy`` while somebody else holds the lease.
         """
         self.guard.check()
         check_session(session)

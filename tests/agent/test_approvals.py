@@ -12,6 +12,7 @@ import perdure
 from perdure import tool
 from perdure.agent import loop as agent_loop
 from perdure.agent.agent import Agent
+from perdure.agent.branching_off import branch_off, run_on
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import ApprovalError, InvalidInput
 from tests.agent.working import by_turn, opened, play
@@ -373,6 +374,31 @@ def test_a_decision_on_what_is_cancelled_does_not_stay_in_the_inbox(tmp_path: Pa
             assert paid == []
 
     play(work())
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_who_is_asked_on_a_branch_is_told_what_another_made_of_the_same_call(tmp_path: Path, forgotten: bool):
+    agent = clerk(calls(("refund", {"amount": 250})), said, "and on")
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            waits = await agent.run(db, session="s", message="refund me")
+            await db.approve("s", waits.approvals[0].id, by="ana", args={"amount": 111})
+            main = await agent.run(db, session="s")
+            assert json.loads(main.text)["arguments"] == {"amount": 111}
+            if forgotten:
+                await agent.run(db, session="s", message="go on")
+            await branch_off(db, "s", "before", at=1, before=True)
+            asked = await run_on(db, agent, "s", "before", effects="reuse")
+            effect = waits.approvals[0].effect
+            told = f"the same was asked for on another branch, and made there as refund(amount=111) (effect {effect})"
+            assert [a.because for a in asked.approvals] == [told]
+            # Where the branch has seen it being asked for, the outcome is its own, and the model knows of what.
+            await branch_off(db, "s", "there", at=1)
+            assert (await run_on(db, agent, "s", "there", effects="reuse")).text == main.text
+
+    play(work())
+    assert paid == [111]
 
 
 def test_a_dry_run_says_what_was_not_called_and_how_to_have_it_called(tmp_path: Path):

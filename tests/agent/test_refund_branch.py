@@ -102,6 +102,24 @@ def test_live_does_nothing_when_somebody_refuses(shop: Shop, tmp_path: Path) -> 
     assert "once is enough" in past.told()
 
 
+def test_live_asks_before_it_makes_what_was_under_way_where_the_branch_parts_and_is_done_since(
+    shop: Shop, tmp_path: Path
+) -> None:
+    past = Past(shop, f"sqlite:///{tmp_path}/a.db", "under-way")
+    with perdure.open(past.url) as db:
+        begun = next(c.step for c in db.history("s") if "effects" in c.more)
+        with db.session("s") as s:
+            s.fork("live", at=begun)
+        (done,) = (e["id"] for e in db.read("s", at=begun).book["effects"].values())
+    result = past.run(branch="live", effects="live")
+    assert (result.status, past.charges) == ("waiting_approval", 1)
+    assert result.approvals[0].because == f"the same was done on another branch (effect {done})"
+    assert past.run(branch="live", effects="live").status == "waiting_approval"
+    with perdure.open(past.url) as db:
+        db.approve("s", result.approvals[0].id, by="ana")
+    assert (past.run(branch="live", effects="live").status, past.charges) == ("done", 2)
+
+
 def test_dry_calls_nothing_and_says_so(shop: Shop, tmp_path: Path) -> None:
     past = Past(shop, f"sqlite:///{tmp_path}/a.db", "dry")
     past.agent.model = ScriptedModel(["Hello.", calls(("refund", {"order": "dry", "amount": 11})), "Tried."])

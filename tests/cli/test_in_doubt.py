@@ -143,3 +143,17 @@ def test_one_of_two_doubts_that_is_settled_names_the_other(command: Command, tmp
     assert "1 more call is in doubt, and it does not go on before that is settled: charge(order=" in found
     assert f"perdure resolve s {second} --done RESULT" in found
     assert "more call" not in command("resolve", "s", second, "--abort", "--by", "eve", "--store", "two.db").out
+
+
+def test_what_main_was_found_to_have_done_is_nothing_to_settle_on_a_branch(command: Command, shop: str):
+    with perdure.open(shop, schema="2.0.0") as db, db.session("a") as s:
+        (effect,) = (e["id"] for e in s.effects())
+        s.fork("b")
+    assert effect in command("resolve", "a", "--branch", "b").out
+    assert command("resolve", "a", effect, "--done", '"paid"', *YES[:2]).code == 0
+    assert command("resolve", "a", "--branch", "b").out == "nothing in a waits for anybody on branch b\n"
+    refused = command("resolve", "a", effect, "--branch", "b", "--retry", *YES[:2])
+    assert refused.code == 1
+    assert "was done on another branch or before a rewind, and that outcome is taken when it goes on" in refused.err
+    with perdure.open(shop, schema="2.0.0") as db, db.session("a", branch="b") as s:
+        assert s.call(charge, order="a") == "paid"

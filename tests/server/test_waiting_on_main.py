@@ -123,6 +123,52 @@ def test_a_doubt_and_a_failure_on_main_stay_in_sight(tmp_path: Path):
         assert [(e["branch"], e["tool"]) for e in ask.get("/in-doubt")["items"]] == [("main", "wire")]
 
 
+def test_what_main_was_found_to_have_done_is_no_doubt_on_a_branch_that_saw_it_begin(tmp_path: Path):
+    async def doubt(db: AsyncDatabase) -> str:
+        result = await clerk.run(db, session="s", message="wire 7")
+        async with db.session("s") as s:
+            await s.fork("b")
+        return result.in_doubt[0].effect
+
+    effect = play(tmp_path, "sqlite", doubt)
+    done = "was done on another branch or before a rewind, and that outcome is taken when it goes on, without a call"
+    with asking(tmp_path) as ask:
+        assert why(ask.db, "s", branch="b").do == "resolve"
+        with ask.db.session("s") as s:
+            s.resolve(effect, done="found it")
+    for goes_on in (False, True):
+        if goes_on:
+            # Its record is forgotten on main then.
+            assert play(tmp_path, "sqlite", lambda db: clerk.run(db, session="s", message="hello")).status == "done"
+        with asking(tmp_path) as ask:
+            told = why(ask.db, "s", branch="b")
+            assert told.line == f"wire(amount=7) {done}, and nobody works on it."
+            assert told.actions[0].argument == "dry"
+            assert ask.get("/in-doubt", all_branches=True)["items"] == []
+            for verdict in ("retry", "abort", "done"):
+                refused = ask.post(f"/sessions/s/effects/{effect}/resolve", {"verdict": verdict, "branch": "b"}, 409)
+                assert refused["detail"] == f"effect {effect} is not in doubt: it {done}"
+    assert play(tmp_path, "sqlite", lambda db: run_on(db, clerk, "s", "b")).status == "done"
+
+
+def test_after_a_rewind_what_was_done_before_it_is_told_as_done(tmp_path: Path):
+    async def work(db: AsyncDatabase) -> None:
+        waits = await clerk.run(db, session="s", message="refund 5")
+        await db.approve("s", waits.approvals[0].id, by="ana")
+        assert (await clerk.run(db, session="s")).status == "done"
+        begun = [c.step for c in await db.history("s") if c.kind == "started"]
+        async with db.session("s") as s:
+            await s.rewind(begun[0])
+
+    play(tmp_path, "sqlite", work)
+    with asking(tmp_path) as ask:
+        told = why(ask.db, "s")
+        assert "refund(amount=5) was done on another branch or before a rewind" in told.line
+        assert "no outcome" not in told.line
+    assert play(tmp_path, "sqlite", lambda db: clerk.run(db, session="s")).status == "done"
+    assert paid == [5]
+
+
 def test_what_waits_on_a_branch_is_found_when_it_is_asked_for(tmp_path: Path):
     async def work(db: AsyncDatabase) -> Any:
         for n in range(3):

@@ -149,3 +149,19 @@ def test_a_run_resumed_on_a_branch_goes_on_though_its_open_call_has_another_id(
     with db.session("s", branch="other") as s:
         s.resolve(effect, done={"order": "o1"})
         assert s.run("job", work) == {"order": "o1"}
+
+
+def test_who_is_asked_on_a_branch_is_told_that_somebody_had_the_same_call_made_otherwise(
+    db: perdure.Database, world: World
+) -> None:
+    charge = charge_tool(world, approve=True)
+    with db.session("s") as s:
+        s.vars["a"] = 1
+        s.commit()
+        s.fork("other")
+        approval = _ask(s, charge)
+        db.approve("s", approval.id, by="ana", args={"order": "o2"})
+        assert s.call(charge, order="o1") == {"order": "o2"}
+    with db.session("s", branch="other") as s:
+        told = 'the same was asked for on another branch, and made there as charge(order="o2")'
+        assert _ask(s, charge).because == f"{told} (effect {approval.effect})"

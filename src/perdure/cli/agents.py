@@ -88,7 +88,7 @@ Effects = Annotated[
         "--effects",
         metavar="HOW",
         help="What becomes of calls: reuse (what was done is not done again), dry (nothing outside changes), "
-        "live (all are made, after asking). Default: reuse; on another branch dry.",
+        "live (all are made; those that another branch has made, after asking). Default: reuse; on another branch dry.",
     ),
 ]
 Turns = Annotated[int | None, typer.Option("--max-turns", metavar="N", min=1, help="Answers of the model at most.")]
@@ -284,7 +284,10 @@ def replay(
         int | None, typer.Option("--from", min=1, metavar="STEP", help="With --live: the step to run again.")
     ] = None,
     effects: Annotated[
-        str, typer.Option(metavar="HOW", help="With --live: reuse outcomes, dry (call nothing), or live (asks first).")
+        str,
+        typer.Option(
+            metavar="HOW", help="With --live: reuse outcomes, dry (call nothing), or live (asks before repeating)."
+        ),
     ] = "reuse",
     name: Annotated[str | None, typer.Option("--as", metavar="NAME", help="With --live: the new branch.")] = None,
     as_json: AsJson = False,

@@ -13,6 +13,7 @@ from perdure.history.hydrate import load_at
 from perdure.model import MAIN
 from perdure.session.decisions import decided, pending
 from perdure.session.effects import RESTORED, exception_of, is_tried_again
+from perdure.session.effects_on_other_branches import done_elsewhere
 from perdure.session.tool_exceptions import in_short
 from perdure.shapes.approvals import OPEN
 from perdure.state.document import plain
@@ -62,7 +63,7 @@ class Matters(NamedTuple):
     """What waits for somebody at a checkpoint."""
 
     effects: list[dict[str, Any]]
-    """Without an outcome, or ended with an exception."""
+    """Without an outcome, on this line or another of the session, or ended with an exception."""
     approvals: list[dict[str, Any]]
     """Without a decision."""
     decided: list[tuple[dict[str, Any], str]]
@@ -80,6 +81,10 @@ def open_matters(db: Database, opened: Opened) -> Matters:
     """What waits for somebody at a checkpoint: effects without an outcome, approvals without a decision, exceptions."""
     book = plain(opened.reading.book)
     effects = [e for e in book.get("effects", {}).values() if e["status"] in OPEN]
+    if effects and not opened.is_past and opened.row.lines > 1:
+        at = opened.reading.checkpoint.line, opened.reading.step
+        done = done_elsewhere(db.kernel, opened.row.id, at, book)
+        effects = [e for e in effects if e["id"] not in done]
     raised = [one for one in raised_in(book) if one.effect not in {e["id"] for e in effects}]
     asked = {a["id"]: a for a in pending(book, opened.reading.checkpoint.line)}
     # What was decided since, and waits to be taken up, is nothing of the past.

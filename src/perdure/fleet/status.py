@@ -19,6 +19,7 @@ from perdure.model import Status
 from perdure.protocols import Filter, NewWork
 from perdure.session.actions import Action, Do
 from perdure.session.effects import call_of
+from perdure.session.effects_on_other_branches import done_elsewhere
 from perdure.session.handover import CALLER, Handover, hand_over, served_by
 from perdure.state.document import plain
 from perdure.system.lease_holders import is_dead
@@ -171,10 +172,13 @@ async def doubts_in(db: AsyncDatabase, row: SessionRow, *, left: bool = False) -
     for branch in row.branches:
         reading = await db.read(row.id, branch=branch, migrate=False)
         book = await db.driver.call(plain, reading.book)
-        for record in book.get("effects", {}).values():
-            if record["status"] in statuses and record["id"] not in seen:
-                found.append(Doubted(branch, record))
-            seen.add(record["id"])
+        doubts = [r for r in book.get("effects", {}).values() if r["status"] in statuses and r["id"] not in seen]
+        if doubts and row.lines > 1:
+            at = reading.checkpoint.line, reading.step
+            done = await db.driver.call(done_elsewhere, db.kernel, row.id, at, book)
+            doubts = [r for r in doubts if r["id"] not in done]
+        found += [Doubted(branch, record) for record in doubts]
+        seen |= {record["id"] for record in book.get("effects", {}).values()}
     return found
 
 

@@ -26,7 +26,16 @@ from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Boarded, Filter, Work
 from perdure.session.actions import Action, Do
 from perdure.session.decisions import decided, pending
-from perdure.session.effects import BEHIND, OPEN, RESTORED, call_of, exception_of, is_tried_again
+from perdure.session.effects import (
+    BEHIND,
+    DONE_ELSEWHERE,
+    OPEN,
+    RESTORED,
+    call_of,
+    exception_of,
+    is_tried_again,
+)
+from perdure.session.effects_on_other_branches import done_elsewhere
 from perdure.session.handover import fitting, lives, misfit_of, obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
 from perdure.session.read_cache import claimed_until
@@ -149,6 +158,8 @@ class Facts(NamedTuple):
     """When the claim of another session ends that has begun the same call; None when it has ended."""
     ahead: Why | None = None
     """Of that session, while it has the claim."""
+    done_elsewhere: Collection[str] = ()
+    """Open effects whose outcome another line of the session has."""
     decided: Collection[str] = ()
     """Requests whose decision waits to be taken up."""
     over: bool = False
@@ -212,6 +223,9 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
         inbox = [entry for entry in inbox if entry.kind in _OF_ANY_BRANCH]
     facts = Facts(row, Checkpoint(loaded.point), book, inbox, None, None, False, kernel.clock.wall())
     facts = facts._replace(decided=decided(kernel, row, pending(book, facts.head.line)), over=expired(kernel, row))
+    if row.lines > 1:
+        at = facts.head.line, facts.head.step
+        facts = facts._replace(done_elsewhere=done_elsewhere(kernel, row.id, at, book))
     notes: dict[str, Any] = book.get(AGENT) or {}
     if notes.get("parent"):
         facts = facts._replace(parent=str(notes["parent"]["session"]))
@@ -525,7 +539,11 @@ def _opencall_of(f: Facts) -> str:
     """Which call was under way; "" when none was."""
     begun = _effects(f, "started") or _effects(f, "planned") or _effects(f, "waiting")
     more = f", and {len(begun) - 1} more" if len(begun) > 1 else ""
-    return f"{call_of(begun[0])} has no outcome yet{more}" if begun else ""
+    return f"{_no_outcome(f, begun[0])}{more}" if begun else ""
+
+
+def _no_outcome(f: Facts, call: dict[str, Any]) -> str:
+    return f"{call_of(call)} {DONE_ELSEWHERE if call['id'] in f.done_elsewhere else 'has no outcome yet'}"
 
 
 def _under_way(f: Facts) -> str:
@@ -596,9 +614,11 @@ def _has_outcome(f: Facts, effect: dict[str, Any]) -> bool:
 
 
 def _in_doubt(f: Facts) -> Why:
-    doubts = [e for e in _effects(f, "in_doubt") if not _has_outcome(f, e)]
+    doubts = [e for e in _effects(f, "in_doubt") if not _has_outcome(f, e) and e["id"] not in f.done_elsewhere]
     if not doubts:
         settled = _effects(f, "in_doubt")
+        if settled and settled[0]["id"] in f.done_elsewhere:
+            return _waiting_for_somebody(f, _no_outcome(f, settled[0]))
         what = f"The outcome of {settled[0]['tool']} has arrived" if settled else "A doubt was settled"
         return _waiting_for_somebody(f, what)
     first = doubts[0]
@@ -732,7 +752,7 @@ def _left_open(f: Facts) -> Why | None:
     if _effects(f, "waiting") or _behind(f) is not None:
         return _result(f)
     begun = _effects(f, "started") or _effects(f, "planned")
-    return _waiting_for_somebody(f, f"{call_of(begun[0])} has no outcome yet") if begun else None
+    return _waiting_for_somebody(f, _no_outcome(f, begun[0])) if begun else None
 
 
 def _resting(f: Facts) -> Why:
@@ -872,7 +892,8 @@ def _effects_to_run(f: Facts) -> str:
     """What must become of calls so that a run gets further: a dry one goes no further than an open call."""
     if f.head.branch == MAIN:
         return ""
-    return "reuse" if any(e["status"] in OPEN for e in f.book.get("effects", {}).values()) else "dry"
+    calls = [e for e in f.book.get("effects", {}).values() if e["status"] in OPEN and e["id"] not in f.done_elsewhere]
+    return "reuse" if calls else "dry"
 
 
 def _messages(inbox: list[InboxEntry]) -> int:

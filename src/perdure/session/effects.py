@@ -34,7 +34,7 @@ from perdure.errors import (
 )
 from perdure.history.reader import history
 from perdure.model import Kind, Status
-from perdure.session.effects_on_other_branches import OtherBranches
+from perdure.session.effects_on_other_branches import OtherBranches, Outcome, done_elsewhere, made_otherwise
 from perdure.session.inbox import posted, seal_entry
 from perdure.session.late_returns import Attempt, runs_on, warn
 from perdure.session.read_cache import declared
@@ -80,6 +80,10 @@ ARGS_LOST = "args_lost"
 """Marks such a record where the witness alone knew of the call: it sees digests of arguments, never themselves."""
 BEHIND = "behind"
 """Under this a planned call names the effect of another session whose result it waits for."""
+DONE_ELSEWHERE = (
+    "was done on another branch or before a rewind, and that outcome is taken when it goes on, without a call"
+)
+"""What is said of an open call whose outcome another line has."""
 DRY = "dry run: nothing is called"
 """What is said of a call that a dry run has not made."""
 MAX_ERROR = 2000
@@ -97,7 +101,8 @@ ASK_AGAIN = 2
 MAX_REMEMBERED = 300
 """Characters of the exception of a call that is remembered as having raised."""
 RAISED_KEPT = 1000
-"""Calls that raised and are remembered so that a repetition is noticed, the newest."""
+"""Calls that raised, or were made with other arguments than were asked for, and are remembered so that a repetition is
+noticed, the newest."""
 _UNSET: Any = object()
 _under_way: ContextVar[frozenset[tuple[int, str]]] = ContextVar("perdure_under_way", default=frozenset())
 """The calls that the code which runs now is inside of."""
@@ -140,6 +145,11 @@ class Effects:
             )
         if not claimed and record["status"] not in ("started", "in_doubt", "unknown", "raised"):
             raise CallError(f"effect {effect} is not in doubt: {_standing(plain(record))}", effect)
+        if record["status"] in OPEN and self._journal.settings.effects != "live":
+            journal = self._journal
+            known = yield Do(done_elsewhere, (journal.kernel, journal.id, _stands_at(journal), journal.book))
+            if effect in known:
+                raise CallError(f"effect {effect} is not in doubt: it {DONE_ELSEWHERE}", effect)
         reported = yield from self._inbox.waiting(f"outcome:{effect}")
         if reported and record["status"] in ("started", "in_doubt"):
             raise CallError(
@@ -310,6 +320,11 @@ class Effects:
                 if record["reused"] != "cache":
                     self._journal.book.setdefault("reused", []).append(record["reused"])
             elif record["status"] == "done":
+                if changed := made_otherwise(record):
+                    edited = self._journal.book.setdefault("edited", {})
+                    edited[record["asked"]] = changed
+                    for old in list(edited)[:-RAISED_KEPT]:
+                        del edited[old]
                 # Without a place of its own the outcome came with a sibling's commit: it is at the head, in any case.
                 where = record.get("where", [self._journal.line, self._journal.step])
                 done.setdefault(record["digest"], []).append([record["id"], *where])
@@ -323,6 +338,11 @@ class Effects:
 def about(record: TrackedDict, **more: Any) -> dict[str, Any]:
     """What a checkpoint says in the clear of the call it records."""
     return {"effect": record["id"], "tool": record["tool"], **more}
+
+
+def _stands_at(journal: Journal) -> tuple[int, int] | None:
+    """The line and step that a journal stands at."""
+    return None if journal.point is None else (journal.point.envelope.line, journal.point.envelope.step)
 
 
 def _standing(record: dict[str, Any]) -> str:
@@ -556,14 +576,24 @@ class Calls:
         before = plain(self._journal.book.get("raised", {}).get(digest))
         record = self.effects.new(tool, bound, digest, slot)
         if reused is not None:
-            record["reused"] = reused[0]
-            yield from self.effects.finish(record, "done", reused[1], None)
+            _take_over(record, reused)
+            yield from self.effects.finish(record, "done", reused.result, None)
         elif before is not None and (refused := self._repeat(tool, record, before)):
             yield from self.effects.finish(record, "failed", None, refused)
-        elif claims(record):
-            # A claim names it, so it must be known here after a crash.
-            yield from self._journal.write(Kind.PLANNED, x=about(record))
+        else:
+            if self._journal.settings.effects != "live":
+                yield from self._say_if_edited(record)
+            if claims(record):
+                # A claim names it, so it must be known here after a crash.
+                yield from self._journal.write(Kind.PLANNED, x=about(record))
         return record
+
+    def _say_if_edited(self, record: TrackedDict) -> Flow[None]:
+        """Have somebody agree to a call that a person has had made otherwise on another branch, and tell him so."""
+        others = yield from self.other_branches()
+        if "because" not in record and record["digest"] in others.edited:
+            effect, call = others.edited[record["digest"]]
+            record["because"] = f"the same was asked for on another branch, and made there as {call} (effect {effect})"
 
     def _repeat(self, tool: Tool, record: TrackedDict, before: dict[str, Any]) -> str:
         """A call is asked for again that raised: go on under its id, ask somebody, or say why it is refused."""
@@ -587,7 +617,7 @@ class Calls:
     def other_branches(self) -> Flow[OtherBranches]:
         journal = self._journal
         if self._others is None or self._others[0] != journal.loads:
-            found = yield Do(OtherBranches, (journal.kernel, journal.id, journal.point, journal.book))
+            found = yield Do(OtherBranches, (journal.kernel, journal.id, _stands_at(journal), journal.book))
             self._others = (journal.loads, found)
         return self._others[1]
 
@@ -596,7 +626,7 @@ class Calls:
         restored = self._others is not None and effect in self._others[1].restored
         return "before the store was put back" if restored else "on another branch"
 
-    def _on_another_branch(self, digest: str) -> Flow[tuple[tuple[str, Any] | None, str]]:
+    def _on_another_branch(self, digest: str) -> Flow[tuple[Outcome | None, str]]:
         """The outcome to reuse, or the id of the same effect on another line."""
         others = yield from self.other_branches()
         if self._journal.settings.effects == "live":
@@ -615,15 +645,18 @@ class Calls:
         _wait_too(record, there)
         return record
 
-    def _reuse(self, tool: Tool, digest: str) -> Flow[tuple[str, Any] | None]:
+    def _reuse(self, tool: Tool, digest: str) -> Flow[Outcome | None]:
         """What the same call returned on the line we came from; refuses when any other line has made it."""
         reused, other = yield from self._on_another_branch(digest)
         if other:
             raise _done_elsewhere(tool, other, self._where(other))
         return reused
 
-    def reconsider(self, tool: Tool, record: TrackedDict) -> Flow[None]:
-        """An effect that is open here may have gone further on another line, which knew it when the lines parted."""
+    def reconsider(self, tool: Tool, record: TrackedDict, *, ask: bool = False) -> Flow[None]:
+        """An effect that is open here may have gone further on another line, which knew it when the lines parted.
+
+        Where all calls are made, with ``ask`` somebody has to agree to such a one first.
+        """
         planned = record["status"] == "planned"
         # Somebody may have paid since it was planned.
         look = planned and "cache" in record and "approval" not in record
@@ -634,7 +667,9 @@ class Calls:
         if tool.read:
             return
         reused = there = None
-        if self._journal.settings.effects != "live":
+        if self._journal.settings.effects == "live":
+            planned = (yield from self._planned_anew(record)) if ask else planned
+        else:
             elsewhere = yield from self.other_branches()
             further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
             there = elsewhere.waiting(record["id"]) if record["status"] != "waiting" else None
@@ -649,8 +684,8 @@ class Calls:
                     yield from self._approvals.outdate(request)
                 request["status"] = "stale"
         if reused is not None:
-            record["reused"] = reused[0]
-            yield from self.effects.finish(record, "done", reused[1], None)
+            _take_over(record, reused)
+            yield from self.effects.finish(record, "done", reused.result, None)
         elif there is not None:
             _wait_too(record, there)
             yield from self._journal.write(Kind.WAITING, x=about(record), status=self.effects.session_status())
@@ -658,6 +693,20 @@ class Calls:
             # Not made anywhere yet, and both lines may: each does it under an id, and with an approval, of its own.
             record["was"] = [*record.get("was", ()), record["id"]]
             record.update(id=new_effect_id(), line=self._journal.line, attempt=0, at=self._journal.kernel.clock.wall())
+
+    def _planned_anew(self, record: TrackedDict) -> Flow[bool]:
+        """Whether a call is only planned here; one that another line has made since is, and somebody has to agree."""
+        elsewhere = yield from self.other_branches()
+        further, _ = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
+        made = record["id"] if further else elsewhere.report(record["digest"]) if record["status"] == "planned" else ""
+        if made and (further or record["line"] != self._journal.line):
+            record["because"] = f"the same was done {self._where(made)} (effect {made})"
+        if further:
+            # Another call than that one, also for whoever knows calls by their ids: of no line yet, it gets its own.
+            for name in ("error", "lost", "lost_since", "retry_at", "handle", "progress", "question"):
+                record.pop(name, None)
+            record.update(status="planned", line=-1)
+        return record["status"] == "planned"
 
     def go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, *, fresh: bool = False) -> Flow[Any]:
         """Take a recorded call from where it stands to its outcome; a ``fresh`` one was written as started just now."""
@@ -994,8 +1043,8 @@ class Calls:
             record["reused"] = "cache"
             self.effects.settle(record, "done", hit["result"], None)
         elif again is not None:
-            record["reused"] = again[0]
-            self.effects.settle(record, "done", again[1], None)
+            _take_over(record, again)
+            self.effects.settle(record, "done", again.result, None)
         elif not tool.read and self.is_dry:
             self.effects.settle(record, "failed", None, DRY)
         elif asks and self._journal.settings.effects != "live":
@@ -1006,6 +1055,8 @@ class Calls:
         elif record["status"] != "in_doubt":
             if asks:
                 record["because"] = f"the same was done {self._where(asks)} (effect {asks})"
+            elif not tool.read:
+                yield from self._say_if_edited(record)
             # One whose rules for agreement fail is only planned: they are asked again, and told of, once it is written.
             with suppress(ApprovalRuleFailed):
                 yield from self._ask_or_start(tool, bound, record, before)
@@ -1042,7 +1093,7 @@ class Calls:
         with suppress(EffectFailed, EffectRaised, NotJson, InDoubt, ApprovalNeeded, ResultPending):
             yield from self._journal.resend()
             if not fresh and (not tool.read or tool.cache is not None) and record["status"] in OPEN:
-                yield from self.reconsider(tool, record)
+                yield from self.reconsider(tool, record, ask=True)
             yield from self.go_on(tool, plain(record["args"]), record, fresh=fresh)
         if (told := exception_of(plain(record))) is not None:
             # The model is told, or a person asked; whoever wrote the tool reads logs.
@@ -1107,6 +1158,13 @@ def left_open(record: dict[str, Any]) -> str:
         f"dry run: {record['tool']} (effect {record['id']}) is not called, and stays open: {stands}. "
         'Go on with --effects reuse (effects="reuse") to have it settled'
     )
+
+
+def _take_over(record: TrackedDict, found: Outcome) -> None:
+    """Note whose outcome a call gets; the model must know where that was made otherwise than it had asked."""
+    record["reused"] = found.effect
+    if found.edited:
+        record.update(args=found.args, edited=True)
 
 
 def _raised(tool: Tool, record: TrackedDict) -> EffectRaised:
