@@ -159,6 +159,8 @@ class Loop:
         before = self.s.step
         if self.parent is not None and self.book.get("parent") is None:
             self.book["parent"] = self.parent
+        if (was := self.s.journal.known_agent) not in ("", self.agent.name) and not self.book.get("active_agent"):
+            self.note(f"it was a session of agent {was!r:.80}, and is one of {self.agent.name!r:.80} from now on")
         reason = self._switch() or ("" if self._handed_over() else await upgrade(self))
         result = await self._undecided(self.result(ended.INCOMPATIBLE, reason) if reason else await watched(self))
         if self._speaker is not None:
