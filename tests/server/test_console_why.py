@@ -181,8 +181,8 @@ def test_one_that_sleeps(db: perdure.Database, clock: FakeClock) -> None:
 def test_one_that_failed(db: perdure.Database, clock: FakeClock) -> None:
     found = run(db, "fail", clock)
     assert found.line == (
-        "The last run failed: ModelError: it said nothing sensible. It has got no further since step 1, where the model is "
-        "to be asked next."
+        "The last run failed: ModelError: it said nothing sensible. It has got no further since step 1, where the "
+        "model is to be asked next."
     )
     assert (found.severity, found.do) == ("act", "retry")
 
@@ -211,8 +211,8 @@ def test_one_that_nobody_tries_any_more(db: perdure.Database, clock: FakeClock) 
     board.rest("w", [Rest("s", 2, failed=True, park="failed 5 times: it is broken")], clock.wall())
     found = why(db, "s")
     assert found.line == (
-        "No worker takes it any more: failed 5 times: it is broken. It has got no further since step 1, where the model is "
-        "to be asked next. It failed last at step 1: ModelError: it said nothing sensible."
+        "No worker takes it any more: failed 5 times: it is broken. It has got no further since step 1, where the "
+        "model is to be asked next. It failed last at step 1: ModelError: it said nothing sensible."
     )
     assert found.do == "retry"
 

@@ -32,7 +32,7 @@ from perdure.agent.session_stream import Event
 from perdure.agent.upgrades import upgrade
 from perdure.errors import ApprovalRuleFailed, ContextTooLong, ModelError
 from perdure.model import Kind, Status
-from perdure.session.effects import exception_of
+from perdure.session.effects import exception_of, looked_up, lookup_error
 from perdure.session.inbox import open_entry
 from perdure.session.tool_exceptions import in_short
 from perdure.state.document import plain
@@ -422,6 +422,8 @@ def question(record: dict[str, Any]) -> str:
     arguments = ", ".join(f"{k}={v!r}" for k, v in record["args"].items())
     told = exception_of(record)
     why = f" It ended with {in_short(told)}." if told is not None else ""
+    if failed := lookup_error(record):
+        why += f" W{looked_up(failed)[1:]}."
     return (
         f"Did {record['tool']}({arguments:.300}) happen? It was started (attempt {record['attempt']}, effect "
         f"{record['id']}) and its outcome was never recorded.{why}"

@@ -26,7 +26,16 @@ from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Boarded, Filter, Work
 from perdure.session.actions import Action, Do
 from perdure.session.decisions import decided, pending
-from perdure.session.effects import BEHIND, OPEN, RESTORED, call_of, exception_of, is_tried_again
+from perdure.session.effects import (
+    BEHIND,
+    OPEN,
+    RESTORED,
+    call_of,
+    exception_of,
+    is_tried_again,
+    looked_up,
+    lookup_error,
+)
 from perdure.session.handover import fitting, lives, misfit_of, obstacle_of, served_by, work_of
 from perdure.session.inbox import open_entry
 from perdure.session.read_cache import claimed_until
@@ -612,6 +621,10 @@ def _in_doubt(f: Facts) -> Why:
     by = f", by its id {first['id']} or that time" if RESTORED in first else ""
     if RESTORED in first:
         ended = f" {_end(first['error'][:1].upper() + first['error'][1:])}"
+    failed = lookup_error(first)
+    if failed:
+        said = looked_up(failed)
+        ended += f" {_end(said[:1].upper() + said[1:])}"
     line = f"{call_of(first)} was started and nobody knows whether it happened{more}.{ended}"
     if _is_held(f):
         # Only who has the lease may settle it; an outcome can be posted to whoever that is.
@@ -620,7 +633,13 @@ def _in_doubt(f: Facts) -> Why:
         )
         return Why(line, next, ACT, _do(f.row, Do.OUTCOME, argument=first["id"]))
     next = f"Find out{by}, then say: done, try again, or give up."
-    return Why(line, next, ACT, (Action(Do.RESOLVE, f.row.id, first["id"], f.head.branch),))
+    settle = Action(Do.RESOLVE, f.row.id, first["id"], f.head.branch)
+    if failed:
+        goes_on = _run(f) if f.row.agent else _do(f.row, Do.PROGRAM)
+        return Why(
+            line, f"{next} Or mend what failed and go on with it: it is looked up again.", ACT, (settle, *goes_on)
+        )
+    return Why(line, next, ACT, (settle,))
 
 
 def _approval(f: Facts) -> Why:
