@@ -378,7 +378,7 @@ class WorkerRow(NamedTuple):
     wish: str = ""
     """What a person wants of it: "drain" means finish and go."""
     done: int = 0
-    """Sessions it has put down so far."""
+    """Runs that it has ended so far, those that failed included."""
     recovered: int = 0
     """Sessions it took over from dead workers so far."""
 

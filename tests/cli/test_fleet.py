@@ -106,7 +106,7 @@ def test_a_worker_that_was_just_claimed_for_is_not_as_old_as_the_epoch(command: 
         now = db.kernel.clock.wall()
         board_of(db).claim("early", ["desk"], 1, now)
         board_of(db).beat(WorkerRow("w", "host", 7, "v1", ("desk",), 20, 0, now - 5000))
-    assert "the oldest began 5 s ago" in command("workers").out
+    assert "the oldest worker began 5 s ago" in command("workers").out
 
 
 def test_drain_tells_workers_to_go(command: Command, url: str):

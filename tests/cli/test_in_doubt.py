@@ -83,6 +83,23 @@ def killed(url: str) -> None:
         s.call(freeze, order="k")
 
 
+def test_what_could_not_find_out_is_told_with_its_error(command: Command, shop: str):
+    def find(order: str) -> None:
+        raise RuntimeError("no route to the bank")
+
+    @tool(if_unsure=find)
+    def pay(order: str) -> str:
+        """Pay an order; the connection drops."""
+        raise ConnectionError(order)
+
+    with perdure.open(shop, schema="2.0.0") as db, pytest.raises(perdure.InDoubt), db.session("lost") as s:
+        s.call(pay, order="k")
+    for name in ("why", "show", "resolve"):
+        assert "could not find out, it failed with RuntimeError: no route to the bank" in command(name, "lost").out
+    (listed,) = command("resolve", "lost", "--json").json["effects"]
+    assert listed["lookup_error"] == "RuntimeError: no route to the bank"
+
+
 def test_a_call_that_was_left_behind_is_settled_with_the_session_as_it_is_alone(command: Command, shop: str):
     killed(shop)
     (listed,) = command("resolve", "killed", "--json").json["effects"]

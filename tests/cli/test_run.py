@@ -69,6 +69,40 @@ def test_what_waits_for_a_person_is_told_and_resume_goes_on(command: Command, le
     assert (done.code, done.json["text"]) == (0, "7")
 
 
+def test_a_refusal_without_a_reason_says_no_more_than_that(command: Command):
+    command("run", APP, "s", "refund 7")
+    assert command("reject", "s").code == 0
+    assert command("resume", APP, "s", "--json").json["text"] == '{"error": "approval rejected"}'
+    command("run", APP, "s", "refund 8")
+    assert command("reject", "s", "--reason", "too dear").code == 0
+    assert command("resume", APP, "s", "--json").json["text"] == '{"error": "approval rejected: too dear"}'
+
+
+def test_a_session_of_another_agent_is_taken_over_and_that_is_told(command: Command):
+    with perdure.open() as db:
+        perdure.submit(db, "g0", "hello", agent="dessk")
+    told = "it was a session of agent 'dessk', and is one of 'desk' from now on"
+    taken = command("resume", APP, "g0", "--json").json
+    assert (taken["status"], taken["notes"]) == ("done", [told])
+    assert command("run", APP, "g0", "hello", "--json").json["notes"] == []
+
+
+def test_what_was_said_before_it_was_to_stop_is_not_answered_and_that_is_told(command: Command):
+    with perdure.open() as db:
+        perdure.submit(db, "s", "hello", agent="desk", key="k")
+    command("cancel", "s", "--by", "eve")
+    told = command("why", "s")
+    assert told.out.startswith("Somebody wants it to stop: 1 message from before that will not be answered, and nobody")
+    assert "Say again what is to be answered all the same." in told.out
+    assert "  perdure post s MESSAGE" in told.out.splitlines()
+    assert command("post", "s", "hello after all").code == 0
+    assert command("why", "s").out.startswith("1 message waits in its inbox, and nobody works on it.")
+    assert command("resume", APP, "s", "--json").json["text"] == "You said: hello after all"
+    again = command("submit", "s", "hello", "--agent", "desk", "--key", "k").out
+    assert again == "s: was not answered at step 2: cancelled by eve\n"
+    assert "It was not answered" in command("run", APP, "s", "hello", "--key", "k").out
+
+
 def test_doubts_and_failures_are_a_negative_answer(command: Command, ledger: Path):
     doubt = command("run", APP, "s", "wire 1", "--json")
     assert (doubt.code, doubt.json["status"], len(doubt.json["in_doubt_ids"])) == (1, "in_doubt", 1)

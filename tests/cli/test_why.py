@@ -75,7 +75,7 @@ def test_a_queued_session_without_a_worker_and_a_held_agent(command: Command, sh
     assert (found["severity"], found["action"], found["command"]) == (
         "act",
         "worker",
-        "perdure worker APP --store agents.db",
+        "perdure worker APP",
     )
     with perdure.open(shop) as db:
         board_of(db).hold("desk", True)

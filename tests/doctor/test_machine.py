@@ -45,6 +45,13 @@ def test_doctor_makes_no_database(command: Command, tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_note_is_no_check_that_has_passed(command: Command):
+    told = command("doctor").out.splitlines()
+    passed, notes = (sum(line[:4] == verdict for line in told) for verdict in ("ok  ", "note"))
+    assert notes > 1
+    assert told[-1] == f"{passed} checks passed, {notes} notes"
+
+
 def test_doctor_fails_on_a_bad_key_and_on_a_damaged_store(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -169,7 +169,9 @@ def test_a_session_that_kills_its_workers_is_parked_after_as_many_as_may_try(kin
         assert reason == "its worker died or failed 2 times at the same place"
         assert len(workers.lines("crash")) == 2
         told = why(db, "bad").line
-        assert "It stands at step 2, where crash() has no outcome yet. No error was recorded." in told, told
+        assert "It has got no further since step 2, where crash() has no outcome yet. No error was recorded." in told, (
+            told
+        )
         assert db.look("bad").status == "failed"
         assert db.look("bad").error == "Parked"
         assert stuck(db) == {"heavy": 1}

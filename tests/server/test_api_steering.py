@@ -172,6 +172,19 @@ def test_a_session_is_cancelled(tmp_path: Path):
 # -- approvals ----------------------------------------------------------------------------------------------------
 
 
+def test_the_last_page_of_what_waits_says_that_nothing_follows(tmp_path: Path):
+    with asking(tmp_path) as api:
+        for session in ("a", "b"):
+            run(tmp_path, session, "refund")
+        assert api.get("/approvals")["next"] is None
+        assert api.get("/approvals", all_branches=True)["next"] is None
+        first = api.get("/approvals", limit=1)
+        second = api.get("/approvals", limit=1, after=first["next"])
+        sessions = [page["items"][0]["metadata"]["session"] for page in (first, second)]
+        assert (sessions, second["next"]) == (["a", "b"], None)
+        assert api.get("/in-doubt")["next"] is None
+
+
 def test_an_approval_is_listed_in_the_shape_of_ag_ui_and_decided_once(tmp_path: Path):
     with asking(tmp_path) as api:
         run(tmp_path, "s", "refund")

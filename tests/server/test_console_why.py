@@ -181,8 +181,8 @@ def test_one_that_sleeps(db: perdure.Database, clock: FakeClock) -> None:
 def test_one_that_failed(db: perdure.Database, clock: FakeClock) -> None:
     found = run(db, "fail", clock)
     assert found.line == (
-        "The last run failed: ModelError: it said nothing sensible. It stands at step 1, where the model is to be "
-        "asked next."
+        "The last run failed: ModelError: it said nothing sensible. It has got no further since step 1, where the "
+        "model is to be asked next."
     )
     assert (found.severity, found.do) == ("act", "retry")
 
@@ -195,8 +195,10 @@ def test_one_that_failed_and_is_tried_again(db: perdure.Database, clock: FakeClo
     board.claim("w", ("desk",), 1, clock.wall())
     board.rest("w", [Rest("s", 0, failed=True, due=clock.wall() + 30_000)], clock.wall())
     found = why(db, "s")
-    assert found.line.startswith("The last run failed: ModelError: it said nothing sensible. It stands at step 1, ")
-    assert "It has got no further for" in found.line
+    assert found.line.startswith(
+        "The last run failed: ModelError: it said nothing sensible. It has got no further since step 1, "
+    )
+    assert "That was a moment ago." in found.line
     assert (found.next, found.severity) == ("It is tried again in 30 s.", "wait")
 
 
@@ -209,8 +211,8 @@ def test_one_that_nobody_tries_any_more(db: perdure.Database, clock: FakeClock) 
     board.rest("w", [Rest("s", 2, failed=True, park="failed 5 times: it is broken")], clock.wall())
     found = why(db, "s")
     assert found.line == (
-        "No worker takes it any more: failed 5 times: it is broken. It stands at step 1, where the model is to be "
-        "asked next. It got no further, and failed last at step 1: ModelError: it said nothing sensible."
+        "No worker takes it any more: failed 5 times: it is broken. It has got no further since step 1, where the "
+        "model is to be asked next. It failed last at step 1: ModelError: it said nothing sensible."
     )
     assert found.do == "retry"
 

@@ -165,7 +165,9 @@ def test_one_that_kills_its_workers_is_said_to_fail(desk: Asking, clock: FakeClo
     found = why(desk.db, "s")
     assert found.severity == "failing", found
     assert "died or failed 4 times at the same place" in found.line
-    assert "no further for 1 min" in found.line
+    assert "no further since step 2, " in found.line
+    assert "That was 1 min ago." in found.line
+    assert "after 10 tries, or as many as its workers were started with, no worker takes it any more" in found.next
     assert "No error was recorded" in found.line
     page = desk.http.get("/", params={"agent": "desk"}).text
     assert "failing, at least 3 times at the same place" in page

@@ -167,6 +167,44 @@ def test_a_reconciler_that_does_not_know_parks(db: perdure.Database, clock: Fake
         s.call(charge, order="o1")
 
 
+def test_a_reconciler_that_fails_is_told_and_asked_again_once_it_is_mended(
+    db: perdure.Database, clock: FakeClock, world: World
+) -> None:
+    broken = [True]
+
+    def find(order: str) -> Any:
+        if broken:
+            raise RuntimeError("no route to the bank")
+        return Done({"order": order})
+
+    charge = charge_tool(world, if_unsure=find)
+    crash(db, clock, charge, world, "after")
+    told = "what its tool has as if_unsure could not find out, it failed with RuntimeError: no route to the bank"
+    steps = list[int]()
+    for _ in range(2):
+        with db.session("s") as s:
+            with pytest.raises(perdure.InDoubt, match=told):
+                s.call(charge, order="o1")
+            steps.append(s.step)
+    assert steps[0] == steps[1], "the same error is written once"
+    found = perdure.why(db, "s")
+    assert f"W{told[1:]}." in found.line
+    assert found.next.endswith("Or mend what failed and go on with it: it is looked up again.")
+    assert [action.name for action in found.actions] == ["resolve", "program"]
+    broken.clear()
+    with db.session("s") as s:
+        assert s.call(charge, order="o1") == {"order": "o1"}
+    assert "if_unsure" not in str(perdure.why(db, "s"))
+
+
+def test_a_reconciler_that_cannot_be_asked_is_refused_where_it_is_declared(world: World) -> None:
+    for find in (Unknown, lambda number: Unknown(), lambda order, more: Unknown()):
+        with pytest.raises(perdure.InvalidInput, match="the function in if_unsure is called with the tool's arguments"):
+            charge_tool(world, if_unsure=find)
+    for find in (lambda order: Unknown(), lambda **args: Unknown(), lambda order, more=1: Unknown()):
+        charge_tool(world, if_unsure=find)
+
+
 def test_report_tells_that_the_outcome_is_unknown(db: perdure.Database, clock: FakeClock, world: World) -> None:
     charge = charge_tool(world, if_unsure="report")
     crash(db, clock, charge, world, "after")

@@ -32,7 +32,7 @@ from perdure.agent.session_stream import Event
 from perdure.agent.upgrades import upgrade
 from perdure.errors import ApprovalRuleFailed, ContextTooLong, ModelError
 from perdure.model import MAIN, Kind, Status
-from perdure.session.effects import exception_of
+from perdure.session.effects import exception_of, looked_up, lookup_error
 from perdure.session.inbox import open_entry
 from perdure.session.tool_exceptions import in_short
 from perdure.state.document import plain
@@ -159,6 +159,8 @@ class Loop:
         before = self.s.step
         if self.parent is not None and self.book.get("parent") is None:
             self.book["parent"] = self.parent
+        if (was := self.s.journal.known_agent) not in ("", self.agent.name) and not self.book.get("active_agent"):
+            self.note(f"it was a session of agent {was!r:.80}, and is one of {self.agent.name!r:.80} from now on")
         reason = self._switch() or ("" if self._handed_over() else await upgrade(self))
         result = await self._undecided(self.result(ended.INCOMPATIBLE, reason) if reason else await watched(self))
         if self._speaker is not None:
@@ -426,6 +428,8 @@ def question(record: dict[str, Any]) -> str:
     arguments = ", ".join(f"{k}={v!r}" for k, v in record["args"].items())
     told = exception_of(record)
     why = f" It ended with {in_short(told)}." if told is not None else ""
+    if failed := lookup_error(record):
+        why += f" W{looked_up(failed)[1:]}."
     return (
         f"Did {record['tool']}({arguments:.300}) happen? It was started (attempt {record['attempt']}, effect "
         f"{record['id']}) and its outcome was never recorded.{why}"

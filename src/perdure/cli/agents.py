@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.agent.app_loader import load_agent
+from perdure.agent.run_result import CANCELLED
 from perdure.agent.said_once import same_unanswered
 from perdure.cli.options import Again, App, AsJson, BlobsAt, Made, Message, MessageKey, Owner, Session, Store, Wait
 from perdure.cli.output import STOPPED, Out, print_json, print_raised, tell
@@ -247,7 +248,8 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
     if result.origin is not None and result.origin.kind == "restarted":
         out.line(f"{cut(result.session, 200)} was gone ({cut(result.origin.reason, 200)}), and began anew", "yellow")
     if result.repeated:
-        out.line(cut(f"It had been answered before: {result.text}", 4000))
+        had = f"It had been answered before: {result.text}" if result.status != CANCELLED else "It was not answered"
+        out.line(cut(had, 4000))
     for note in result.notes:
         out.line(cut(note, 400), "dim")
     for approval in result.approvals:

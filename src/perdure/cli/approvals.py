@@ -13,7 +13,7 @@ import typer
 
 from perdure.agent.said_once import answer_of, same_unanswered
 from perdure.cli.options import Again, AsJson, BlobsAt, By, DryRun, Reason, Session, Store, Yes
-from perdure.cli.output import Out, print_json, print_raised, print_traceback, tell
+from perdure.cli.output import Out, answered, print_json, print_raised, print_traceback, tell
 from perdure.cli.session_at import in_words, known_matters, open_matters, open_place
 from perdure.cli.session_selection import Failed, Selection, act, each, pick, sure
 from perdure.cli.state_edits import parse_json
@@ -366,7 +366,7 @@ def post(
         if same is not None:
             words += " (--again says it once more)"
         if found is not None:
-            words = f"was answered at step {found.result.step}: {cut(found.result.text or found.result.reason, 2000)}"
+            words = f"{answered(found.result)}: {cut(found.result.text or found.result.reason, 2000)}"
         if gone:
             words += f". It is gone ({cut(gone, 200)}): whoever takes this up begins it anew"
         answer = None if found is None else run(found.result, found.branch)

@@ -14,6 +14,7 @@ from perdure.doctor.findings import FAIL, NOTE, OK, Finding
 from perdure.errors import InvalidInput, PerdureError
 from perdure.shapes.basics import shaped
 from perdure.shapes.machine import Check, Doctor
+from perdure.system.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +78,10 @@ def doctor(
         checked = [shaped(Check, f, detail=f.words, place=f.where) for f in found]
         print_json(Doctor(ok=not failed, checks=checked))
     else:
-        out.line(f"{failed} of {len(found)} checks failed" if failed else f"all {len(found)} checks passed", "bold")
+        notes = sum(f.verdict == NOTE for f in found)
+        checked = count(len(found) - notes, "check")
+        noted = f", {count(notes, 'note')}" if notes else ""
+        out.line((f"{failed} of {checked} failed" if failed else f"{checked} passed") + noted, "bold")
     if failed:
         raise typer.Exit(1)
 

@@ -13,7 +13,7 @@ import typer
 from perdure.agent.app_loader import load_agents
 from perdure.agent.said_once import answer_of
 from perdure.cli.options import AsJson, BlobsAt, DryRun, Made, Message, MessageKey, Owner, Session, Sessions, Store
-from perdure.cli.output import Out, print_json, tell
+from perdure.cli.output import Out, answered, print_json, tell
 from perdure.cli.session_selection import Selection, act, pick
 from perdure.cli.terminal_text import cut
 from perdure.cli.which_database import find_or_default, open_existing, witness
@@ -21,7 +21,7 @@ from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.fleet.board import board_of
 from perdure.fleet.board import submit as submit_to
 from perdure.fleet.status import change, drain_workers, fleet_of, to_retry
-from perdure.fleet.why import why
+from perdure.fleet.why import MOST_TRIES, why
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
 from perdure.shapes.work import Drained, Submitted, fleet, run
@@ -73,7 +73,7 @@ def submit(
     shape = Submitted(session=session, agent=named, new=new, queued=True, message_key=said, answer=answer)
     words = "submitted" if new else "was there already"
     if found is not None:
-        words = f"was answered at step {found.result.step}: {cut(found.result.text or found.result.reason, 2000)}"
+        words = f"{answered(found.result)}: {cut(found.result.text or found.result.reason, 2000)}"
     tell(as_json, shape, f"{session}: {words}")
 
 
@@ -97,7 +97,7 @@ def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False)
     out = Out()
     rows = [_line(w, now) for w in found.workers]
     if rows:
-        out.table(("HOST", "PID", "SERVES", "BUSY", "DONE", "RECOVERED", "UP", "HEARD", "VERSION", "WISH"), rows)
+        out.table(("HOST", "PID", "SERVES", "BUSY", "RUNS", "RECOVERED", "UP", "HEARD", "VERSION", "WISH"), rows)
     else:
         out.line(f"no worker is running: start one with {Action(Do.WORKER, '').command}", "yellow")
     for agent, states in sorted(found.agents.items()):
@@ -106,7 +106,7 @@ def workers(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False)
         note += " (held: no worker takes its sessions)" if agent in found.held else ""
         out.line(f"{cut(agent, 60)}: {said}{note}", "yellow" if note else "")
     if began := [w.started for w in found.workers if w.started and not is_dead(w.id)]:
-        out.line(f"the oldest began {ago(min(began), now)}", "dim")
+        out.line(f"the oldest worker began {ago(min(began), now)}", "dim")
 
 
 def _line(w: WorkerRow, now: int) -> list[str]:
@@ -203,7 +203,7 @@ def worker(
     ] = None,
     tries: Annotated[
         int, typer.Option(metavar="N", min=1, help="So many tries a session has at one place before it is parked.")
-    ] = 10,
+    ] = MOST_TRIES,
     version: Annotated[
         str, typer.Option(metavar="NAME", help="Names what this worker runs; made from its agents if not said.")
     ] = "",

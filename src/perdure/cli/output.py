@@ -12,6 +12,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perdure.agent.run_result import CANCELLED
 from perdure.cli.terminal_text import cut, safe
 from perdure.shapes.approvals import Decided, Effect, Waiting
 from perdure.shapes.basics import Page
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from perdure.agent.run_result import Raised
+    from perdure.agent.run_result import Raised, RunResult
     from perdure.database import Database
 
     Told = Callable[[str, int], None]
@@ -37,6 +38,11 @@ SHOWN = 50
 """Findings or sessions that are named one by one; JSON has them all."""
 STOPPED = 130
 """The exit code of a program that was interrupted, as shells have it."""
+
+
+def answered(result: RunResult) -> str:
+    """What became of a message, and at which step: whoever was told to stop has not answered it."""
+    return f"was {'not answered' if result.status == CANCELLED else 'answered'} at step {result.step}"
 
 
 class Out:

@@ -12,7 +12,7 @@ from perdure.history.expiry import living
 from perdure.history.hydrate import load_at
 from perdure.model import MAIN
 from perdure.session.decisions import decided, pending
-from perdure.session.effects import RESTORED, exception_of, is_tried_again
+from perdure.session.effects import RESTORED, exception_of, is_tried_again, looked_up, lookup_error
 from perdure.session.effects_on_other_branches import done_elsewhere
 from perdure.session.tool_exceptions import in_short
 from perdure.shapes.approvals import OPEN
@@ -104,7 +104,8 @@ def in_words(effect: dict[str, Any], now: int, *, past: bool = False) -> str:
         said = f"has got no answer since {ago(effect['lost_since'], now)}, {tries}, {again}"
     else:
         said = f"is {effect['status']}{': ' + cut(effect['error'], 400) if RESTORED in effect else ''}"
-    return f"{said}: {cut(in_short(told), 400)}" if told is not None else said
+    said = f"{said}: {cut(in_short(told), 400)}" if told is not None else said
+    return f"{said}; {cut(looked_up(failed), 400)}" if (failed := lookup_error(effect)) and not past else said
 
 
 def known_matters(reading: Reading) -> set[str]:

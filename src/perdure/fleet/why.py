@@ -34,6 +34,8 @@ from perdure.session.effects import (
     call_of,
     exception_of,
     is_tried_again,
+    looked_up,
+    lookup_error,
 )
 from perdure.session.effects_on_other_branches import done_elsewhere
 from perdure.session.handover import fitting, lives, misfit_of, obstacle_of, served_by, work_of
@@ -67,6 +69,8 @@ _LEFT_OUT = 90
 """Characters of a call's arguments, or of an error, that are told."""
 _READ = 100
 """Entries of an inbox that are looked at."""
+MOST_TRIES = 10
+"""So often workers try a session at one place, unless they are started with another number."""
 PARKED = "Parked"
 """What stands for an error in a session that is parked although none was recorded."""
 SHOWN = 20
@@ -491,12 +495,12 @@ def _failing(f: Facts) -> Why | None:
     work = f.work
     assert work is not None
     times = _failures(f)
-    since = f" It has got no further for {_gap(f.now - f.trail.since)}." if f.trail is not None else ""
+    since = f" That was {_gap(f.now - f.trail.since)} ago." if f.trail is not None else ""
     line = _died(f)
     if f.head.status == Status.FAILED:
         line = _end(f"The last run failed: {_error(f)}") + (f" {line}" if times > 1 else "") + f" {_place(f)}{since}"
     else:
-        line = f"{line} {_stands(f)}{since}"
+        line = f"{line} {_stands(f, since)}"
     if not f.served and not _is_held(f):
         return Why(line, _no_worker(f), ACT, _do(f.row, Do.WORKER, Do.RUN))
     if not _is_taken_up(work) and not _is_held(f):
@@ -510,7 +514,8 @@ def _failing(f: Facts) -> Why | None:
         again = "It is tried again now"
     if times == 1:
         return Why(line, f"{again}.", WAIT)
-    return Why(line, f"{again}, and in the end no worker takes it any more.", FAILING)
+    after = f"after {MOST_TRIES} tries, or as many as its workers were started with, no worker takes it any more"
+    return Why(line, f"{again}; {after}.", FAILING)
 
 
 def _died(f: Facts) -> str:
@@ -520,19 +525,20 @@ def _died(f: Facts) -> str:
     return f"Its worker died or failed {times} times, the last time or more often at this place."
 
 
-def _stands(f: Facts) -> str:
+def _stands(f: Facts, since: str = "") -> str:
     """Where it stands, and the last error there."""
     if f.trail is None:
         return ""
-    error = _end(f"It got no further, and failed last {f.trail.error}") if f.trail.error else "No error was recorded."
-    return f"{_place(f)} {error}"
+    error = _end(f"It failed last {f.trail.error}") if f.trail.error else "No error was recorded."
+    return f"{_place(f)}{since} {error}"
 
 
 def _place(f: Facts) -> str:
-    """At which step it stands, and which call was under way there."""
+    """The step since which it only wrote that it was tried again, and which call was under way there."""
     if f.trail is None:
         return ""
-    return f"It stands at step {f.trail.step}, where {_opencall_of(f) or 'the model is to be asked next'}."
+    under_way = _opencall_of(f) or "the model is to be asked next"
+    return f"It has got no further since step {f.trail.step}, where {under_way}."
 
 
 def _opencall_of(f: Facts) -> str:
@@ -628,6 +634,10 @@ def _in_doubt(f: Facts) -> Why:
     by = f", by its id {first['id']} or that time" if RESTORED in first else ""
     if RESTORED in first:
         ended = f" {_end(first['error'][:1].upper() + first['error'][1:])}"
+    failed = lookup_error(first)
+    if failed:
+        said = looked_up(failed)
+        ended += f" {_end(said[:1].upper() + said[1:])}"
     line = f"{call_of(first)} was started and nobody knows whether it happened{more}.{ended}"
     if _is_held(f):
         # Only who has the lease may settle it; an outcome can be posted to whoever that is.
@@ -636,7 +646,13 @@ def _in_doubt(f: Facts) -> Why:
         )
         return Why(line, next, ACT, _about(f, Do.OUTCOME, first["id"]))
     next = f"Find out{by}, then say: done, try again, or give up."
-    return Why(line, next, ACT, _about(f, Do.RESOLVE, first["id"]))
+    settle = _about(f, Do.RESOLVE, first["id"])
+    if failed:
+        goes_on = _run(f) if f.row.agent else _do(f.row, Do.PROGRAM)
+        return Why(
+            line, f"{next} Or mend what failed and go on with it: it is looked up again.", ACT, (*settle, *goes_on)
+        )
+    return Why(line, next, ACT, settle)
 
 
 def _approval(f: Facts) -> Why:
@@ -759,7 +775,11 @@ def _resting(f: Facts) -> Why:
     if (found := _left_open(f)) is not None:
         return found
     if what := _to_do(f.inbox, f.now, agent=bool(f.row.agent)):
-        return _waiting_for_somebody(f, what)
+        found = _waiting_for_somebody(f, what)
+        if not (f.row.agent and _given_up(f.inbox)):
+            return found
+        again = "Say again what is to be answered all the same."
+        return found._replace(next=f"{found.next} {again}", actions=(*found.actions, *_do(f.row, Do.MESSAGE)))
     if f.unanswered and f.row.agent:
         return _waiting_for_somebody(f, "What was said last on it has no answer yet")
     timers = sorted(e.at for e in f.inbox if e.kind in _TIMERS)
@@ -786,10 +806,12 @@ def _go_on_by_message(f: Facts) -> tuple[str, str, tuple[Action, ...]]:
 
 def _to_do(inbox: list[InboxEntry], now: int, *, agent: bool = True) -> str:
     """What lies in an inbox and is to be taken up now; "" when nothing does. Only an agent hears that it is to stop."""
-    if waiting := _messages(inbox):
+    given_up = _given_up(inbox) if agent else 0
+    if waiting := _messages(inbox) - given_up:
         return f"{_waits(waiting)} in its inbox"
     if agent and any(e.kind == "cancel" for e in inbox):
-        return "Somebody wants it to stop"
+        left = f": {count(given_up, 'message')} from before that will not be answered" if given_up else ""
+        return f"Somebody wants it to stop{left}"
     return "A timer is due" if any(e.kind in _TIMERS and e.at <= now for e in inbox) else ""
 
 
@@ -894,6 +916,12 @@ def _effects_to_run(f: Facts) -> str:
         return ""
     calls = [e for e in f.book.get("effects", {}).values() if e["status"] in OPEN and e["id"] not in f.done_elsewhere]
     return "reuse" if calls else "dry"
+
+
+def _given_up(inbox: list[InboxEntry]) -> int:
+    """Messages that somebody wanted it to stop after: they are taken, and not answered."""
+    stop = max((e.seq for e in inbox if e.kind == "cancel"), default=0)
+    return _messages([e for e in inbox if e.seq < stop])
 
 
 def _messages(inbox: list[InboxEntry]) -> int:

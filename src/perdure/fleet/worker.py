@@ -39,7 +39,7 @@ from perdure.errors import (
 from perdure.fleet.board import board_of
 from perdure.fleet.keeper import Keeper
 from perdure.fleet.supervisor import Supervisor
-from perdure.fleet.why import PARKED, place_in, stuck
+from perdure.fleet.why import MOST_TRIES, PARKED, place_in, stuck
 from perdure.history.hydrate import load_head, look
 from perdure.model import MAIN, Kind, Status
 from perdure.opening import open_async
@@ -195,7 +195,7 @@ class Settings(NamedTuple):
     """Seconds that steps under way may take to end once the worker is told to go."""
     per_owner: int | None = None
     """Sessions of one owner at once, in the whole fleet."""
-    most_tries: int = 10
+    most_tries: int = MOST_TRIES
     """As often may a session fail, or kill its worker, at the same place before it is parked."""
     version: str = ""
     """Names what this worker runs; made from its agents when not given."""

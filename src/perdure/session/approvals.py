@@ -120,9 +120,7 @@ class Approvals:
         # One that has come since is for the next time: what it rests on was not read.
         yield from self._decision(request, take=bool(said))
         if request["status"] != "approved":
-            yield from self._effects.finish(
-                record, "failed", None, f"approval {request['status']}: {request['reason']}"
-            )
+            yield from self._effects.finish(record, "failed", None, _turned_down(request))
             return False
         if not same(args, bound):
             self._edit_call(tool, record, request, args)
@@ -204,7 +202,7 @@ class Approvals:
         if request is None or not decided or open_entry(self._journal.kernel, decided[0]).body["approved"]:
             return False
         yield from self._decision(request)
-        yield from self._effects.finish(record, "failed", None, f"approval {request['status']}: {request['reason']}")
+        yield from self._effects.finish(record, "failed", None, _turned_down(request))
         return True
 
     def outdate(self, request: TrackedDict) -> Flow[None]:
@@ -288,3 +286,8 @@ def _words(request: Any) -> str:
         f"{request['tool']} waits for approval {request['id']}: "
         "decide with db.approve(session, approval, by=...) or db.reject(...), then call again"
     )
+
+
+def _turned_down(request: TrackedDict) -> str:
+    """Why a call was not made; whoever decides need not give a reason."""
+    return f"approval {request['status']}" + (f": {request['reason']}" if request["reason"] else "")

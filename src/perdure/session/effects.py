@@ -86,6 +86,8 @@ DONE_ELSEWHERE = (
 """What is said of an open call whose outcome another line has."""
 DRY = "dry run: nothing is called"
 """What is said of a call that a dry run has not made."""
+LOOKUP = "lookup_error"
+"""In a record: what the function that finds out what became of the call ended with."""
 MAX_ERROR = 2000
 """Characters of an error's text that are kept."""
 SEARCHED = 1000
@@ -884,7 +886,7 @@ class Calls:
             # Nothing can have happened: its error is its answer.
             yield from self.effects.finish(record, "failed", None, in_short(told)[:MAX_ERROR])
             return
-        verdict = (yield from self._reconciled(tool, bound)) if callable(tool.if_unsure) else None
+        verdict = (yield from self._reconciled(tool, bound, record)) if callable(tool.if_unsure) else None
         if isinstance(verdict, Done):
             yield from self.effects.finish(record, "done", tool.types.result_as_json(verdict.result), None)
         elif isinstance(verdict, NotDone):
@@ -924,14 +926,17 @@ class Calls:
             record["status"] = "in_doubt"
             yield from self._journal.write(Kind.IN_DOUBT, x=about(record, error=told["class"]))
 
-    def _reconciled(self, tool: Tool, bound: dict[str, Any]) -> Flow[Done | NotDone | Unknown]:
+    def _reconciled(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[Done | NotDone | Unknown]:
         """What a tool's own function finds out about a call; one that fails has found out nothing."""
         assert callable(tool.if_unsure)
         try:
             verdict = yield Invoke(tool.if_unsure, (), tool.types.arguments(bound))
         except Exception as e:
-            warn("nobody could be asked about %s: %s", tool.name, _in_full(described(e)))
+            told = described(e)
+            warn("nobody could be asked about %s: %s", tool.name, _in_full(told))
+            record[LOOKUP] = in_short(told)[:MAX_ERROR]
             return Unknown()
+        record.pop(LOOKUP, None)
         if verdict is NotDone:
             return NotDone()
         return verdict if isinstance(verdict, Done | NotDone) else Unknown()
@@ -973,9 +978,9 @@ class Calls:
             return False
         if (yield from self._take_shared(record)):
             return False
-        policy = tool.if_unsure
+        policy, failed_before = tool.if_unsure, record.get(LOOKUP)
         if callable(policy):
-            verdict = yield from self._reconciled(tool, bound)
+            verdict = yield from self._reconciled(tool, bound, record)
             if isinstance(verdict, Done):
                 yield from self.effects.finish(record, "done", tool.types.result_as_json(verdict.result), None)
                 return False
@@ -997,18 +1002,19 @@ class Calls:
             self.effects.settle(record, "unknown", None, record.get("error"))
             yield from self._journal.write(Kind.IN_DOUBT, x=about(record), status=self.effects.session_status)
             return False
-        yield from self._park(record)
+        yield from self._park(record, anew=record.get(LOOKUP) != failed_before)
         return False
 
-    def _park(self, record: TrackedDict) -> Flow[None]:
-        """Leave an effect in doubt to a human."""
-        if record["status"] != "in_doubt" or self._journal.status != Status.IN_DOUBT:
+    def _park(self, record: TrackedDict, *, anew: bool = False) -> Flow[None]:
+        """Leave an effect in doubt to a human; ``anew`` when there is something else to be told of it."""
+        if anew or record["status"] != "in_doubt" or self._journal.status != Status.IN_DOUBT:
             record["status"] = "in_doubt"
             x = about(record, error=record.get("error", ""))
             yield from self._journal.write(Kind.IN_DOUBT, x=x, status=Status.IN_DOUBT)
+        mend = f"{looked_up(failed)}. Mend that and call again, or " if (failed := lookup_error(plain(record))) else ""
         msg = (
             f"{record['tool']} (effect {record['id']}) was started and nobody knows whether it happened: "
-            "find out, then session.resolve(effect, done=result | retry=True | abort=True)"
+            f"{mend}find out, then session.resolve(effect, done=result | retry=True | abort=True)"
         )
         raise InDoubt(msg, record["id"])
 
@@ -1131,6 +1137,16 @@ def exception_of(record: dict[str, Any]) -> dict[str, str] | None:
     if "raised" in record:
         return record["raised"]
     return record.get("lost") if record["status"] not in ("done", "planned") else None
+
+
+def lookup_error(record: dict[str, Any]) -> str:
+    """What the function ended with that its tool has as ``if_unsure``, while that leaves the call in doubt; else ""."""
+    return record.get(LOOKUP, "") if record["status"] == "in_doubt" else ""
+
+
+def looked_up(error: str) -> str:
+    """The same in words."""
+    return f"what its tool has as if_unsure could not find out, it failed with {error}"
 
 
 def call_of(record: dict[str, Any], limit: int = 90, each: int = 40) -> str:

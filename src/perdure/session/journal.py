@@ -238,6 +238,11 @@ class Journal:
         """Whether there are edits that no commit has taken yet."""
         return any(op[1][0] == STATE for op in self.document.collect())
 
+    @property
+    def known_agent(self) -> str:
+        """The agent that the session is one of, as what was written last says; "" when none has been named."""
+        return self._agent
+
     def check_open(self) -> None:
         """Refuse to go on with a session that was closed: before anything is paid that could not be written down."""
         if self.status == _CLOSED:

@@ -201,6 +201,8 @@ class Tool:
         self._signature = inspect.signature(fn)
         self.wants_context = "ctx" in self._signature.parameters
         self.schema = None if schema is None else _checked_schema(self.name, schema, self._signature)
+        if callable(if_unsure):
+            _check_lookup(self.name, if_unsure, self._signature)
         functools.update_wrapper(self, fn)
         if "<locals>" in getattr(fn, "__qualname__", ""):
             # Types that are declared beside it can be found now, and hardly later.
@@ -265,6 +267,24 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
+
+
+def _check_lookup(name: str, find: Callable[..., Any], signature: inspect.Signature) -> None:
+    """Refuse a function that cannot be asked: it is needed when something else has gone wrong already."""
+    parameters = [p for p in signature.parameters.values() if p.name != "ctx"]
+    open_ended = [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    names = [p.name for p in parameters if p not in open_ended]
+    try:
+        takes = inspect.signature(find)
+    except (TypeError, ValueError):
+        # Some that are not written in Python do not say.
+        return
+    try:
+        (takes.bind_partial if open_ended else takes.bind)(**dict.fromkeys(names))
+    except TypeError as e:
+        raise InvalidInput(
+            f"{name}: the function in if_unsure is called with the tool's arguments by name ({', '.join(names)}): {e}"
+        ) from None
 
 
 def rule_failed(option: str, tool: Tool, args: dict[str, Any], error: Exception) -> ApprovalRuleFailed:

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from perdure.agent.run_result import approval_interrupt
 from perdure.session.approvals import Approval
-from perdure.session.effects import exception_of, is_tried_again
+from perdure.session.effects import exception_of, is_tried_again, lookup_error
 from perdure.shapes.basics import Shape, Time
 from perdure.shapes.truncation import Truncation, bounded
 from perdure.state.document import plain
@@ -122,6 +122,8 @@ class Effect(Shape):
     """Where args and result are too long to be shown whole."""
     exception: ToolException | UnsetType = UNSET
     """That its tool ended with, or that its answer was last lost with."""
+    lookup_error: str | UnsetType = UNSET
+    """What the function ended with that its tool has to find out what became of the call."""
     lost_since_at: Time | UnsetType = UNSET
     """Since when its answers are lost and it is made again by itself."""
     retry_at: Time | UnsetType = UNSET
@@ -154,6 +156,8 @@ def effect(record: Mapping[str, Any], session: str, branch: str, limit: int | No
         more["previous_ids"] = record["was"]
     if (told := exception_of(plain(record))) is not None:
         more["exception"] = tool_exception(told)
+    if failed := lookup_error(plain(record)):
+        more["lookup_error"] = failed
     if is_tried_again(plain(record)):
         more["lost_since_at"] = timestamp(record["lost_since"])
         if "retry_at" in record:

@@ -205,7 +205,7 @@ class Worker(Shape):
     draining: bool
     """Whether it was told to finish and go."""
     done: int
-    """Sessions it has put down so far."""
+    """Runs that it has ended so far, those that failed included."""
     recovered: int
     """Sessions it took over from dead workers."""
 

@@ -166,8 +166,9 @@ async def _doubts(ctx: Ctx, row: SessionRow) -> list[Effect]:
 
 
 async def doubts_of(ctx: Ctx, session: str) -> list[Effect]:
-    """The calls in doubt of one session."""
-    return await _doubts(ctx, await ctx.db.look(session))
+    """The calls of one session of which nobody knows what became of them."""
+    found = await doubts_in(ctx.db, await ctx.db.look(session), left=True)
+    return [effect(record, session, branch, IN_LIST) for branch, record in found]
 
 
 # -- both -----------------------------------------------------------------------------------------------------------
@@ -186,7 +187,11 @@ async def _waiting(
             after = ""
             continue
         found = await asyncio.gather(*(_tried(look, ctx, row) for row in rows))
-        following = f"{one}:{last}" if last is not None else f"{places[number + 1]}:" if places[number + 1 :] else None
+        following = f"{one}:{last}" if last is not None else None
+        for later in places[number + 1 :] if following is None else ():
+            if any(await _page(ctx, q, later, statuses, "")):
+                following = f"{later}:"
+                break
         return [item for items in found for item in items], following
     return [], None
 
@@ -197,12 +202,12 @@ async def _page(
     """Sessions to look into, and the id after which there may be more (None: there are none)."""
     rows: list[SessionRow]
     if place != _OTHERS:
-        rows = await ctx.db.sessions(status=place, after=after or None, limit=q.limit)
-        return rows, rows[-1].id if len(rows) == q.limit else None
+        rows = await ctx.db.sessions(status=place, after=after or None, limit=q.limit + 1)
+        return rows[: q.limit], rows[q.limit - 1].id if len(rows) > q.limit else None
     every: list[SessionRow] = await ctx.db.sessions(after=after or None, limit=_ROWS)
-    rows = [row for row in every if row.status not in statuses and row.branches[1:]][: q.limit]
-    if len(rows) == q.limit:
-        return rows, rows[-1].id
+    rows = [row for row in every if row.status not in statuses and row.branches[1:]]
+    if len(rows) > q.limit:
+        return rows[: q.limit], rows[q.limit - 1].id
     return rows, every[-1].id if len(every) == _ROWS else None
 
 
