@@ -56,6 +56,7 @@ from perdure.session.tools import (
 from perdure.state.document import plain
 from perdure.state.values import refusal
 from perdure.system import faults
+from perdure.system.commands import quoted
 from perdure.system.flow import Do, Flow, Invoke, Wait, drive, entered
 from perdure.system.wording import call_words
 
@@ -751,7 +752,7 @@ class Calls:
             # Whoever asks why it stands still is told whom it waits for.
             record[BEHIND] = waits_for
             yield from self._journal.write(Kind.PLANNED, x=about(record))
-        give_up = errors.suggested(f"resolve {other['session']} {other['effect']} --abort")
+        give_up = errors.suggested(f"resolve {quoted(other['session'])} {other['effect']} --abort")
         raise ResultPending(
             f"session {other['session']!r} was first with the same call of {tool.name} (effect {other['effect']}), and "
             "there is no outcome yet. Its result is shared, so it is not made twice: call again once it is there. If "
