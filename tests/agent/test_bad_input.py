@@ -280,7 +280,7 @@ def test_decisions_that_cannot_be_taken_change_nothing(tmp_path: Path):
                 await db.approve("two", second, by="ana")
             # Nobody decided in time: that is a result like any other, and no hang.
             end = await agent.run(db, session="two")
-            assert (end.status, json.loads(end.text)["error"]) == ("done", "approval expired")
+            assert (end.status, json.loads(end.text)["error"]) == ("done", "approval expired: nobody decided in time")
 
     play(work())
 

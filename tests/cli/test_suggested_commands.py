@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -177,3 +178,15 @@ def test_no_error_suggests_a_command_that_names_no_database():
             and program.search(n.value)
         ]  # fmt: skip
         assert not said or name in spoken_of | ELSEWHERE, (name, said)
+
+
+@pytest.mark.parametrize("name", ["new\nline", "it's\x1b[2J\\n", "\t7\x017", "a\u202eb\u200b", "my trip"])
+def test_a_suggested_command_for_a_name_that_cannot_be_seen_works_when_it_is_pasted(command: Command, name: str):
+    url = "sqlite:///perdure.db"
+    with perdure.open(url) as db, db.session(name) as s, pytest.raises(perdure.InDoubt):
+        s.call(wire, 7)
+    _, _, abort = suggested(command("why", name).out)
+    script = "perdure() { printf '%s\\0' \"$@\"; }; "
+    pasted = subprocess.run(["bash", "-c", script + abort], capture_output=True, check=True).stdout.decode()
+    assert command(*pasted.split("\0")[:-1]).code == 0
+    assert suggested(command("why", name).out) == []

@@ -283,3 +283,53 @@ def test_a_rule_that_fails_is_told_with_its_name(db: perdure.Database, option: s
         with pytest.raises(perdure.ApprovalRuleFailed, match=f"as {option} raised ZeroDivisionError"):
             s.call(book, room="R1")
     assert booked == []
+
+
+def test_a_decision_taken_in_time_counts_whenever_it_is_taken_up(db: perdure.Database, clock: FakeClock) -> None:
+    book = make(approval_valid_for="2s")
+    request = ask(db, book)
+    db.approve("s", request.id, by="boss")
+    clock.advance(5_000)
+    with db.session("s") as s:
+        assert s.call(book, flight="BA1", amount=1200) == "booked BA1"
+        used = s.approvals(status=None)[0]
+    assert (used.status, used.by, booked) == ("used", "boss", ["BA1"])
+
+
+def test_a_decision_taken_in_time_still_rests_on_its_facts(db: perdure.Database, clock: FakeClock) -> None:
+    book = make(approval_valid_for="2s")
+    db.approve("s", ask(db, book).id, by="boss")
+    clock.advance(5_000)
+    prices["BA1"] = 1300
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded, match="waits for approval"):
+        s.call(book, flight="BA1", amount=1200)
+    assert booked == []
+
+
+def test_a_refusal_in_time_keeps_its_reason(db: perdure.Database, clock: FakeClock) -> None:
+    book = make(approval_valid_for="2s")
+    db.reject("s", ask(db, book).id, by="boss", reason="too dear")
+    clock.advance(5_000)
+    with db.session("s") as s, pytest.raises(perdure.EffectFailed, match="approval rejected: too dear"):
+        s.call(book, flight="BA1", amount=1200)
+
+
+def test_an_answer_in_time_counts_whenever_it_is_taken_up(db: perdure.Database, clock: FakeClock) -> None:
+    @tool(if_unsure="retry", approval_valid_for="2s")
+    def sure(ctx: perdure.Context) -> str:
+        return f"answered {ctx.ask('sure?', {'type': 'boolean'})}"
+
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded) as needed:
+        s.call(sure)
+    db.answer("s", needed.value.approval, True, by="boss")
+    clock.advance(5_000)
+    with db.session("s") as s:
+        assert s.call(sure) == "answered True"
+
+
+def test_a_request_that_expired_says_so(db: perdure.Database, clock: FakeClock) -> None:
+    book = make(approval_valid_for="2s")
+    ask(db, book)
+    clock.advance(2_000)
+    with db.session("s") as s, pytest.raises(perdure.EffectFailed, match="approval expired: nobody decided in time"):
+        s.call(book, flight="BA1", amount=1200)

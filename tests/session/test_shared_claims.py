@@ -342,3 +342,16 @@ def test_what_a_killed_session_claimed_and_did_not_make_is_given_up_as_suggested
             a.resolve(waiting["behind"]["effect"], abort=True)
     assert run("b") == "ticket to Rome"
     assert len(ledger.read_text().splitlines()) == 1
+
+
+def test_who_waits_is_told_a_command_that_can_be_typed(db: perdure.Database):
+    shop, told = Shop(), list[ResultPending]()
+
+    def ask() -> None:
+        with pytest.raises(ResultPending) as pending:
+            call(db, "other", shop)
+        told.append(pending.value)
+
+    shop.meanwhile = ask
+    call(db, "my trip", shop)
+    assert "perdure resolve 'my trip' ef_" in str(told[0])

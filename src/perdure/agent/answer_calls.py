@@ -175,13 +175,14 @@ class Calls:
             if record["status"] != "planned":
                 left.append(plain(record))
                 continue
+            reported = await s.driver.drive(s.effect_records.posted(record))
             request = s.book.get("approvals", {}).get(record.get("approval", ""))
             if request is not None and request["status"] == "pending":
                 # A decision that came too late goes with it.
                 await s.driver.drive(s.inbox.take_by_key("decision", f"decision:{request['id']}"))
                 request.update(status="withdrawn", reason=why, decided=s.kernel.clock.wall())
                 telemetry.decided(request, request["decided"])
-            s.effect_records.settle(record, "failed", None, why)
+            s.effect_records.settle(record, *(reported or ("failed", None, why)))
         return left
 
     async def _make(self, slot: str) -> None:

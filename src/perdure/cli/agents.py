@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +23,7 @@ from perdure.model import MAIN
 from perdure.session.actions import Action, Do
 from perdure.shapes import work as shapes
 from perdure.shapes.machine import NewAgent
-from perdure.system.commands import typed
+from perdure.system.commands import quoted, typed
 from perdure.system.names import check_session
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def run(
     if message and branch != MAIN:
         raise InvalidInput(
             "a message goes to main: on a branch, change what was said with "
-            + typed(f"fork {shlex.quote(session)}@STEP --set said=TEXT")
+            + typed(f"fork {quoted(session)}@STEP --set said=TEXT")
         )
     if key is not None and not message:
         raise InvalidInput("--key names a message: say one")
@@ -167,11 +166,11 @@ def _run(
     if how not in EFFECTS:
         raise InvalidInput(f"--effects is one of {', '.join(EFFECTS)}, not {how!r:.40}")
     agent = load_agent(app)
-    on = "" if branch == MAIN else f" --branch {shlex.quote(branch)}"
+    on = "" if branch == MAIN else f" --branch {quoted(branch)}"
     on += f" --effects {how}" if effects else ""
     # What has no checkpoint yet cannot be resumed, only run.
     goes_on = "resume" if options.get("must_exist") or branch != MAIN else "run"
-    again = typed(f"{goes_on} {shlex.quote(app)} {shlex.quote(session)}{on}")
+    again = typed(f"{goes_on} {quoted(app)} {quoted(session)}{on}")
     screen = None if as_json else Screen()
     try:
         result = asyncio.run(
@@ -264,7 +263,7 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
     if result.status == "incompatible":
         # To agree to it would not help: this program cannot make the call.
         for approval in result.approvals[:1]:
-            out.line(f"  {cut(typed(f'reject {shlex.quote(result.session)} {approval.id}'), 1000)}", "dim")
+            out.line(f"  {cut(typed(f'reject {quoted(result.session)} {approval.id}'), 1000)}", "dim")
         asks = []
     doubts = [Action(Do.RESOLVE, result.session, d.effect, branch) for d in result.in_doubt]
     for action in (doubts or asks)[:1]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -30,7 +29,7 @@ from perdure.session.effects import exception_of
 from perdure.shapes.approvals import decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.work import Posted, Run, run
-from perdure.system.commands import typed
+from perdure.system.commands import quoted, typed
 from perdure.system.names import check_session
 from perdure.system.times import ago
 from perdure.system.wording import count, json_or_text
@@ -117,9 +116,7 @@ def answer(
 
     def say(db: Database, id: str) -> Handover:
         if value is None:
-            raise InvalidInput(
-                f"an answer is missing: {typed(f'answer {shlex.quote(session)} {shlex.quote(id)} VALUE')}"
-            )
+            raise InvalidInput(f"an answer is missing: {typed(f'answer {quoted(session)} {quoted(id)} VALUE')}")
         return db.answer(session, id, json_or_text(value), by=by or user_name(), reason=reason)
 
     _decide(session, approval, store, blobs, branch, as_json, "answered", say, listed=approval is None)
@@ -219,7 +216,7 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
         out.line(f"nothing in {cut(opened.row.id, 200)} waits for anybody{where}")
     for name, number in _elsewhere(db, opened, branch):
         waits = "1 more waits" if number == 1 else f"{number} more wait"
-        out.line(f"{waits} on branch {cut(name, 80)}: see it with --branch {cut(shlex.quote(name), 100)}", "yellow")
+        out.line(f"{waits} on branch {cut(name, 80)}: see it with --branch {cut(quoted(name), 100)}", "yellow")
 
 
 def _elsewhere(db: Database, opened: Opened, branch: str) -> list[tuple[str, int]]:
@@ -301,7 +298,7 @@ def resolve(
         with _awaited(store, blobs) as (db, wait):
             picked = wait(to_resolve(db, picked))
     if session is not None and not picked:
-        tells = typed(f"why {shlex.quote(session)}")
+        tells = typed(f"why {quoted(session)}")
         raise NotFound(f"nothing in {session!r:.80} is in doubt: {tells} tells what it does")
     failed: list[Failed] = []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 import time
 from itertools import chain
@@ -31,7 +30,7 @@ from perdure.shapes.basics import Page
 from perdure.shapes.events import changes, run_event
 from perdure.shapes.sessions import session_row, session_state, step_of
 from perdure.shapes.sessions import why as why_shape
-from perdure.system.commands import typed
+from perdure.system.commands import quoted, typed
 from perdure.system.lease_holders import describe
 from perdure.system.names import check_session
 from perdure.system.times import ago, when
@@ -124,7 +123,7 @@ def ls(
             following = go_on = None
             if len(rows) > limit and sort in KEPT:
                 following = rows[limit - 1].cursor if sort == "updated" else rows[limit - 1].id
-                go_on = typed(f"ls {'--newest ' if sort == 'updated' else ''}--after {shlex.quote(following)}")
+                go_on = typed(f"ls {'--newest ' if sort == 'updated' else ''}--after {quoted(following)}")
             elif len(rows) > limit:
                 go_on = "a larger --limit shows them"
             if as_json:

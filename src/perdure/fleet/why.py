@@ -543,9 +543,14 @@ def _place(f: Facts) -> str:
 
 def _opencall_of(f: Facts) -> str:
     """Which call was under way; "" when none was."""
-    begun = _effects(f, "started") or _effects(f, "planned") or _effects(f, "waiting")
+    every = [_effects(f, status) for status in ("started", "planned", "waiting")]
+    left = [[e for e in some if not _has_outcome(f, e)] for some in every]
+    begun = next(filter(None, left), None)
+    if begun is None:
+        come = next(filter(None, every), None)
+        return f"the outcome of {call_of(come[0])} has arrived" if come else ""
     more = f", and {len(begun) - 1} more" if len(begun) > 1 else ""
-    return f"{_no_outcome(f, begun[0])}{more}" if begun else ""
+    return f"{_no_outcome(f, begun[0])}{more}"
 
 
 def _no_outcome(f: Facts, call: dict[str, Any]) -> str:
@@ -728,7 +733,7 @@ def _child_of(effect: dict[str, Any]) -> dict[str, Any] | None:
 def _running(f: Facts) -> Why:
     holder = f.row.lease.holder
     if lost := [e for e in _effects(f, "started") if is_tried_again(e)]:
-        return _tried_again(f, lost[0])
+        return _tried_again(f, next((e for e in lost if not _has_outcome(f, e)), lost[0]))
     if not _is_held(f) and not _effects(f, "started") and _behind(f) is not None:
         return _result(f)
     if not holder:
@@ -748,6 +753,8 @@ def _running(f: Facts) -> Why:
 
 def _tried_again(f: Facts, call: dict[str, Any]) -> Why:
     """The answers to a call are lost, and it is made again under its id."""
+    if _has_outcome(f, call):
+        return _waiting_for_somebody(f, f"The outcome of {call_of(call)} has arrived")
     told = exception_of(call)
     last = f", the last time with {one_line(in_short(told), 200)}" if told is not None else ""
     what = f"{call_of(call)} has got no answer for {_gap(f.now - call['lost_since'])}"
@@ -767,8 +774,8 @@ def _left_open(f: Facts) -> Why | None:
         return _approval(f)
     if _effects(f, "waiting") or _behind(f) is not None:
         return _result(f)
-    begun = _effects(f, "started") or _effects(f, "planned")
-    return _waiting_for_somebody(f, _no_outcome(f, begun[0])) if begun else None
+    call = _opencall_of(f)
+    return _waiting_for_somebody(f, call[0].upper() + call[1:] if call.startswith("the ") else call) if call else None
 
 
 def _resting(f: Facts) -> Why:

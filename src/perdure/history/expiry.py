@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from perdure.errors import Gone
 from perdure.history.hydrate import head_of, load_head, look, origins
 from perdure.model import TAG_PREFIX, Status
+from perdure.system.commands import quoted
 from perdure.system.commands import typed_by_anybody as typed
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def has_expired(session: str, next: str) -> Gone:
 
 def revive(session: str) -> str:
     """What to type to have it back."""
-    return typed(f"revive {shlex.quote(session)}")
+    return typed(f"revive {quoted(session)}")
 
 
 def ended(kernel: Kernel, session: str) -> str:

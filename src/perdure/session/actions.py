@@ -5,12 +5,12 @@ Whoever tells what to do next names one of these; how it is typed or called is s
 
 from __future__ import annotations
 
-import shlex
 from enum import StrEnum
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from perdure.model import MAIN
+from perdure.system.commands import quoted as as_word
 from perdure.system.commands import typed
 
 
@@ -178,5 +178,5 @@ class Action(NamedTuple):
         sent = {"S": self.session, "A": self.argument}
         return way.format(
             session=self.session, argument=self.argument, branch=self.branch,
-            **{k: shlex.quote(v) for k, v in quoted.items()}, **{k: quote(v, safe="") for k, v in sent.items()},
+            **{k: as_word(v) for k, v in quoted.items()}, **{k: quote(v, safe="") for k, v in sent.items()},
         )  # fmt: skip

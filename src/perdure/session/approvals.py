@@ -104,7 +104,7 @@ class Approvals:
         # decision is still there.
         said = yield from self._said(request)
         args, facts, because = bound, None, ""
-        if said.get("approved") and self._journal.kernel.clock.wall() < request["expires"]:
+        if said.get("approved"):
             if said.get("args") is not None:
                 try:
                     args = tool.edited(said["args"])
@@ -169,8 +169,9 @@ class Approvals:
             decided = message.body
             request.update(by=decided["by"], reason=decided["reason"], decided=decided["at"])
             request["status"] = "approved" if decided["approved"] else "rejected"
-        if request["status"] in ("pending", "approved") and self._journal.kernel.clock.wall() >= request["expires"]:
-            request["status"] = "expired"
+        # One that was taken in time counts whenever it is taken up: a late one is not let into the inbox.
+        if request["status"] == "pending" and self._journal.kernel.clock.wall() >= request["expires"]:
+            request.update(status="expired", reason="nobody decided in time")
         if request["status"] == "pending":
             raise ApprovalNeeded(_words(request), Approval(**plain(request)))
         if was == "pending":

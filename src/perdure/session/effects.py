@@ -56,6 +56,7 @@ from perdure.session.tools import (
 from perdure.state.document import plain
 from perdure.state.values import refusal
 from perdure.system import faults
+from perdure.system.commands import quoted
 from perdure.system.flow import Do, Flow, Invoke, Wait, drive, entered
 from perdure.system.wording import call_words
 
@@ -139,6 +140,13 @@ class Effects:
         if (done is not _UNSET) + retry + abort != 1:
             raise CallError("resolve with exactly one of done=result, retry=True, abort=True")
         record = yield from self._open(effect)
+        reported = yield from self._inbox.waiting(f"outcome:{effect}")
+        if reported and record["status"] in OPEN:
+            raise CallError(
+                f"the outcome of effect {effect} was reported meanwhile, and waits in the inbox: it is settled by that "
+                "as soon as somebody goes on with the session",
+                effect,
+            )
         # A call that is only planned may be in the way of other sessions, which wait for it.
         claimed = record["status"] == "planned" and claims(record)
         if claimed and not abort:
@@ -146,19 +154,15 @@ class Effects:
                 f"effect {effect} was planned and not made: go on with its session, or abort=True gives it up"
             )
         if not claimed and record["status"] not in ("started", "in_doubt", "unknown", "raised"):
-            raise CallError(f"effect {effect} is not in doubt: {_standing(plain(record))}", effect)
+            request = plain(self._journal.book.get("approvals", {}).get(record.get("approval", "")))
+            decided = bool(request and (yield from self._inbox.waiting(f"decision:{request['id']}")))
+            stands = _standing(plain(record), asked(request, decided, self._journal.kernel.clock.wall()))
+            raise CallError(f"effect {effect} is not in doubt: {stands}", effect)
         if record["status"] in OPEN and self._journal.settings.effects != "live":
             journal = self._journal
             known = yield Do(done_elsewhere, (journal.kernel, journal.id, _stands_at(journal), journal.book))
             if effect in known:
                 raise CallError(f"effect {effect} is not in doubt: it {DONE_ELSEWHERE}", effect)
-        reported = yield from self._inbox.waiting(f"outcome:{effect}")
-        if reported and record["status"] in ("started", "in_doubt"):
-            raise CallError(
-                f"the outcome of effect {effect} was reported meanwhile, and waits in the inbox: it is settled by that "
-                "as soon as somebody goes on with the session",
-                effect,
-            )
         for entry in reported:
             # Nobody would ever ask for it.
             yield from self._inbox.take_by_key(entry.kind, entry.key)
@@ -229,15 +233,19 @@ class Effects:
 
     def take_posted(self, record: TrackedDict) -> Flow[bool]:
         """Take an outcome that was posted under the effect's id; whether there was one."""
+        late = yield from self.posted(record)
+        if late is not None:
+            yield from self.finish(record, *late)
+        return late is not None
+
+    def posted(self, record: TrackedDict) -> Flow[tuple[str, Any, str | None] | None]:
+        """The outcome that was posted under the effect's id, as it is settled, to be taken by the next commit."""
         key = f"outcome:{record['id']}"
         late = yield from self._inbox.take_by_key("outcome", key)
         if late is not None:
-            yield from self.finish(record, "done", late.body, None)
-            return True
+            return "done", late.body, None
         late = yield from self._inbox.take_by_key("failure", key)
-        if late is not None:
-            yield from self.finish(record, "failed", None, str(late.body))
-        return late is not None
+        return None if late is None else ("failed", None, str(late.body))
 
     def finish(self, record: TrackedDict, status: str, result: Any, error: str | None) -> Flow[None]:
         """Make an outcome durable."""
@@ -347,7 +355,20 @@ def _stands_at(journal: Journal) -> tuple[int, int] | None:
     return None if journal.point is None else (journal.point.envelope.line, journal.point.envelope.step)
 
 
-def _standing(record: dict[str, Any]) -> str:
+def asked(request: dict[str, Any] | None, decided: bool, now: int) -> str:
+    """What a person was asked about a call that was not made for that reason; "" when nobody was."""
+    if request is None or request["status"] != "pending":
+        return ""
+    if decided:
+        return f"approval {request['id']} was decided on, and that is taken up as soon as somebody goes on"
+    if now >= request["expires"]:
+        return f"approval {request['id']} has expired, and it is turned down as soon as somebody goes on"
+    if request.get("question"):
+        return f"its tool has asked a person first, and waits for the answer to {request['id']}"
+    return f"it waits for approval {request['id']}"
+
+
+def _standing(record: dict[str, Any], asked: str) -> str:
     """Where a call stands that no doubt is about."""
     match record["status"]:
         case "done":
@@ -356,6 +377,8 @@ def _standing(record: dict[str, Any]) -> str:
             return f"it did not happen ({record['error']:.300})"
         case "waiting":
             return "it was made and its result comes later, so post its outcome"
+        case _ if asked:
+            return f"it was not made yet: {asked}"
         case _:
             return "it was not made yet, and is as soon as somebody goes on with the session"
 
@@ -660,6 +683,8 @@ class Calls:
         Where all calls are made, with ``ask`` somebody has to agree to such a one first.
         """
         planned = record["status"] == "planned"
+        if planned and record["line"] == self._journal.line and (yield from self._reported(record)):
+            return
         # Somebody may have paid since it was planned.
         look = planned and "cache" in record and "approval" not in record
         hit = (yield from self._kept(tool, record["digest"])) if look else None
@@ -709,6 +734,16 @@ class Calls:
                 record.pop(name, None)
             record.update(status="planned", line=-1)
         return record["status"] == "planned"
+
+    def _reported(self, record: TrackedDict) -> Flow[bool]:
+        """Whether somebody has reported the outcome of a call that is to be made: it is not, and nobody is asked."""
+        if not (yield from self._inbox.waiting(f"outcome:{record['id']}")):
+            return False
+        request = self._approvals.of_call(record)
+        if request is not None and request["status"] in ("pending", "approved"):
+            yield from self._approvals.outdate(request)
+        record.pop("question", None)
+        return (yield from self.effects.take_posted(record))
 
     def go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, *, fresh: bool = False) -> Flow[Any]:
         """Take a recorded call from where it stands to its outcome; a ``fresh`` one was written as started just now."""
@@ -811,7 +846,7 @@ class Calls:
             # Whoever asks why it stands still is told whom it waits for.
             record[BEHIND] = waits_for
             yield from self._journal.write(Kind.PLANNED, x=about(record))
-        give_up = errors.suggested(f"resolve {other['session']} {other['effect']} --abort")
+        give_up = errors.suggested(f"resolve {quoted(other['session'])} {other['effect']} --abort")
         raise ResultPending(
             f"session {other['session']!r} was first with the same call of {tool.name} (effect {other['effect']}), and "
             "there is no outcome yet. Its result is shared, so it is not made twice: call again once it is there. If "
@@ -971,7 +1006,7 @@ class Calls:
     def _unsure(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
         """An effect was started and its outcome is unknown: True when it may be made (again)."""
         if tool.read:
-            return True
+            return not (yield from self.effects.take_posted(record))
         if record["status"] == "started":
             telemetry.doubted(tool.name)
         if (yield from self.effects.take_posted(record)):
@@ -1098,7 +1133,7 @@ class Calls:
         """Take a call as far as it goes now; answers where it stands. What it waits for is no error here."""
         with suppress(EffectFailed, EffectRaised, NotJson, InDoubt, ApprovalNeeded, ResultPending):
             yield from self._journal.resend()
-            if not fresh and (not tool.read or tool.cache is not None) and record["status"] in OPEN:
+            if not fresh and record["status"] in OPEN:
                 yield from self.reconsider(tool, record, ask=True)
             yield from self.go_on(tool, plain(record["args"]), record, fresh=fresh)
         if (told := exception_of(plain(record))) is not None:

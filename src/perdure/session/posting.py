@@ -13,17 +13,18 @@ from perdure.session.actions import Action
 from perdure.session.actions import Do as ToDo
 from perdure.session.answer_schema import misfit
 from perdure.session.approvals import Approval, decision
-from perdure.session.decisions import pending
-from perdure.session.effects import OPEN, last_of
+from perdure.session.decisions import decided, pending
+from perdure.session.effects import BEHIND, OPEN, asked, last_of
 from perdure.session.handover import CALLER, hand_over
-from perdure.session.inbox import posted, seal_entry, wake_entry
+from perdure.session.inbox import open_entry, posted, seal_entry, wake_entry
 from perdure.session.wakes import CRON, WAKE, sort_out
 from perdure.state.document import BOOK, plain
 from perdure.system.flow import Do, Flow
 from perdure.system.names import check_name, check_owner, check_session
+from perdure.system.wording import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from perdure.kernel import Kernel
@@ -63,27 +64,52 @@ class Posting:
         """Report the outcome of an effect from anywhere: of one that said "later", or whose worker lost its lease.
 
         ``failed`` says that it certainly did not happen, and why. False when it was reported already, or the effect has
-        its outcome; ``NotFound`` when the session has no such effect, ``CallError`` when nobody waits for an outcome.
+        its outcome; ``NotFound`` when the session has no such effect, ``CallError`` when nobody waits for an outcome,
+        as while a person is asked before the call is made, or another outcome was reported before.
         """
         self._guard.check()
         if not (yield Do(self._waits_for_outcome, (check_session(session), effect))):
             return False
-        if failed is not None:
-            return (yield from self._post(session, f"outcome:{effect}", "failure", failed))
-        return (yield from self._post(session, f"outcome:{effect}", "outcome", result))
+        kind, body = ("outcome", result) if failed is None else ("failure", failed)
+        try:
+            return (yield from self._post(session, f"outcome:{effect}", kind, body))
+        except InvalidInput as e:
+            # Also a body that cannot be kept is invalid.
+            if not (known := (yield Do(self._reported, (session, effect)))):
+                raise
+            raise CallError(f"another outcome of effect {effect} was reported already: {known}", effect) from e
+
+    def _reported(self, session: str, effect: str) -> str:
+        """The outcome of an effect that waits in the inbox, for people; "" when there is none."""
+        waiting = self._kernel.store.inbox(session, 1, f"outcome:{effect}")
+        if not waiting:
+            return ""
+        said = open_entry(self._kernel, waiting[0]).body
+        known = f"it did not happen, {said!s:.300}" if waiting[0].kind == "failure" else f"done, {brief(said, 300)}"
+        return f"{known}. That stands, and is taken up as soon as somebody goes on with the session"
 
     def _waits_for_outcome(self, session: str, effect: str) -> bool:
         row = find(self._kernel, session)
         if row is None or not row.heads:
             # Whether there is ever going to be one is not known here.
             return True
-        known, where = "", MAIN
+        known, where, unmade = "", MAIN, ""
         for branch in row.branches:
-            for record in load_head(self._kernel, row, branch).doc[BOOK].get("effects", {}).values():
-                if record["id"] == effect and record["status"] in OPEN:
-                    return True
-                if record["id"] == effect:
+            loaded = load_head(self._kernel, row, branch)
+            assert loaded.point is not None
+            for record in loaded.doc[BOOK].get("effects", {}).values():
+                if record["id"] != effect:
+                    continue
+                if record["status"] not in OPEN:
                     known, where = record["status"], branch
+                elif record["status"] != "planned":
+                    return True
+                elif record["line"] != loaded.point.envelope.line:
+                    unmade = f"branch {branch!r:.80} has it from the line it parted from, and goes on under its own id"
+                elif not (unmade := self._waits_for(row, loaded.doc[BOOK], record)):
+                    return True
+        if unmade and not known:
+            raise CallError(f"nothing was reported: effect {effect} was not made yet: {unmade}", effect)
         if known in ("unknown", "raised"):
             settle = Action(ToDo.RESOLVE, session, effect, where)
             raise CallError(
@@ -99,7 +125,19 @@ class Posting:
         """Whether an effect is open on a line that was left by a rewind: whoever asks for it again waits for it."""
         ends = (load(self._kernel, session, line, None) for line in origins(self._kernel, session))
         books = (end.doc[BOOK].get("effects", {}) for end in ends)
-        return any(r["id"] == effect and r["status"] in OPEN for book in books for r in book.values())
+        return any(
+            r["id"] == effect and r["status"] in OPEN and r["status"] != "planned"
+            for book in books
+            for r in book.values()
+        )
+
+    def _waits_for(self, row: SessionRow, book: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+        """What a planned call waits for that comes before it is made, for people; "" when nothing does."""
+        if BEHIND in record:
+            return f"it waits for the same call of session {record[BEHIND]['session']!r:.80}, whose result is shared"
+        request = plain(book.get("approvals", {}).get(record.get("approval", "")))
+        known = decided(self._kernel, row, [request]) if request is not None else {}
+        return asked(request, bool(known), self._kernel.clock.wall())
 
     def approve(
         self,

@@ -6,12 +6,14 @@ to another one. What comes from the environment is there again; what was found i
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from perdure import errors
 from perdure.system.urls import TIERED, shown
+from perdure.system.wording import visible
 
 _named: dict[str, str] = {}
 """By option: what the command line of this process said."""
@@ -56,6 +58,18 @@ def closed(by: object) -> None:
     _open.pop(by, None)
 
 
+def quoted(word: str) -> str:
+    r"""How a word is typed in a shell; what a terminal would not show is spelled out, so that it can be copied.
+
+    >>> quoted("t"), quoted("my trip"), quoted("it's\n")
+    ('t', "'my trip'", "$'it\\'s\\012'")
+    """
+    if visible(word, lambda _: "") == word:
+        return shlex.quote(word)
+    spelled = visible(re.sub(r"(['\\])", r"\\\1", word), lambda c: "".join(f"\\{b:03o}" for b in c.encode()))
+    return f"$'{spelled}'"
+
+
 def typed(words: str) -> str:
     """How a command is typed.
 
@@ -64,7 +78,7 @@ def typed(words: str) -> str:
     """
     command = words.partition(" ")[0]
     told = {option: value for option, value in _named.items() if option != WITNESS or command in WITNESSED}
-    return " ".join((f"perdure {words}", *(f"{option} {shlex.quote(value)}" for option, value in told.items())))
+    return " ".join((f"perdure {words}", *(f"{option} {quoted(value)}" for option, value in told.items())))
 
 
 def typed_by_anybody(words: str) -> str:
@@ -80,7 +94,7 @@ def typed_by_anybody(words: str) -> str:
     # Of several nobody can say here which one is meant.
     urls = set(_open.values())
     store = urls.pop() if len(urls) == 1 else "URL" if urls else ""
-    return typed(words) + ("" if _commands or not store else f" --store {shlex.quote(store)}")
+    return typed(words) + ("" if _commands or not store else f" --store {quoted(store)}")
 
 
 errors.suggested = typed_by_anybody

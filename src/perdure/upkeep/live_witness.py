@@ -15,7 +15,6 @@ import hashlib
 import logging
 import os
 import re
-import shlex
 import threading
 from collections import deque
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from perdure.errors import Corrupted, PerdureError, Unavailable
 from perdure.history.lives import life_of
 from perdure.model import Kind
 from perdure.record.tombstones import LIFE
-from perdure.system.commands import typed_by_anybody
+from perdure.system.commands import quoted, typed_by_anybody
 from perdure.system.disk import FILE_MODE
 from perdure.upkeep.witness import (
     Call,
@@ -152,7 +151,7 @@ class LiveWitness:
             found = list(self._said(line)) if _is_torn(line) else []
             for one in (*found, *([Mended(hashlib.sha256(line).hexdigest())] if found else [])):
                 append_line(self._fd, signed_line(self._kernel, one), self._path)
-            lost = typed_by_anybody(f"verify --all --witness {shlex.quote(self._path)}")
+            lost = typed_by_anybody(f"verify --all --witness {quoted(self._path)}")
             what = "what it said was read from the store again" if found else f"what it said is lost: {lost}"
             how = "was cut short" if _is_torn(line) else "was changed"
             log.warning("witness %s, line %d %s: %s", self._path, number, how, what)

@@ -20,7 +20,6 @@ import fcntl
 import hashlib
 import hmac
 import os
-import shlex
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -32,6 +31,7 @@ from perdure.history.lives import aside_id, life_of, tombstone_of
 from perdure.record import codec
 from perdure.record.tombstones import LIFE
 from perdure.stores.listing import each_session
+from perdure.system.commands import quoted
 from perdure.system.commands import typed_by_anybody as typed
 from perdure.system.disk import write_whole
 from perdure.upkeep.verify import Finding
@@ -424,7 +424,7 @@ def behind(path: str, found: Sequence[Finding]) -> BehindWitness:
     return BehindWitness(
         f"the store is behind its witness {path}: {found[0].where}: {found[0].what}{more}. Nothing was written, and "
         "reading goes on: put the newer store back; or, if that is lost for good (a restored backup, a promoted "
-        f"replica), accept it: {typed(f'verify --all --witness {shlex.quote(path)} --accept-loss')}",
+        f"replica), accept it: {typed(f'verify --all --witness {quoted(path)} --accept-loss')}",
         tuple(found),
     )
 
@@ -591,7 +591,7 @@ def read_witness(kernel: Kernel, path: str | os.PathLike[str]) -> Witness:
     except FileNotFoundError as e:
         raise NotFound(
             f"there is no witness {where}: write one with "
-            f"{typed(f'verify --all --witness {shlex.quote(where)} --update-witness')}"
+            f"{typed(f'verify --all --witness {quoted(where)} --update-witness')}"
         ) from e
     except OSError as e:
         raise Unavailable(f"witness {where} cannot be read: {e.strerror}: name a file") from e

@@ -1,0 +1,263 @@
+"""Outcomes that are reported from outside: whatever was acknowledged is used, and the call is not made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import Later, tool
+from perdure.fleet.why import why
+from perdure.system import faults
+from perdure.testing.clock import FakeClock
+from tests.session.test_calls import Killed, World, charge_tool, crash
+
+Begin = Callable[[perdure.Database, FakeClock, World], perdure.Tool]
+
+
+@pytest.fixture
+def world() -> World:
+    """An outside world in which nothing has happened yet."""
+    return World()
+
+
+def _effect(db: perdure.Database) -> dict[str, Any]:
+    with db.session("s") as s:
+        return s.effects()[0]
+
+
+def _started(db: perdure.Database, clock: FakeClock, world: World, **declared: Any) -> perdure.Tool:
+    charge = charge_tool(world, **declared)
+    crash(db, clock, charge, world, "after")
+    return charge
+
+
+def _in_doubt(db: perdure.Database, clock: FakeClock, world: World) -> perdure.Tool:
+    charge = _started(db, clock, world)
+    with db.session("s") as s, pytest.raises(perdure.InDoubt):
+        s.call(charge, order="o1")
+    return charge
+
+
+def _retried(db: perdure.Database, clock: FakeClock, world: World) -> perdure.Tool:
+    charge = _in_doubt(db, clock, world)
+    with db.session("s") as s:
+        s.resolve(s.effects()[0]["id"], retry=True, by="ana")
+    return charge
+
+
+def _retried_after_approval(db: perdure.Database, clock: FakeClock, world: World) -> perdure.Tool:
+    charge = charge_tool(world, approve=True)
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded) as needed:
+        s.call(charge, order="o1")
+    db.approve("s", needed.value.approval, by="ana")
+    crash(db, clock, charge, world, "after")
+    with db.session("s") as s:
+        s.resolve(s.effects()[0]["id"], retry=True, by="ana")
+    return charge
+
+
+def _planned(db: perdure.Database, clock: FakeClock, world: World) -> perdure.Tool:
+    """Written down and claimed, and never begun."""
+    charge = charge_tool(world, cache="1h", cache_scope="shared")
+
+    def die(point: str) -> None:
+        if point == "call.after_claimed":
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(faults, "point", die)
+        s = db.session("s", owner="ana")
+        with pytest.raises(Killed):
+            s.call(charge, order="o1")
+    clock.advance(60_000)
+    return charge
+
+
+def _later(db: perdure.Database, clock: FakeClock, world: World) -> perdure.Tool:
+    @tool
+    def charge(order: str, ctx: perdure.Context) -> Later:
+        world.do(order, ctx.effect_id)
+        return Later()
+
+    with db.session("s") as s, pytest.raises(perdure.ResultPending):
+        s.call(charge, order="o1")
+    return charge
+
+
+def _started_and_retried_by_itself(db: perdure.Database, clock: FakeClock, world: World) -> perdure.Tool:
+    return _started(db, clock, world, if_unsure="retry")
+
+
+TAKEN: dict[str, Begin] = {
+    "planned": _planned,
+    "planned after a retry": _retried,
+    "planned after a retry, agreed to": _retried_after_approval,
+    "started": _started,
+    "started, if_unsure=retry": _started_and_retried_by_itself,
+    "in doubt": _in_doubt,
+    "waiting": _later,
+}
+
+
+@pytest.mark.parametrize("state", TAKEN)
+def test_an_outcome_that_came_is_used_and_the_call_is_not_made(
+    db: perdure.Database, clock: FakeClock, world: World, state: str
+) -> None:
+    charge = TAKEN[state](db, clock, world)
+    made, effect = world.entered, _effect(db)["id"]
+    assert db.post_outcome("s", effect, {"seen": state})
+    said = str(why(db, "s"))
+    assert "no outcome" not in said
+    assert "charge" in said
+    assert "has arrived" in said
+    with db.session("s") as s:
+        with pytest.raises(perdure.CallError, match="was reported meanwhile"):
+            s.resolve(effect, abort=True)
+        assert s.call(charge, order="o1") == {"seen": state}
+        assert s.status == "idle"
+    assert world.entered == made
+    assert db.look("s").pending == 0
+
+
+@pytest.mark.parametrize("state", TAKEN)
+def test_a_failure_that_was_reported_is_used_and_the_call_is_not_made(
+    db: perdure.Database, clock: FakeClock, world: World, state: str
+) -> None:
+    charge = TAKEN[state](db, clock, world)
+    made = world.entered
+    assert db.post_outcome("s", _effect(db)["id"], failed="the bank said no")
+    with db.session("s") as s, pytest.raises(perdure.EffectFailed, match="the bank said no"):
+        s.call(charge, order="o1")
+    assert world.entered == made
+
+
+def _ask(db: perdure.Database, charge: perdure.Tool) -> perdure.Approval:
+    with db.session("s") as s, pytest.raises(perdure.ApprovalNeeded) as needed:
+        s.call(charge, order="o1")
+    return needed.value.approval
+
+
+def test_of_a_call_that_waits_for_approval_no_outcome_is_taken(
+    db: perdure.Database, clock: FakeClock, world: World
+) -> None:
+    charge = charge_tool(world, approve=True, approval_valid_for="1h")
+    request = _ask(db, charge)
+
+    def refused(match: str) -> None:
+        with pytest.raises(perdure.CallError, match=match):
+            db.post_outcome("s", request.effect, "x")
+        with db.session("s") as s, pytest.raises(perdure.CallError, match=match):
+            s.resolve(request.effect, done="x")
+        assert db.look("s").pending <= 1
+
+    refused(f"not made yet: it waits for approval {request.id}")
+    clock.advance(3_600_000)
+    refused(f"not made yet: approval {request.id} has expired")
+    with db.session("s") as s, pytest.raises(perdure.EffectFailed):
+        s.call(charge, order="o1")
+    assert db.post_outcome("s", request.effect, "x") is False
+
+
+def test_of_a_call_that_was_agreed_to_and_not_begun_no_outcome_is_taken(db: perdure.Database, world: World) -> None:
+    charge = charge_tool(world, approve=True)
+    request = _ask(db, charge)
+    db.approve("s", request, by="ana")
+    with pytest.raises(perdure.CallError, match=f"not made yet: approval {request.id} was decided on"):
+        db.post_outcome("s", request.effect, "x")
+    with db.session("s") as s:
+        assert s.call(charge, order="o1") == {"order": "o1"}
+
+
+def test_of_a_call_that_asks_a_person_no_outcome_is_taken(db: perdure.Database) -> None:
+    @tool(if_unsure="retry")
+    def charge(order: str, ctx: perdure.Context) -> str:
+        return f"paid {ctx.ask('how much?')}"
+
+    request = _ask(db, charge)
+    with pytest.raises(perdure.CallError, match=f"its tool has asked a person .*{request.id}"):
+        db.post_outcome("s", request.effect, "x")
+    db.answer("s", request, 5, by="ana")
+    with db.session("s") as s:
+        assert s.call(charge, order="o1") == "paid 5"
+
+
+def test_an_outcome_that_comes_while_the_tool_asks_makes_its_question_void(db: perdure.Database) -> None:
+    asked: list[str] = []
+
+    @tool(if_unsure="retry")
+    def charge(order: str, ctx: perdure.Context) -> str:
+        asked.append(ctx.effect_id)
+        assert db.post_outcome("s", ctx.effect_id, "it was paid before")
+        return f"paid {ctx.ask('how much?')}"
+
+    _ask(db, charge)
+    with db.session("s") as s:
+        assert s.call(charge, order="o1") == "it was paid before"
+        assert (s.status, s.approvals()) == ("idle", [])
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("way", ["raised", "done", "failed"])
+def test_of_a_call_that_is_over_no_outcome_is_taken(db: perdure.Database, way: str) -> None:
+    @tool
+    def charge(order: str) -> str:
+        if way == "raised":
+            raise KeyError(order)
+        if way == "failed":
+            raise perdure.NotDone("no money")
+        return "paid"
+
+    with db.session("s") as s:
+        if way == "done":
+            s.call(charge, order="o1")
+        else:
+            with pytest.raises(perdure.EffectRaised if way == "raised" else perdure.EffectFailed):
+                s.call(charge, order="o1")
+    effect = _effect(db)["id"]
+    if way == "raised":
+        with pytest.raises(perdure.CallError, match="nobody waits for its outcome"):
+            db.post_outcome("s", effect, "x")
+    else:
+        assert db.post_outcome("s", effect, "x") is False
+    assert db.look("s").pending == 0
+
+
+def test_an_outcome_that_no_line_would_take_is_refused(db: perdure.Database, clock: FakeClock, world: World) -> None:
+    charge = _retried(db, clock, world)
+    with db.session("s") as s:
+        effect, planned = s.effects()[0]["id"], s.step
+        s.vars["on"] = 1
+        s.commit()
+        s.rewind(planned)
+    with pytest.raises(perdure.CallError, match="goes on under its own id"):
+        db.post_outcome("s", effect, {"order": "late"})
+    with db.session("s") as s:
+        assert s.call(charge, order="o1") == {"order": "o1"}
+        assert s.effects()[0]["id"] != effect
+
+
+def test_a_second_outcome_that_differs_is_told_of_the_first(
+    db: perdure.Database, clock: FakeClock, world: World
+) -> None:
+    _in_doubt(db, clock, world)
+    effect = _effect(db)["id"]
+    assert db.post_outcome("s", effect, {"order": "o1"})
+    assert db.post_outcome("s", effect, {"order": "o1"}) is False
+    with pytest.raises(perdure.CallError, match=r'was reported already: done, {"order": "o1"}') as known:
+        db.post_outcome("s", effect, {"order": "o2"})
+    assert "key" not in str(known.value)
+    with pytest.raises(perdure.CallError, match="was reported already: done"):
+        db.post_outcome("s", effect, failed="no")
+
+
+def test_a_failure_that_was_reported_is_told_to_who_reports_otherwise(
+    db: perdure.Database, clock: FakeClock, world: World
+) -> None:
+    _in_doubt(db, clock, world)
+    effect = _effect(db)["id"]
+    assert db.post_outcome("s", effect, failed="no money")
+    with pytest.raises(perdure.CallError, match="was reported already: it did not happen, no money"):
+        db.post_outcome("s", effect, "paid")
