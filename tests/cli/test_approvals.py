@@ -256,7 +256,8 @@ def test_of_a_call_that_waits_for_approval_nobody_reports_or_settles_an_outcome(
     def pay(amount: int) -> None:
         """Pay."""
 
-    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db, db.session("s") as s:
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db:
+        s = db.session("s")
         with pytest.raises(perdure.ApprovalNeeded) as needed:
             s.call(pay, 7)
     request = needed.value.approval
