@@ -251,3 +251,30 @@ def test_a_call_that_raised_is_settled_by_whoever_resolves_it(command: Command, 
     typed = f"perdure resolve s {record['id']} --done RESULT"
     assert found.err.splitlines()[0].endswith(f"nobody waits for its outcome: settle it with {typed}")
     assert command("resolve", "s", record["id"], "--done", "7", "--by", "eve").code == 0
+
+
+def test_of_a_call_that_waits_for_approval_nobody_reports_or_settles_an_outcome(command: Command, tmp_path: Path):
+    @tool(approve=True)
+    def pay(amount: int) -> None:
+        """Pay."""
+
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db:
+        s = db.session("s")
+        with pytest.raises(perdure.ApprovalNeeded) as needed:
+            s.call(pay, 7)
+    request = needed.value.approval
+    found = command("outcome", "s", request.effect, "7")
+    assert found.code == 1
+    assert found.err.endswith(f"effect {request.effect} was not made yet: it waits for approval {request.id}\n")
+    found = command("resolve", "s", request.effect, "--done", "7", "--by", "eve")
+    assert found.code == 1
+    assert f"not in doubt: it was not made yet: it waits for approval {request.id}" in found.err
+
+
+def test_another_outcome_than_was_reported_is_told_of_that(command: Command, ledger: Path):
+    command("run", APP, "s", "wire 1")
+    (effect,) = command("run", APP, "s", "--json").json["in_doubt_ids"]
+    assert command("outcome", "s", effect, '"paid"').code == 0
+    found = command("outcome", "s", effect, "--failed", "no money")
+    assert found.code == 1
+    assert f'another outcome of effect {effect} was reported already: done, "paid". That stands' in found.err

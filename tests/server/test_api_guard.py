@@ -285,6 +285,10 @@ def test_a_body_that_is_too_large_or_no_json_is_refused(tmp_path: Path):
             answer = api.http.post(path, content=body, headers={"content-type": kind})
             assert answer.status_code == status, (body[:40], answer.text)
             assert answer.headers["content-type"] == "application/problem+json"
+        for body in (rb'{"message": "\ud800"}', rb'{"message": ["a\ud83dx"]}', rb'{"message": "\udc00"}'):
+            answer = api.http.post(path, content=body, headers={"content-type": "application/json"})
+            assert answer.status_code == 400
+            assert "half of a surrogate pair" in answer.json()["detail"]
         for query in ("limit=0", "limit=1001", "limit=x", "limit=1&limit=2", "nothing=1", "status=odd", "owner=%ff"):
             assert api.http.get(f"{API}/sessions?{query}").status_code == 422, query
         assert api.http.get(f"{API}/sessions/%ff").status_code == 422

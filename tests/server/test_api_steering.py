@@ -197,6 +197,10 @@ def test_an_approval_is_listed_in_the_shape_of_ag_ui_and_decided_once(tmp_path: 
         assert api.get("/sessions/s/approvals")["items"] == [one]
         path = f"/sessions/s/approvals/{one['id']}"
         decision = {"status": "resolved", "payload": {"approved": True}, "by": "eve"}
+        (call,) = api.get("/sessions/s/effects")["items"]
+        for deed, body in (("outcome", {"result": 1}), ("resolve", {"verdict": "done", "result": 1, "by": "eve"})):
+            refused = api.post(f"/sessions/s/effects/{call['id']}/{deed}", body, 409)
+            assert "not made yet: it waits for approval" in refused["detail"]
         decided = api.post(path, decision)
         typed = "perdure resume APP s, or start perdure worker APP"
         assert decided.pop("next") == f"Nobody runs agent desk: go on with {typed}."

@@ -208,3 +208,26 @@ def test_a_lease_is_given_back_although_its_giving_back_is_interrupted(
         with other.session("s") as s:
             s.commit()
         db.close()
+
+
+def test_a_lease_whose_giving_back_is_interrupted_is_given_back_at_once(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with perdure.open(url, lease_ttl=3600) as db:
+        s, release, given_back = db.session("s"), db.kernel.store.release, threading.Event()
+
+        def interrupted(*_: Any) -> None:
+            monkeypatch.setattr(db.kernel.store, "release", noted)
+            raise KeyboardInterrupt
+
+        def noted(*args: Any) -> None:
+            release(*args)
+            given_back.set()
+
+        monkeypatch.setattr(db.kernel.store, "release", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            s.release()
+        # The next beat would be in twenty minutes.
+        assert given_back.wait(20)
+        with perdure.open(url) as other, other.session("s") as s:
+            s.commit()

@@ -16,6 +16,7 @@ import os
 import re
 import time
 import warnings
+from io import FileIO
 from typing import IO, TYPE_CHECKING
 
 from perdure.errors import Poisoned, StoreFull, Unavailable
@@ -35,6 +36,19 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM, errno.EBADF}
 
 
+class _Owner(FileIO):
+    """Closes its file when it is thrown away, in C: no interrupt comes in between, and none gets lost there."""
+
+    _finalizing = False
+    """Hides that of the base, by which Python would warn of a file that an interrupt has left open."""
+
+
+class Descriptor(int):
+    """The number of an open file, which is closed at the latest when nobody knows the number any more."""
+
+    owner: _Owner
+
+
 class Disk:
     """Files by descriptor, names by path; every method is one system call (or a loop over one)."""
 
@@ -45,11 +59,17 @@ class Disk:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        return os.open(path, flags, FILE_MODE)
+        owner = _Owner(os.open(path, flags, FILE_MODE), "r+b" if write else "rb")
+        fd = Descriptor(owner.fileno())
+        fd.owner = owner
+        return fd
 
     def close(self, fd: int) -> None:
         """Close a descriptor. What was written and not synced stays unsynced."""
-        os.close(fd)
+        if isinstance(fd, Descriptor):
+            fd.owner.close()
+        else:
+            os.close(fd)
 
     def stat(self, path: str) -> os.stat_result:
         """What the folder says of a name."""

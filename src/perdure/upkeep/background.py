@@ -68,6 +68,8 @@ class Heartbeat:
         self._asked: dict[str, Claim] = {}
         """What the store was asked for, by the name it was asked under: an interrupt may come before its answer."""
         self._stop = threading.Event()
+        self._soon = threading.Event()
+        """Set when the next beat is not to be waited for."""
         self._thread: threading.Thread | None = None
         self.lost: set[int] = set()
         """Tokens that turned out to be no longer ours."""
@@ -127,8 +129,16 @@ class Heartbeat:
         self._kernel.store.release(lease)
         self._leaving.pop(lease.token, None)
 
+    def hurry(self) -> None:
+        """Have the next beat now: somebody was interrupted who was giving a lease back."""
+        self._soon.set()
+
     def _beat(self) -> None:
-        while not self._stop.wait(self._ttl / 3000):
+        while True:
+            self._soon.wait(self._ttl / 3000)
+            self._soon.clear()
+            if self._stop.is_set():
+                return
             if self._dropped:
                 self._give_all_back()
                 self._dropped.warn()
@@ -170,6 +180,7 @@ class Heartbeat:
     def close(self) -> None:
         """Stop renewing, and give back what is left: no handle of this database can write any more."""
         self._stop.set()
+        self._soon.set()
         if self._thread is not None:
             self._thread.join()
         self._give_all_back()
@@ -373,7 +384,11 @@ class Caretaker:
         if lease is not None:
             # At once: who is cancelled before the store was asked leaves that to the next beat.
             self.heartbeat.remove(lease)
-            yield Do(self.heartbeat.release, (lease,))
+            try:
+                yield Do(self.heartbeat.release, (lease,))
+            except BaseException:
+                self.heartbeat.hurry()
+                raise
             journal.lease = None
         if self._maintain and journal.unpacked >= PACK_MIN and journal.point is not None and not self._closed:
             self._housekeeper.request(journal.id, journal.line, PACK_MIN)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import gc
 import multiprocessing
 import os
 import signal
@@ -272,3 +274,56 @@ def test_a_close_that_is_interrupted_closes_nobody_elses_file_later(tmp_path: Pa
     again = FileStore(tmp_path / "store")
     assert [steps(again, name) for name in names] == [[0, 1, 2]] * len(names)
     again.close()
+
+
+def _opened() -> set[int]:
+    """The descriptors that this process has open."""
+    gc.collect()
+    found: set[int] = set()
+    for fd in range(1024):
+        with contextlib.suppress(OSError):
+            os.fstat(fd)
+            found.add(fd)
+    return found
+
+
+@pytest.mark.parametrize("method", ["open", "close"])
+def test_an_interrupt_while_files_are_opened_or_closed_leaves_none_open(tmp_path: Path, method: str):
+    class Interrupted(Disk):
+        """Interrupts one call: an open that has succeeded, a close that has not begun."""
+
+        left = -1
+
+        def _step(self) -> None:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+        def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> int:
+            fd = super().open(path, create=create, exclusive=exclusive, write=write)
+            if method == "open":
+                self._step()
+            return fd
+
+        def close(self, fd: int) -> None:
+            if method == "close":
+                self._step()
+            super().close(fd)
+
+    interrupts, before = 0, _opened()
+    for turn in range(1, 40):
+        disk = Interrupted()
+        disk.left = turn
+        try:
+            store = FileStore(tmp_path / f"store {turn}", disk=disk)
+            grow(store, 2, "s")
+            store.acquire("s", "me", 1000)
+            store.close()
+            break
+        except KeyboardInterrupt:
+            interrupts += 1
+        finally:
+            store = None
+        assert _opened() == before
+    assert interrupts > 5
+    assert _opened() == before

@@ -151,7 +151,7 @@ async def resolve(call: Call[Nothing, Resolution]) -> Effect:
     return effect(record, call.session, b.branch, IN_LIST)
 
 
-@endpoint("POST", "/sessions/{session}/effects/{effect}/outcome", tag="people", status=202)
+@endpoint("POST", "/sessions/{session}/effects/{effect}/outcome", tag="people", status=202, errors=(409,))
 async def post_outcome(call: Call[Nothing, Outcome]) -> Posted:
     """Report the outcome of a call that was to come later, or whose worker lost its lease, without the lease."""
     b, db = call.body, call.ctx.db

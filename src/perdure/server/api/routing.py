@@ -5,6 +5,7 @@ Paths are matched on what was sent, segment by segment: a session's id may hold 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -203,7 +204,18 @@ def _body(endpoint: Endpoint, headers: dict[str, str], raw: bytes) -> Any:
     except msgspec.ValidationError as e:
         raise Refusal(422, "invalid-request", readable(f"in the body: {e}")) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise Refusal(400, "not-json", readable(str(e))) from None
+        raise Refusal(400, "not-json", _half_a_character(raw) or readable(str(e))) from None
+
+
+def _half_a_character(raw: bytes) -> str:
+    """What is wrong with a body that is said to be truncated, and is not; "" of any other."""
+    try:
+        json.dumps(json.loads(raw), ensure_ascii=False).encode()
+    except UnicodeEncodeError as e:
+        return f"a string in it has half of a surrogate pair ({e.object[e.start]!a}), which is no character"
+    except (ValueError, RecursionError):
+        pass
+    return ""
 
 
 def _encoded(value: Any) -> bytes:
