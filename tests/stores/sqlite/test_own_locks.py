@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -156,6 +157,26 @@ def test_a_log_that_was_replaced_by_somebody_elses_is_not_mixed_with_ours(tmp_pa
         commit(s, 3)
     db.close()
     assert_theirs(path)
+    (aside,) = tmp_path.glob("agents.db.rescued-*")
+    assert stored(aside) == [1, 2]
+
+
+@needs_own_locks
+def test_what_was_moved_into_a_database_that_is_replaced_next_is_set_aside_when_it_is_closed(tmp_path: Path):
+    path = tmp_path / "agents.db"
+    visit(path)
+    older = shutil.copy(path, tmp_path / "older.db")
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
+    s = db.session("s")
+    commit(s, 1)
+    os.unlink(f"{path}-wal")
+    with pytest.raises(Poisoned, match="moved into the database"):
+        commit(s, 2, 3)
+    os.replace(older, path)
+    with pytest.raises(Poisoned, match=r"agents.db was removed or replaced .* set aside in"):
+        db.close()
+    with pytest.raises(perdure.NotFound):
+        stored(path)
     (aside,) = tmp_path.glob("agents.db.rescued-*")
     assert stored(aside) == [1, 2]
 

@@ -124,7 +124,7 @@ class SqliteFile:
         self._logged = 0
         """Pages in the log when it was last written."""
         self._orphaned = False
-        self._unsaved = False
+        self._unsaved = self._moved = False
         """Whether something that was acknowledged is not in the database any more."""
         """Whether the log is ours alone: others, who do not know of it, have another one."""
         self._own = OwnFile(path)
@@ -282,7 +282,10 @@ class SqliteFile:
 
     def save_at_last(self) -> None:
         """Before it is gone for good: when it is closed, or the program ends without that."""
-        if not (self._guard.poisoned or self._guard.forked) and (gone := self._own.astray()):
+        if self._guard.forked or not (gone := self._own.astray()):
+            return
+        # What was moved into a database that was replaced since is in no other.
+        if not self._guard.poisoned or (self._moved and gone == DATABASE):
             with suppress(errors.PerdureError):
                 self._rescue(gone, "")
 
@@ -337,7 +340,7 @@ class SqliteFile:
             f"close this handle, open a new one{then}"
         )
         self._own.let_others_in()
-        self._unsaved = not (moved or gone == INDEX)
+        self._unsaved, self._moved = not (moved or gone == INDEX), moved
         if not moved:
             raise errors.Poisoned(self._guard.poisoned + fate)
 
@@ -472,19 +475,17 @@ class SqliteFile:
             self.write("shrink", lambda cursor: _vacuum(cursor, last=True))
         with self._lock, self._pool_lock, self._watch_lock:
             self._guard.closed = True
-            if not self._guard.poisoned:
-                if self._own.astray():
-                    self.save_at_last()
-                elif self._logged:
-                    # Whoever is not the last one to close would leave what it wrote in the log alone.
-                    self._checkpoint()
+            self.save_at_last()
+            if self._logged and not self._guard.poisoned:
+                # Whoever is not the last one to close would leave what it wrote in the log alone.
+                self._checkpoint()
             idle, self._idle = self._idle, []
             watchers = [] if self._watcher is None else [self._watcher]
             for connection in (*idle, *watchers, self._writer):
                 self._end(connection)
             self._own.close()
             _left_open.discard(self)
-        if self._unsaved and not known:
+        if self._unsaved and self._guard.poisoned != known:
             # Nobody was told before: what was acknowledged is not where it was.
             raise errors.Poisoned(self._guard.poisoned)
 
