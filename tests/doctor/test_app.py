@@ -154,7 +154,7 @@ def test_people_get_lines_in_plain_words(command: Command):
     found = command("doctor", f"{APPS}:saves_at_the_end")
     assert found.code == 1
     assert any(line.startswith("fail  saves: 4 answers") for line in found.out.splitlines())
-    assert found.out.splitlines()[-1].endswith("checks failed")
+    assert found.out.splitlines()[-1].endswith("checks failed, 1 note")
 
 
 def test_whoever_has_something_said_is_told_that_tools_really_run(command: Command):

@@ -15,7 +15,7 @@ def merged(base: Any, ours: Any, theirs: Any, prefer: str | None) -> tuple[Any, 
     return _value(base, ours, theirs, prefer, (), clashes), clashes
 
 
-def _equal(a: Any, b: Any) -> bool:
+def equal(a: Any, b: Any) -> bool:
     """The order of keys is no difference worth a conflict, the type of a number is."""
     if a is ABSENT or b is ABSENT:
         return a is b
@@ -31,9 +31,9 @@ def _sorted(value: Any) -> Any:
 def _value(
     base: Any, ours: Any, theirs: Any, prefer: str | None, path: tuple[str | int, ...], clashes: list[Any]
 ) -> Any:
-    if _equal(theirs, base) or _equal(theirs, ours):
+    if equal(theirs, base) or equal(theirs, ours):
         return ours
-    if _equal(ours, base):
+    if equal(ours, base):
         return theirs
     start = {} if base is ABSENT else base
     if isinstance(start, dict) and isinstance(ours, dict) and isinstance(theirs, dict):
@@ -47,7 +47,7 @@ def _value(
         if len(base) == len(ours) == len(theirs):
             return [_value(base[i], ours[i], theirs[i], prefer, (*path, i), clashes) for i in range(len(base))]
         size = len(base)
-        if prefer == "both" and _equal(ours[:size], base) and _equal(theirs[:size], base):
+        if prefer == "both" and equal(ours[:size], base) and equal(theirs[:size], base):
             return [*ours, *theirs[size:]]
     if prefer in ("ours", "theirs"):
         return ours if prefer == "ours" else theirs

@@ -12,7 +12,7 @@ from typing import Any
 from perdure.errors import Busy, Conflict, Gone, LeaseLost, MergeConflict, NotFound, OutcomeUnknown, PerdureError
 from perdure.model import TAG_PREFIX
 from perdure.state.document import STATE, genesis
-from tests.campaigns.model.merging import merged
+from tests.campaigns.model.merging import equal, merged
 
 LEASE = 3_600_000
 """Milliseconds of a lease; longer in real time than any test, so that no heartbeat comes between."""
@@ -386,6 +386,9 @@ class Reference:
         common = hand.node.stands_on() & theirs.stands_on()
         newest = [n for n in common if not any(n is not m and n in m.stands_on() for m in common)]
         base = max(newest, key=lambda node: (node.step, node.line))
+        if equal(base.state, theirs.state):
+            # There is nothing to bring in.
+            return None
         state, clashes = merged(base.state, hand.state, theirs.state, prefer)
         if clashes:
             return MergeConflict

@@ -25,8 +25,8 @@ class Mutation(NamedTuple):
     family: str = "agent"
 
 
-def _wrong_request(row: Any, *names: Do, argument: str = "") -> tuple[Action, ...]:
-    return tuple(Action(name, row.id, f"{argument}x" if argument else "") for name in names)
+def _wrong_request(f: Any, name: Do, argument: str = "") -> tuple[Action, ...]:
+    return (Action(name, f.row.id, f"{argument}x" if argument else "", f.head.branch),)
 
 
 MUTATIONS = (
@@ -55,7 +55,7 @@ MUTATIONS = (
     Mutation(
         "retry it, where it was", "_is_taken_up", lambda w: False, ("say fail", "run", "worker starts", "retry")
     ),
-    Mutation("approve another request", "_do", _wrong_request, ("say refund", "run")),
+    Mutation("approve another request", "_about", _wrong_request, ("say refund", "run")),
     Mutation(
         "retry it, where no worker is", "_who", lambda f: (Action(Do.RETRY, f.row.id),), ("create", "say hello")
     ),
