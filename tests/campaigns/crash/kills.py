@@ -164,6 +164,10 @@ def targets(zygote: Zygote, store: str, folder: str, seed: int) -> list[tuple[st
     ]
 
 
+FRESH = 3
+"""As many new stores are tried for a point that was not come by."""
+
+
 def kill_at_points(
     store: str, folder: str, seed: int, wanted: int, say: Callable[[Tally], None], only: tuple[str, ...] = ("",)
 ) -> Tally:
@@ -188,11 +192,13 @@ def kill_at_points(
                     victim = Victim(zygote, store, folder, tally)
                 # Every third time the process is to die as soon as it gets there, while it still takes things up.
                 early = scenario == OPENING or (turn > 0 and rng.random() < 0.3)
-                if not victim.kill_at(rng, scenario, point, hit, early=early) and not victim.broken:
-                    # Some points are passed only the first time that something is done to a store.
+                killed, fresh = victim.kill_at(rng, scenario, point, hit, early=early), 0
+                while not (killed or victim.broken) and fresh < FRESH:
+                    # Some points are passed only the first time that something is done to a store, and not each time.
                     victim.end(rng.randrange(1 << 30))
                     victim = Victim(zygote, store, folder, tally)
-                    tally.missed += not victim.kill_at(rng, scenario, point, hit, early=True)
+                    killed, fresh = victim.kill_at(rng, scenario, point, hit, early=True), fresh + 1
+                tally.missed += not killed
                 say(tally)
                 if turn and tally.kills >= wanted:
                     break
