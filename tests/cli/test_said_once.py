@@ -83,3 +83,14 @@ def test_post_does_not_say_an_identical_message_twice(command: Command):
     command("run", "app", "s", "--store", "sqlite:///a.db")
     told = json.loads(command(*post, "--key", first["message_key"], "--json").out)
     assert (told["new"], told["answer"]["text"]) == (False, "an answer")
+
+
+def test_what_is_said_again_after_a_stop_is_said(command: Command):
+    Path("app.py").write_text(APP)
+    with perdure.open("sqlite:///a.db") as db:
+        db.create("s", agent="desk")
+    post = ("post", "s", "hello", "--store", "sqlite:///a.db", "--json")
+    command(*post)
+    command("cancel", "s", "--store", "sqlite:///a.db", "--yes")
+    assert json.loads(command(*post).out)["new"]
+    assert waiting() == 3

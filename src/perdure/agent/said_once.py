@@ -149,8 +149,11 @@ def _after(kernel: Kernel, row: SessionRow, branch: str, taken: int, key: str) -
 def same_unanswered(kernel: Kernel, session: str, message: Any) -> str | None:
     """The key of an identical message to main that has no answer yet, for a person who types it once more. Blocks."""
     body = packed(message)
-    for entry in kernel.store.inbox(check_session(session), LISTED):
-        if entry.kind == "message" and open_entry(kernel, entry).body == body:
+    waiting = kernel.store.inbox(check_session(session), LISTED)
+    # What somebody wanted it to stop after is not answered.
+    stop = max((entry.seq for entry in waiting if entry.kind == "cancel"), default=0)
+    for entry in waiting:
+        if entry.kind == "message" and entry.seq > stop and open_entry(kernel, entry).body == body:
             return entry.key
     try:
         view = Reading(kernel, load_head(kernel, living(kernel, session), MAIN))
