@@ -91,6 +91,6 @@ def test_what_is_said_again_after_a_stop_is_said(command: Command):
         db.create("s", agent="desk")
     post = ("post", "s", "hello", "--store", "sqlite:///a.db", "--json")
     command(*post)
-    command("cancel", "s", "--store", "sqlite:///a.db", "--yes")
+    assert command("cancel", "s", "--store", "sqlite:///a.db").code == 0
     assert json.loads(command(*post).out)["new"]
     assert waiting() == 3
