@@ -190,13 +190,20 @@ class Program:
                     raise
                 self._refused("open", refusal)
                 if db is not None:
-                    db.close()
+                    self._let_go(db)
                 time.sleep(0.1)
 
     def _close(self) -> None:
         with suppress(PerdureError):
             self.s.release()
-        self.db.close()
+        self._let_go(self.db)
+
+    def _let_go(self, db: perdure.Database) -> None:
+        # Whoever closes is told as well of what nobody was told before.
+        try:
+            db.close()
+        except PerdureError as refusal:
+            self._refused("close", refusal)
 
     def reopen(self) -> None:
         """Close everything that has the database open, and open it again."""
@@ -453,5 +460,6 @@ def come_and_go(life: Life) -> None:
             with suppress(NotFound):
                 db.read(BOTH).messages.plain()
         if db is not None:
-            db.close()
+            with suppress(PerdureError):
+                db.close()
         time.sleep(rng.random() / 10)
