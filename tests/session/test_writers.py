@@ -231,3 +231,23 @@ def test_a_lease_whose_giving_back_is_interrupted_is_given_back_at_once(
         assert given_back.wait(20)
         with perdure.open(url) as other, other.session("s") as s:
             s.commit()
+
+
+def test_two_interrupts_while_a_thread_is_started_are_an_interrupt(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        start(thread)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            # As the lock does that Python waits with for the thread.
+            raise RuntimeError("cannot release un-acquired lock")
+
+    with perdure.open(url) as db:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            db.session("s")
+        with db.session("s") as s:
+            s.commit()

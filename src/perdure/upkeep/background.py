@@ -48,7 +48,13 @@ def _warn(words: str, *about: object) -> None:
 def _started(work: Callable[[], None], name: str) -> threading.Thread:
     """A thread that runs: an interrupt before it is known is better than one that is known and does not run."""
     thread = threading.Thread(target=work, name=name, daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as e:
+        # A second interrupt hit while Python dealt with the first one: what comes of that is an interrupt all the same.
+        if isinstance(e.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from e
+        raise
     return thread
 
 
