@@ -6,12 +6,12 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure import telemetry
-from perdure.errors import ApprovalNeeded, InvalidInput, PerdureError
+from perdure.errors import ApprovalNeeded, InvalidInput
 from perdure.model import Kind, Status
 from perdure.session.effects import OPEN
 from perdure.session.inbox import open_entry
 from perdure.session.read_cache import declared
-from perdure.session.tools import call_digest, rule_failed
+from perdure.session.tools import call_digest, rule
 from perdure.state.document import plain
 from perdure.state.values import same
 from perdure.system.flow import Flow, Invoke
@@ -80,12 +80,8 @@ class Approvals:
         """What agreement to a call rests on now, as it is recorded; None where its tool declares nothing."""
         if tool.facts is None:
             return None
-        try:
+        with rule("facts", tool, bound):
             return tool.facts_types.result_as_json((yield Invoke(tool.facts, (), tool.types.arguments(bound))))
-        except PerdureError:
-            raise
-        except Exception as e:
-            raise rule_failed("facts", tool, bound, e) from e
 
     def gate(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
         """Let a call pass when nobody has to agree, or somebody has, to exactly this."""
@@ -132,13 +128,9 @@ class Approvals:
     def _still_good(self, tool: Tool, bound: dict[str, Any], then: Any, now: Any) -> bool:
         if tool.recheck is None:
             return same(then, now)
-        try:
+        with rule("recheck", tool, bound):
             typed = tool.facts_types.result
             return bool(tool.recheck(typed(then), typed(now)))
-        except PerdureError:
-            raise
-        except Exception as e:
-            raise rule_failed("recheck", tool, bound, e) from e
 
     def _said(self, request: TrackedDict) -> Flow[dict[str, Any]]:
         """What was decided on a request, as far as anybody has; what is not taken yet is left where it is."""

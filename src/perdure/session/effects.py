@@ -34,7 +34,7 @@ from perdure.errors import (
 )
 from perdure.history.reader import history
 from perdure.model import Kind, Status
-from perdure.session.effects_on_other_branches import OtherBranches, Outcome, done_elsewhere, made_otherwise
+from perdure.session.effects_on_other_branches import OPEN, OtherBranches, Outcome, done_elsewhere, made_otherwise
 from perdure.session.inbox import posted, seal_entry
 from perdure.session.late_returns import Attempt, runs_on, warn
 from perdure.session.read_cache import declared
@@ -73,8 +73,6 @@ if TYPE_CHECKING:
 
     Carrier = Callable[[], Callable[[Flow[Any]], Any]]
 
-OPEN = ("planned", "started", "in_doubt", "waiting")
-"""Where a call without an outcome may stand."""
 RESTORED = "restored"
 """Marks the record of an effect that only a witness knew of when the store had been put back to an older state."""
 ARGS_LOST = "args_lost"
@@ -593,7 +591,7 @@ class Calls:
         reused: Any = None
         if self._journal.settings.effects != "live":
             if (record := (yield from self._awaited(tool, bound, digest, slot))) is not None:
-                yield from self._journal.write(Kind.WAITING, x=about(record), status=self.effects.session_status())
+                yield from self._write_waiting(record)
                 return record
             reused = yield from self._reuse(tool, digest)
             if reused is None and self.is_dry:
@@ -715,7 +713,7 @@ class Calls:
             yield from self.effects.finish(record, "done", reused.result, None)
         elif there is not None:
             _wait_too(record, there)
-            yield from self._journal.write(Kind.WAITING, x=about(record), status=self.effects.session_status())
+            yield from self._write_waiting(record)
         elif planned and record["line"] != self._journal.line:
             # Not made anywhere yet, and both lines may: each does it under an id, and with an approval, of its own.
             record["was"] = [*record.get("was", ()), record["id"]]
@@ -895,6 +893,9 @@ class Calls:
             return
         record["status"] = "waiting"
         record["handle"] = tool.poll_types.result_as_json(result.handle)
+        yield from self._write_waiting(record)
+
+    def _write_waiting(self, record: TrackedDict) -> Flow[None]:
         yield from self._journal.write(Kind.WAITING, x=about(record), status=self.effects.session_status())
 
     def _returned_late(self, tool: Tool, effect: str, result: Any) -> None:

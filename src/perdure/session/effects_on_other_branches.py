@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
     Book = TrackedDict | dict[str, Any]
 
-_OPEN = ("planned", "started", "in_doubt", "waiting")
+OPEN = ("planned", "started", "in_doubt", "waiting")
+"""Where a call without an outcome may stand."""
+_MADE = ("done", "started", "in_doubt", "unknown", "raised")
+"""Where one stands that was made, or may have been."""
 
 
 class Foreign(NamedTuple):
@@ -90,7 +93,7 @@ class OtherBranches:
                     self._awaited[record["id"]] = record
                 if changed := made_otherwise(record):
                     self.edited[record["asked"]] = changed
-                if record["status"] in ("done", "started", "waiting", "in_doubt", "unknown", "raised"):
+                if record["status"] in (*_MADE, "waiting"):
                     at = record.get("where") or [line, end.point.envelope.step if end.point else 0]
                     settled = record["status"] == "done"
                     entries.append((record["digest"], Foreign(record["id"], at[0], at[1], settled, record["attempt"])))
@@ -160,7 +163,7 @@ class OtherBranches:
 
 def made_otherwise(record: TrackedDict | dict[str, Any]) -> list[str]:
     """The effect and the call in words, where it was made with other arguments than were asked for; else nothing."""
-    if "asked" not in record or record["status"] not in ("done", "started", "in_doubt", "unknown", "raised"):
+    if "asked" not in record or record["status"] not in _MADE:
         return []
     return [record["id"], call_words(record["tool"], plain(record["args"]))]
 
@@ -170,7 +173,7 @@ def done_elsewhere(kernel: Kernel, session: str, at: tuple[int, int] | None, boo
 
     Blocks.
     """
-    open_here = [r for r in book.get("effects", {}).values() if r["status"] in _OPEN and "read" not in r]
+    open_here = [r for r in book.get("effects", {}).values() if r["status"] in OPEN and "read" not in r]
     if not open_here:
         return frozenset()
     others = OtherBranches(kernel, session, at, book)

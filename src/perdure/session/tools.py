@@ -8,7 +8,8 @@ import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import msgspec
@@ -234,12 +235,8 @@ class Tool:
         """Whether a person must agree to this call."""
         if not callable(self.approve):
             return bool(self.approve)
-        try:
+        with rule("approve", self, args):
             return bool(self.approve(self.types.arguments(args)))
-        except PerdureError:
-            raise
-        except Exception as e:
-            raise rule_failed("approve", self, args, e) from e
 
     def edited(self, args: dict[str, Any]) -> dict[str, Any]:
         """Arguments that a person wrote, checked against the types of all parameters, as they are recorded."""
@@ -287,12 +284,18 @@ def _check_lookup(name: str, find: Callable[..., Any], signature: inspect.Signat
         ) from None
 
 
-def rule_failed(option: str, tool: Tool, args: dict[str, Any], error: Exception) -> ApprovalRuleFailed:
-    """What is said when a function that a tool has for approvals raises: the call can neither be asked for nor made."""
-    return ApprovalRuleFailed(
-        f"{call_words(tool.name, args, 90, 40)} was not called: what its tool has as {option} raised "
-        f"{type(error).__name__}: {one_line(str(error), 200)}. Mend that, then run the session again"
-    )
+@contextmanager
+def rule(option: str, tool: Tool, args: dict[str, Any]) -> Generator[None]:
+    """Ask a function that a tool has for approvals; where it raises, the call can neither be asked for nor made."""
+    try:
+        yield
+    except PerdureError:
+        raise
+    except Exception as e:
+        raise ApprovalRuleFailed(
+            f"{call_words(tool.name, args, 90, 40)} was not called: what its tool has as {option} raised "
+            f"{type(e).__name__}: {one_line(str(e), 200)}. Mend that, then run the session again"
+        ) from e
 
 
 @overload
