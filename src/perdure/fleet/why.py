@@ -537,11 +537,11 @@ def _place(f: Facts) -> str:
     """The step since which it only wrote that it was tried again, and which call was under way there."""
     if f.trail is None:
         return ""
-    under_way = _opencall_of(f) or "the model is to be asked next"
+    under_way = _open_call(f) or "the model is to be asked next"
     return f"It has got no further since step {f.trail.step}, where {under_way}."
 
 
-def _opencall_of(f: Facts) -> str:
+def _open_call(f: Facts) -> str:
     """Which call was under way; "" when none was."""
     every = [_effects(f, status) for status in ("started", "planned", "waiting")]
     left = [[e for e in some if not _has_outcome(f, e)] for some in every]
@@ -558,7 +558,7 @@ def _no_outcome(f: Facts, call: dict[str, Any]) -> str:
 
 
 def _under_way(f: Facts) -> str:
-    return f": {call}" if (call := _opencall_of(f)) else ""
+    return f": {call}" if (call := _open_call(f)) else ""
 
 
 def _by_status(f: Facts) -> Why:
@@ -774,7 +774,7 @@ def _left_open(f: Facts) -> Why | None:
         return _approval(f)
     if _effects(f, "waiting") or _behind(f) is not None:
         return _result(f)
-    call = _opencall_of(f)
+    call = _open_call(f)
     return _waiting_for_somebody(f, call[0].upper() + call[1:] if call.startswith("the ") else call) if call else None
 
 
