@@ -118,12 +118,15 @@ model: $(STAMP) ## long run: random histories against the model
 tamper: $(STAMP) ## long run: change stored bytes
 	$(BIN)/python -m tests.campaigns.tamper.campaign --report
 
-.PHONY: effects messages resume client compactor statements
+.PHONY: effects messages said-once resume client compactor statements
 effects: $(STAMP) ## long run: kill agents at every boundary of their loop
 	$(BIN)/python -m tests.campaigns.agent_kills.campaign --report
 
 messages: $(STAMP) ## long run: two messages at the same instant
 	$(BIN)/python -m tests.campaigns.two_messages.campaign --report
+
+said-once: $(STAMP) ## long run: callers that repeat themselves, compete and are killed
+	$(BIN)/python -m tests.campaigns.said_once.campaign --report
 
 statements: $(STAMP) ## long run: hold what people are told against what then happens
 	$(BIN)/python -m tests.campaigns.statements.campaign --report

@@ -13,6 +13,7 @@ from hypothesis import settings
 
 import perdure
 from perdure.testing.clock import FakeClock
+from tests import quick_start
 from tests.servers import shared
 from tests.store_urls import url_of
 
@@ -27,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     shared.begin(in_memory=True)
+    quick_start.install()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

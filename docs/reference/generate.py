@@ -44,7 +44,21 @@ GROUPS = {
     ],
     "Branches of agents": ["branch_off", "run_on"],
     "Fleets": ["submit", "submit_async", "start_worker"],
-    "Models": ["ChatModel", "OpenAIModel", "ScriptedModel", "RecordedModel", "Retry", "Price"],
+    "Models": [
+        "OpenAIModel",
+        "FunctionModel",
+        "ScriptedModel",
+        "calls",
+        "RecordedModel",
+        "Retry",
+        "Price",
+        "ChatModel",
+        "Request",
+        "Answer",
+        "ToolCall",
+        "Usage",
+        "Delta",
+    ],
     "Parts of messages": ["text", "image", "audio", "file"],
     "Keys and migrations": ["Keys", "Migrations", "migration"],
 }
@@ -81,7 +95,7 @@ def _entry(name: str, value: Any) -> str:
     if issubclass(value, str):
         lines.append(", ".join(f"`{member.value}`" for member in value))  # type: ignore[attr-defined]
         return "\n".join(lines) + "\n"
-    fields = getattr(value, "_fields", None)
+    fields = getattr(value, "_fields", None) or getattr(value, "__dataclass_fields__", None)
     if fields:
         lines.append("Fields: " + ", ".join(f"`{f}`" for f in fields))
         return "\n".join(lines) + "\n"

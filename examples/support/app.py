@@ -1,14 +1,17 @@
 """The support desk of a web shop: order status, returns and exchanges, inventory, over real stock and real money.
 
-    python app.py "Where is ORD-2024-8847?"
-    python app.py "I want my money back"          it still knows which order
+    python app.py mail-1 "Where is ORD-2024-8847?"
+    python app.py mail-2 "I want my money back"   it still knows which order
+    python app.py mail-3 "Do you have a coat?"    what is in stock, and what there is instead
+    perdure log session-2024-bf-847               what happened, step by step
     perdure chat app.py                           a conversation in the terminal; kill it, and type it again
-    perdure log session-2024-bf-847               what happened in the one above, step by step
 
+Every mail of the customer has its id: killed, and typed again, it is the same mail, and is said once.
 Without HOLYSHEEP_API_KEY a scripted model answers, with no network; with it, the real one.
 """
 
 import os
+import shlex
 import sys
 from typing import Any
 
@@ -24,7 +27,7 @@ shop = Shop(os.environ.get("SUPPORT_WORLD", "shop.db"))
 
 @perdure.tool(read=True)
 def order_status(order: str) -> dict[str, Any]:
-    """Where an order is.
+    """Where an order is, with its tracking number.
 
     Args:
         order: its number, such as ORD-2024-8847
@@ -34,7 +37,7 @@ def order_status(order: str) -> dict[str, Any]:
 
 @perdure.tool(read=True)
 def inventory(words: str) -> list[dict[str, Any]]:
-    """What is in stock, by number or name of the article."""
+    """What is in stock, by number or name of the article; with alternatives to what is not."""
     return shop.articles(words)
 
 
@@ -45,19 +48,18 @@ def is_much(args: dict[str, Any]) -> bool:
 
 
 @perdure.tool(if_unsure="retry", key_valid_for="24h", approve=is_much)
-def return_or_exchange(order: str, ctx: perdure.Context, exchange_for: str = "") -> dict[str, Any]:
-    """Take an order back and give the money back, or send another article instead.
+def return_or_exchange(order: str, reason: str, ctx: perdure.Context, exchange_for: str = "") -> dict[str, Any]:
+    """Take an order back and give the money back, or send another article instead. The answer has the RMA number.
 
     Args:
         order: the order's number
+        reason: why the customer sends it back, in a few words
         exchange_for: the number of the article to send instead; empty: give the money back
     """
     _order(order)
     try:
         # The effect id is the shop's key: sent twice, it is still one refund.
-        return (
-            shop.exchange(order, exchange_for, ctx.effect_id) if exchange_for else shop.take_back(order, ctx.effect_id)
-        )
+        return shop.take_back(order, reason, ctx.effect_id, exchange_for)
     except LookupError as e:
         raise perdure.NotDone(str(e)) from None
 
@@ -86,14 +88,24 @@ agent = Agent(
 )
 
 
-def main(*words: str) -> None:
-    """Ask one thing, or go on with what was left open."""
-    result = agent.run_sync(STORE, session=SESSION, owner=CUSTOMER, message=" ".join(words) or None,
+def main(mail: str = "", *words: str) -> None:
+    """Answer a mail, by its id, or go on with what was left open."""
+    if mail and not words:
+        print(__doc__)
+        return
+    result = agent.run_sync(STORE, session=SESSION, owner=CUSTOMER, key=mail or None, message=" ".join(words) or None,
                             context={"region": "US-West"})  # fmt: skip
+    if result.ok:
+        print(result.text)
+        return
+    print(f"({result.status}) {result.reason}".rstrip())
+    store = shlex.quote(STORE)
     for approval in result.approvals:
-        print(f"waits for a person: {approval.tool} {approval.args}")
-        print(f"  perdure approve {SESSION} --by you --store {STORE}, then run this again without a message")
-    print(result.text if result.ok else f"({result.status})")
+        print(f"waits for a person: {approval.tool} {approval.args}. To agree, and go on:")
+        print(f"  perdure approve {SESSION} {approval.id} --store {store}")
+        print(f"  python {shlex.quote(sys.argv[0])}")
+    if not result.approvals:
+        print(f"What to do:\n  perdure why {SESSION} --store {store}")
 
 
 if __name__ == "__main__":

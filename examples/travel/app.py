@@ -1,11 +1,12 @@
 """A travel agent that asks before it spends: it may exit while it waits, and an old yes does not cover a new price.
 
-    python app.py ask "Two weeks in Lisbon, please"   searches, reserves the room, waits for a yes to the flight, exits
-    python app.py approve                             somebody agrees, minutes or days later, from another process
-    python app.py price 1500                          meanwhile the fare has risen
-    python app.py                                     goes on: not at this price, and asks again
-    python app.py approve; python app.py              booked
+    python app.py ask mail-1 "Two weeks in Lisbon"   searches, reserves the room, waits for a yes to the flight, exits
+    python app.py approve                            somebody agrees, minutes or days later, from another process
+    python app.py price 1500                         meanwhile the fare has risen
+    python app.py                                    goes on: not at this price, and asks again
+    python app.py approve; python app.py             booked
 
+What is asked has an id: killed, and typed again, it is the same mail, and is said once.
 Without HOLYSHEEP_API_KEY a scripted model answers, with no network; with it, the real one.
 """
 
@@ -83,7 +84,7 @@ def main(command: str = "go", *words: str) -> None:
     """One command of the list above."""
     match command:
         case "ask":
-            show(agent.run_sync(STORE, session=SESSION, message=" ".join(words)))
+            show(agent.run_sync(STORE, session=SESSION, key=words[0], message=" ".join(words[1:])))
         case "go":
             show(agent.run_sync(STORE, session=SESSION))
         case "price":

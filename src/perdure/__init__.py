@@ -10,11 +10,17 @@ if TYPE_CHECKING:
     from perdure.agent.agent import Agent as Agent
     from perdure.agent.branching_off import branch_off as branch_off
     from perdure.agent.branching_off import run_on as run_on
+    from perdure.agent.checkpoint_policy import Every as Every
     from perdure.agent.children import handoff as handoff
     from perdure.agent.context.compactor import Compactor as Compactor
     from perdure.agent.context.window import Window as Window
     from perdure.agent.live_answers import Event as Event
+    from perdure.agent.models import Answer as Answer
     from perdure.agent.models import ChatModel as ChatModel
+    from perdure.agent.models import Delta as Delta
+    from perdure.agent.models import Request as Request
+    from perdure.agent.models import ToolCall as ToolCall
+    from perdure.agent.models import Usage as Usage
     from perdure.agent.models.openai import OpenAIModel as OpenAIModel
     from perdure.agent.models.parts import audio as audio
     from perdure.agent.models.parts import file as file
@@ -22,7 +28,10 @@ if TYPE_CHECKING:
     from perdure.agent.models.parts import text as text
     from perdure.agent.models.prices import Price as Price
     from perdure.agent.models.retry import Retry as Retry
+    from perdure.agent.models.scripted import FunctionModel as FunctionModel
     from perdure.agent.models.scripted import ScriptedModel as ScriptedModel
+    from perdure.agent.models.scripted import calls as calls
+    from perdure.agent.objectives import end_objective as end_objective
     from perdure.agent.replay.recorded_session import RecordedModel as RecordedModel
     from perdure.agent.run_result import Raised as Raised
     from perdure.agent.run_result import RunResult as RunResult
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase as AsyncDatabase
     from perdure.aio import AsyncSession as AsyncSession
     from perdure.database import Database as Database
+    from perdure.errors import AccessRefused as AccessRefused
     from perdure.errors import ApprovalError as ApprovalError
     from perdure.errors import ApprovalNeeded as ApprovalNeeded
     from perdure.errors import ApprovalRuleFailed as ApprovalRuleFailed
@@ -58,6 +68,7 @@ if TYPE_CHECKING:
     from perdure.errors import LeaseLost as LeaseLost
     from perdure.errors import LimitExceeded as LimitExceeded
     from perdure.errors import MergeConflict as MergeConflict
+    from perdure.errors import MessageTaken as MessageTaken
     from perdure.errors import MissingExtra as MissingExtra
     from perdure.errors import Misuse as Misuse
     from perdure.errors import ModelError as ModelError
@@ -69,8 +80,10 @@ if TYPE_CHECKING:
     from perdure.errors import Poisoned as Poisoned
     from perdure.errors import ReadOnly as ReadOnly
     from perdure.errors import RequestDiffers as RequestDiffers
+    from perdure.errors import RequestRefused as RequestRefused
     from perdure.errors import ResultPending as ResultPending
     from perdure.errors import SessionClosed as SessionClosed
+    from perdure.errors import StateNotKept as StateNotKept
     from perdure.errors import StoreError as StoreError
     from perdure.errors import StoreFull as StoreFull
     from perdure.errors import TailLost as TailLost
@@ -95,7 +108,7 @@ if TYPE_CHECKING:
     from perdure.session.handle import Session as Session
     from perdure.session.handle import UncommittedEdits as UncommittedEdits
     from perdure.session.inbox import Message as Message
-    from perdure.session.tools import Context as Context
+    from perdure.session.tool_context import Context as Context
     from perdure.session.tools import Done as Done
     from perdure.session.tools import Later as Later
     from perdure.session.tools import ModelRetry as ModelRetry
@@ -113,14 +126,16 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "agent.agent": ("Agent",),
+    "agent.checkpoint_policy": ("Every",),
     "agent.children": ("handoff",),
     "agent.context.compactor": ("Compactor",),
-    "agent.models": ("ChatModel",),
+    "agent.models": ("Answer", "ChatModel", "Delta", "Request", "ToolCall", "Usage"),
     "agent.models.openai": ("OpenAIModel",),
     "agent.models.parts": ("audio", "file", "image", "text"),
     "agent.models.prices": ("Price",),
     "agent.models.retry": ("Retry",),
-    "agent.models.scripted": ("ScriptedModel",),
+    "agent.models.scripted": ("FunctionModel", "ScriptedModel", "calls"),
+    "agent.objectives": ("end_objective",),
     "agent.replay.recorded_session": ("RecordedModel",),
     "agent.run_result": ("Raised", "RunResult"),
     "agent.live_answers": ("Event",),
@@ -134,14 +149,13 @@ _HOMES = {
     "history.checkpoint": ("Checkpoint", "Reading"),
     "database": ("Database",),
     "errors": (
-        "ApprovalError", "ApprovalNeeded", "ApprovalRuleFailed", "BehindWitness", "Busy", "CallError", "Conflict",
-        "ContextTooLong",
-        "Corrupted", "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed", "EffectRaised", "ForkedProcess",
-        "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput", "InvalidState", "KeyMismatch", "LeaseError",
-        "LeaseLost", "LimitExceeded", "MergeConflict", "MissingExtra", "Misuse", "ModelError", "ModelUnavailable",
-        "NotFound", "NotJson", "OutcomeUnknown", "PerdureError", "Poisoned", "ReadOnly", "RequestDiffers",
-        "ResultPending", "SessionClosed", "StoreError", "StoreFull", "TailLost", "Unavailable", "UnknownStore",
-        "UnsupportedFormat",
+        "AccessRefused", "ApprovalError", "ApprovalNeeded", "ApprovalRuleFailed", "BehindWitness", "Busy", "CallError",
+        "Conflict", "ContextTooLong", "Corrupted", "CursorExpired", "Diverged", "DoneElsewhere", "EffectFailed",
+        "EffectRaised", "ForkedProcess", "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput",
+        "InvalidState", "KeyMismatch", "LeaseError", "LeaseLost", "LimitExceeded", "MergeConflict", "MessageTaken",
+        "MissingExtra", "Misuse", "ModelError", "ModelUnavailable", "NotFound", "NotJson", "OutcomeUnknown",
+        "PerdureError", "Poisoned", "ReadOnly", "RequestDiffers", "RequestRefused", "ResultPending", "SessionClosed",
+        "StateNotKept", "StoreError", "StoreFull", "TailLost", "Unavailable", "UnknownStore", "UnsupportedFormat",
     ),
     "fleet.worker": ("start_worker",),
     "fleet.board": ("submit", "submit_async"),
@@ -155,8 +169,9 @@ _HOMES = {
     "history.origin": ("Origin",),
     "session.handle": ("Session", "UncommittedEdits"),
     "session.tools": (
-        "Context", "Done", "Later", "ModelRetry", "NotDone", "Tool", "ToolError", "UndeclaredTool", "Unknown", "tool",
+        "Done", "Later", "ModelRetry", "NotDone", "Tool", "ToolError", "UndeclaredTool", "Unknown", "tool",
     ),
+    "session.tool_context": ("Context",),
     "state.values": ("BlobRef",),
 }  # fmt: skip
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}

@@ -11,18 +11,20 @@ from perdure.errors import Misuse
 from perdure.history.blob_streams import AsyncBlobReader, BlobStreams
 from perdure.history.reader import Reader
 from perdure.session.branches import Branches
-from perdure.session.effects import Calls, Effects
+from perdure.session.effects import Effects
 from perdure.session.handle import SessionHandle
 from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
 from perdure.session.posting import Posting
 from perdure.session.runs import Runs
-from perdure.system.flow import Flow, awaited, named, wrong_use
-from perdure.system.flow_async import MAX_BATCH, AsyncDriver
+from perdure.session.tool_calls import Calls
+from perdure.session.waiting_messages import WaitingMessages
+from perdure.system.flow import Flow, Result, Unawaited, awaited, named, wrong_use
+from perdure.system.flow_async import MAX_BATCH, AsyncDriver, in_thread
 from perdure.upkeep.flows import Upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from perdure.kernel import Kernel
     from perdure.model import ChangePage
@@ -34,9 +36,11 @@ R = TypeVar("R")
 class AsyncSession(SessionHandle):
     """A session being written, awaited; method for method the same as :class:`perdure.Session`."""
 
+    _called = "s"
+
     def __init__(self, journal: Journal, driver: AsyncDriver) -> None:
-        super().__init__(journal, self._carry_here)
         self.driver = driver
+        super().__init__(journal, self._carry_here)
 
     commits_with = "`await s.commit()` keeps them, and without the await nothing is done"
 
@@ -80,35 +84,32 @@ class AsyncSession(SessionHandle):
         __enter__ = __exit__ = wrong_use("this session is awaited: `async with db.session(...) as s`, not `with`")
 
 
-_OPEN_IT = "write `async with db.session(...) as s`, or `s = await db.session(...)`"
+_NOT_OPEN = Result(
+    "this session is not open yet", "write `async with db.session(...) as s`, or `s = await db.session(...)`"
+)
 
 
-class Opening:
+class Opening(Unawaited[AsyncSession]):
     """A session being opened: ``async with`` it, or ``await`` it."""
 
-    def __init__(self, opening: Coroutine[Any, Any, AsyncSession]) -> None:
-        self._opening = opening
-        self._session: AsyncSession | None = None
+    __slots__ = ("_session",)
 
-    def __await__(self) -> Generator[Any, Any, AsyncSession]:
-        return self._opening.__await__()
+    def __init__(self, opening: Coroutine[Any, Any, AsyncSession]) -> None:
+        super().__init__(opening, _NOT_OPEN)
+
+    def _refused(self, lacks: str) -> Misuse:
+        return super()._refused(lacks.removesuffix(" yet"))
 
     async def __aenter__(self) -> AsyncSession:
-        self._session = await self._opening
+        self._session = await self
         return self._session
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
-        assert self._session is not None
         await self._session.__aexit__(kind, error, trace)
 
     if not TYPE_CHECKING:
-        __enter__ = __exit__ = wrong_use(_OPEN_IT)
-
-        def __getattr__(self, name):
-            if name.startswith("_"):
-                raise AttributeError(name)
-            self._opening.close()
-            raise Misuse(f"this session is not open yet, so it has no {name}: {_OPEN_IT}")
+        # It can still be opened.
+        __enter__ = __exit__ = wrong_use(_NOT_OPEN.instead)
 
 
 def _opening(flow: Callable[Concatenate[Any, P], Flow[Any]]) -> Callable[Concatenate[Any, P], Opening]:
@@ -126,6 +127,8 @@ _ASYNC_WITH = "a database that is awaited is opened by `async with perdure.open_
 
 class AsyncDatabase(DatabaseHandle):
     """An open store with its sessions, awaited. Get one from :func:`perdure.open_async`."""
+
+    _called = "db"
 
     def __init__(self, kernel: Kernel, *, max_batch: int = MAX_BATCH, **options: Any) -> None:
         super().__init__(
@@ -155,6 +158,9 @@ class AsyncDatabase(DatabaseHandle):
     wake = awaited(Posting.wake, "posting")
     cancel_wake = awaited(Posting.cancel_wake, "posting")
     cancel = awaited(Posting.cancel, "posting")
+    inbox = awaited(WaitingMessages.inbox, "waiting_messages")
+    withdraw = awaited(WaitingMessages.withdraw, "waiting_messages")
+    edit = awaited(WaitingMessages.edit, "waiting_messages")
     compact = awaited(Upkeep.compact, "upkeep")
     prune = awaited(Upkeep.prune, "upkeep")
     sweep = awaited(Upkeep.sweep, "upkeep")
@@ -202,7 +208,7 @@ class AsyncDatabase(DatabaseHandle):
             self.driver.close()
             self.shut()
 
-        await asyncio.get_running_loop().run_in_executor(None, shut)
+        await in_thread(shut)
 
     async def __aenter__(self) -> Self:
         return self

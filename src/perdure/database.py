@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from perdure import telemetry
 from perdure.errors import Busy, Conflict, InvalidInput, OutcomeUnknown
 from perdure.history.blob_streams import BlobStreams, as_file
-from perdure.history.hydrate import find
+from perdure.history.expiry import check_branch_is_there, expired
+from perdure.history.hydrate import find, load_head
 from perdure.history.origin import Origin, origin_of
 from perdure.history.reader import Reader
 from perdure.model import DEFAULT_TTL, MAIN, Kind, Lease, SessionRow, Status
@@ -23,6 +24,7 @@ from perdure.record.codec import Loaded, Settings
 from perdure.session.handle import Session, SessionHandle
 from perdure.session.journal import OWN_TTL, Journal
 from perdure.session.posting import Posting
+from perdure.session.waiting_messages import WaitingMessages
 from perdure.state.declared_types import validator
 from perdure.state.delta import diff
 from perdure.state.document import STATE, edit
@@ -83,7 +85,12 @@ class DatabaseHandle:
     @cached_property
     def posting(self) -> Posting:
         """What is put into inboxes."""
-        return Posting(self.kernel, self.guard, self.caretaker.before_write)
+        return Posting(self.kernel, self.guard, self.caretaker.before_write, self._is_free)
+
+    @cached_property
+    def waiting_messages(self) -> WaitingMessages:
+        """What waits in inboxes, and what becomes of it."""
+        return WaitingMessages(self.kernel, self.guard, self.as_stored_flow)
 
     @cached_property
     def blob_streams(self) -> BlobStreams:
@@ -142,6 +149,7 @@ class DatabaseHandle:
         lease: bool = True,
         effects: str = "reuse",
         reopen: bool = False,
+        by: str = "",
         create: bool = True,
     ) -> Flow[Any]:
         """Open a session for writing: hydrate it, or create it. Use it as a context manager.
@@ -149,12 +157,14 @@ class DatabaseHandle:
         ``branch`` is where to go on; ``ttl`` how many seconds it lives after its last commit (None: for ever);
         ``lease=False`` makes an optimistic writer that may lose with ``Conflict``; ``effects`` says what happens to
         calls that another branch already made: "reuse", "dry" (nothing but reads is called) or "live"; ``reopen`` goes
-        on with a closed session; ``create=False`` takes an existing one only: a missing one is ``NotFound``, one that
-        has expired or was deleted ``Gone``. Raises ``Busy`` while somebody else holds the lease.
+        on with a closed session, and its history says ``by`` whom; ``create=False`` takes an existing one only: a
+        missing one is ``NotFound``, one that has expired or was deleted ``Gone``. Raises ``Busy`` while somebody else
+        holds the lease.
         """
         self.guard.check()
         check_session(session)
         check_name(owner, "owner", empty=True)
+        check_name(by, "by", empty=True)
         if branch != MAIN:
             check_branch(branch)
         if effects not in EFFECTS:
@@ -163,6 +173,8 @@ class DatabaseHandle:
         if not create:
             # A lease makes a row for a session that never was: look first.
             yield Do(self.reader.living, (session,))
+        if branch != MAIN:
+            yield Do(check_branch_is_there, (self.kernel, session, branch))
         claim, granted = self.caretaker.claim(session), None
         origin = Origin("created")
         try:
@@ -171,7 +183,7 @@ class DatabaseHandle:
             else:
                 yield Do(self.caretaker.before_write, (session,))
             origin, granted = yield from self._expire(session, granted, claim)
-            s = yield from self._hydrate(session, owner, branch, ttl, wanted, granted, effects, reopen, origin)
+            s = yield from self._hydrate(session, owner, branch, ttl, wanted, granted, effects, reopen, by, origin)
             if not create and s.journal.point is None:
                 # It went between the look and the lease.
                 yield Do(self.reader.living, (session,))
@@ -185,9 +197,18 @@ class DatabaseHandle:
                 telemetry.not_resumed(e)
             raise
 
+    def as_stored_flow(self, session: str, *, owner: str = "") -> Flow[SessionHandle]:
+        """Open a session for writing, and leave it in the schema that it has."""
+        row: SessionRow | None = yield Do(find, (self.kernel, session))
+        if row is None or not any(head.branch == MAIN for head in row.heads):
+            return (yield from self.session_flow(session, owner=owner))
+        loaded: Loaded = yield Do(load_head, (self.kernel, row, MAIN))
+        assert loaded.point is not None
+        return (yield from self.in_schema(loaded.point.envelope.schema).session_flow(session, owner=owner))
+
     def _hydrate(
         self, session: str, owner: str, branch: str, ttl: Any, wanted: int | None, granted: Lease | None,
-        effects: str, reopen: bool, origin: Origin,
+        effects: str, reopen: bool, by: str, origin: Origin,
     ) -> Flow[SessionHandle]:  # fmt: skip
         settings = Settings(owner, wanted, self.kernel.schema, effects)
         if self._state is not None:
@@ -211,7 +232,8 @@ class DatabaseHandle:
             if env.status != Status.CLOSED or reopen:
                 yield from self._migrate(s)
             if env.status == Status.CLOSED and reopen:
-                yield from s.journal.write(Kind.REOPENED, status=Status.IDLE)
+                x = {"note": f"reopened by {by}"} if by else {}
+                yield from s.journal.write(Kind.REOPENED, x=x, status=Status.IDLE)
         return s
 
     def _expire(self, session: str, granted: Lease | None, claim: Claim) -> Flow[tuple[Origin, Lease | None]]:
@@ -234,6 +256,18 @@ class DatabaseHandle:
             # A tombstone ends every lease, ours included.
             granted = yield from claim.acquire()
         return origin_of((yield Do(find, (self.kernel, session)))), granted
+
+    def _is_free(self, session: str) -> Flow[bool]:
+        """Whether whoever has this name next begins anew; one that has expired, and that nobody has swept, is ended."""
+        row: SessionRow | None = yield Do(find, (self.kernel, session))
+        if row is None or not row.heads:
+            return row is not None and bool(row.reason)
+        if not row.over or not (yield Do(expired, (self.kernel, row))):
+            return False
+        # Only its lease ends it: without, a life that somebody has begun meanwhile could be taken for it.
+        s = yield from self.as_stored_flow(session)
+        yield from s.release_flow()
+        return True
 
     def _migrate(self, s: SessionHandle) -> Flow[None]:
         assert s.journal.point is not None
@@ -345,6 +379,9 @@ class Database(DatabaseHandle):
     wake = sync(Posting.wake, "posting")
     cancel_wake = sync(Posting.cancel_wake, "posting")
     cancel = sync(Posting.cancel, "posting")
+    inbox = sync(WaitingMessages.inbox, "waiting_messages")
+    withdraw = sync(WaitingMessages.withdraw, "waiting_messages")
+    edit = sync(WaitingMessages.edit, "waiting_messages")
     compact = sync(Upkeep.compact, "upkeep")
     prune = sync(Upkeep.prune, "upkeep")
     sweep = sync(Upkeep.sweep, "upkeep")
@@ -398,6 +435,6 @@ class Database(DatabaseHandle):
         self.close()
 
     if not TYPE_CHECKING:
-        __aenter__ = __aexit__ = wrong_use(
+        __aenter__ = __aexit__ = __await__ = wrong_use(
             "this database blocks: `with perdure.open(...)`, or `async with perdure.open_async(...)`"
         )

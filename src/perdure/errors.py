@@ -10,7 +10,7 @@
     │   └── UnknownStore        the URL names no store we know
     ├── NotFound                no such session, branch, tag or step
     │   └── Gone                it existed; says why it no longer does
-    ├── Conflict                the head has moved since it was read; carries the new head
+    ├── Conflict                the head has moved since it was read, or the branch is there; carries the head
     │   └── MergeConflict       both sides changed the same paths; lists them
     ├── LeaseError
     │   ├── Busy                another writer holds the session; says who and until when
@@ -21,11 +21,13 @@
     │   ├── InDoubt             an effect was started and its outcome is unknown
     │   ├── EffectFailed        the tool said that it failed; recorded as such
     │   ├── EffectRaised        the tool raised; what it had changed by then is not known
+    │   ├── StateNotKept        the call was done; what it wrote to ctx.state was refused
     │   ├── DoneElsewhere       the same effect was already done on another branch
     │   ├── ApprovalNeeded      the call waits for a decision
     │   ├── ApprovalRuleFailed  what a tool has as approve, facts or recheck raised; nothing was called
     │   └── ResultPending       the call was made and its result comes later
     ├── ApprovalError           a decision that cannot be taken: unknown, used, expired
+    ├── MessageTaken            a message that was answered or withdrawn already: it can be neither any more
     ├── Incompatible            no migration path between two schema versions
     ├── StoreError
     │   ├── Corrupted           stored bytes are not what was written; names where
@@ -40,7 +42,9 @@
     │   └── CursorExpired       the changes after this cursor were trimmed; scan again
     ├── ModelError              a language model gave no answer that can be used
     │   ├── ModelUnavailable    it cannot be reached, or is too busy; tried several times
-    │   └── ContextTooLong      the request does not fit into its window
+    │   ├── ContextTooLong      the request does not fit into its window
+    │   ├── AccessRefused       the key, the model's name or the account must be changed first
+    │   └── RequestRefused      what it was sent is refused: the same again will be, too
     └── Misuse                  the API was called in a way that can never work
         ├── ReadOnly            an edit of a state that was opened for reading
         ├── HandleClosed        the handle was closed
@@ -59,6 +63,26 @@ if TYPE_CHECKING:
 
 suggested: Callable[[str], str] = "perdure {}".format
 """How a command is typed; :mod:`perdure.system.commands` knows the database that it has to name."""
+say_again: Callable[[str], str] = "say it again with key={!r} to get its answer".format
+"""How a message that is kept is said again, by its key; the same module knows who reads it."""
+when_busy: Callable[[str], str] = (
+    "wait until its lease ends, or post() to its inbox, or read() it without a lease".format
+)
+"""What to do while somebody else has a session; likewise."""
+when_own: Callable[[str], str] = (
+    "another handle of this very process has it: close that one first (leave its `with` block), or wait for the task "
+    "or thread that works with it, or post() to its inbox, or read() it without a lease"
+).format
+"""The same where it is this process that has it."""
+
+
+def an(noun: str) -> str:
+    """A noun with its article.
+
+    >>> an("object"), an("set"), an("owner")
+    ('an object', 'a set', 'an owner')
+    """
+    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"
 
 
 class PerdureError(Exception):
@@ -75,7 +99,7 @@ class PerdureError(Exception):
         said = super().__str__()
         if not self.kept:
             return said
-        return f"{said}. The message is kept: say it again with key={self.message_key!r} to get its answer"
+        return f"{said}. The message is kept: {say_again(self.message_key)}"
 
 
 class InvalidInput(PerdureError):
@@ -89,11 +113,11 @@ class NotJson(InvalidInput):
     'state.vars.when is a datetime, which is not a JSON type: convert it (a string, a number) before the commit'
     """
 
-    def __init__(self, path: Sequence[str | int], what: str, hint: str = "") -> None:
+    def __init__(self, path: Sequence[str | int], what: str, hint: str = "", *, where: str = "") -> None:
         self.path = tuple(path)
         self.what = what
         advice = hint or "convert it (a string, a number) before the commit"
-        super().__init__(f"{format_path(self.path)} is a {what}, which is not a JSON type: {advice}")
+        super().__init__(f"{where or format_path(self.path)} is {an(what)}, which is not a JSON type: {advice}")
 
 
 class LimitExceeded(InvalidInput):
@@ -121,7 +145,7 @@ class Gone(NotFound):
 
 
 class Conflict(PerdureError):
-    """The head has moved since this handle read it. ``head`` is where it stands now.
+    """The head has moved since it was read, or a branch of this name is there already. ``head`` is where it stands now.
 
     Another writer was first: another process, or another handle of this one. Nothing was written.
     ``session.reload()`` and do it again on the new head, or let :meth:`perdure.Database.update` replay the input.
@@ -145,16 +169,18 @@ class LeaseError(PerdureError):
 
 
 class Busy(LeaseError):
-    """Another writer holds the session: ``holder`` says who, ``until`` for how long (store ms)."""
+    """Another writer holds the session: ``holder`` says who, ``until`` for how long (store ms).
 
-    def __init__(self, session: str, holder: str, until: int) -> None:
+    ``own`` is whether that is a handle of this very process.
+    """
+
+    def __init__(self, session: str, holder: str, until: int, *, own: bool = False) -> None:
         self.session = session
         self.holder = holder
         self.until = until
-        super().__init__(
-            f"session {session!r} is being written by {holder}: wait until its lease ends, "
-            "or post() to its inbox, or read() it without a lease"
-        )
+        self.own = own
+        advice = when_own(session) if own else when_busy(session)
+        super().__init__(f"session {session!r} is being written by {holder}: {advice}")
 
 
 class LeaseLost(LeaseError):
@@ -213,6 +239,18 @@ class EffectRaised(CallError):
 
     def __init__(self, message: str, effect: str = "", error: dict[str, str] | None = None) -> None:
         self.error = error or {}
+        super().__init__(message, effect)
+
+
+class StateNotKept(CallError):
+    """A call was done, and what it wrote to ``ctx.state`` was not kept: another call wrote the same place meanwhile.
+
+    Or it can never be kept: it is no JSON, does not fit the declared state type, or is too large. ``result`` is what
+    the call returned, as it is recorded under ``effect``.
+    """
+
+    def __init__(self, message: str, effect: str = "", result: Any = None) -> None:
+        self.result = result
         super().__init__(message, effect)
 
 
@@ -324,6 +362,10 @@ class CursorExpired(StoreError):
     """The changes after this cursor were trimmed or the store was restored: scan again."""
 
 
+class MessageTaken(PerdureError):
+    """A message that can be neither withdrawn nor edited any more: it was answered, or withdrawn before."""
+
+
 class ModelError(PerdureError):
     """A language model gave no answer that can be used. The session is as it was; run again to go on."""
 
@@ -334,6 +376,18 @@ class ModelUnavailable(ModelError):
 
 class ContextTooLong(ModelError):
     """The request does not fit into the model's window."""
+
+
+class AccessRefused(ModelError):
+    """The provider does not let us in: the key, the model's name, the address or the account must be changed first."""
+
+
+class RequestRefused(ModelError):
+    """The provider refuses what it was sent, such as malformed or forbidden contents: the same again will be, too.
+
+    Where a message that was just said is the reason, withdraw it, or have it say something else: ``db.inbox`` lists
+    those that are not answered, ``db.withdraw`` and ``db.edit`` take them by their keys.
+    """
 
 
 class Misuse(PerdureError):

@@ -58,6 +58,7 @@ class Kind(StrEnum):
     WAITING = "waiting"
     PROGRESS = "progress"
     RUN_STARTED = "run_started"
+    RUN_LEFT = "run_left"
     RUN_ENDED = "run_ended"
     FORK = "fork"
     REWIND = "rewind"
@@ -66,6 +67,7 @@ class Kind(StrEnum):
     MIGRATED = "migrated"
     CLOSED = "closed"
     REOPENED = "reopened"
+    REVIVED = "revived"
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):

@@ -185,7 +185,11 @@ class Store(Protocol):
         ...
 
     def restore(self, dump: Dump) -> None:
-        """Put a dumped session into this store; ``Conflict`` if one with this id has checkpoints."""
+        """Put a dumped session into this store; ``Conflict`` if one with this id has checkpoints.
+
+        Inputs that were posted here meanwhile stay, and those that the dump has taken count as taken. ``InvalidInput``,
+        and nothing is written, when one that waits here has the key of another one in the dump.
+        """
         ...
 
     def renew_epoch(self) -> None:
@@ -404,7 +408,8 @@ class Board(Protocol):
     def put(self, items: Sequence[NewWork], *, most: int | None = None) -> int:
         """Put sessions on the board, or change their agent and priority, and queue them; how many were new.
 
-        With ``most`` nothing is put and ``LimitExceeded`` is raised when so many would be queued afterwards.
+        With ``most`` nothing is put and ``LimitExceeded`` is raised when more would be queued afterwards; with no
+        items that is whether more are now.
         """
         ...
 

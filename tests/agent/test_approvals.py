@@ -10,11 +10,11 @@ import pytest
 
 import perdure
 from perdure import tool
-from perdure.agent import loop as agent_loop
+from perdure.agent import stopping
 from perdure.agent.agent import Agent
 from perdure.agent.branching_off import branch_off, run_on
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.errors import ApprovalError, InvalidInput
+from perdure.errors import ApprovalError, InvalidInput, NotFound
 from tests.agent.working import by_turn, opened, play
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_a_cancelled_wait_is_over_until_there_is_a_new_message(tmp_path: Path):
 
 
 def test_a_model_that_is_being_asked_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(agent_loop, "POLL", 0.02)
+    monkeypatch.setattr(stopping, "POLL", 0.02)
     asked = asyncio.Event()
 
     async def never(request: Request) -> str:
@@ -165,7 +165,7 @@ def test_a_model_that_is_being_asked_is_not_waited_for(tmp_path: Path, monkeypat
 def test_a_tool_that_was_started_stays_open_and_is_settled_as_it_declares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(agent_loop, "POLL", 0.02)
+    monkeypatch.setattr(stopping, "POLL", 0.02)
     started = asyncio.Event()
     entered: list[str] = []
 
@@ -205,7 +205,7 @@ def test_a_tool_that_was_started_stays_open_and_is_settled_as_it_declares(
 
 def test_half_a_turn_is_thrown_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The model has answered, and what its call rests on is being looked up: nothing of that was committed."""
-    monkeypatch.setattr(agent_loop, "POLL", 0.02)
+    monkeypatch.setattr(stopping, "POLL", 0.02)
     looking = asyncio.Event()
 
     async def never(amount: int) -> int:
@@ -241,11 +241,33 @@ def test_a_cancellation_that_came_too_late_stops_nothing_that_was_said_after_it(
     async def work() -> None:
         async with opened(tmp_path) as db:
             await agent.run(db, session="s", message="hello")
-            await db.cancel("s")
+            async with db.session("s"):
+                assert await db.cancel("s")
             end = await agent.run(db, session="s", message="still there?")
             assert (end.status, end.text) == ("done", "you said still there?")
-            await db.cancel("new")
+            await db.post("new", "hello")
+            assert await db.cancel("new")
             assert (await agent.run(db, session="new")).status == "cancelled"
+
+    play(work())
+
+
+def test_where_there_is_nothing_to_stop_nothing_is_written(tmp_path: Path):
+    agent = Agent("a", model=ScriptedModel(lambda r: f"you said {said(r)}"))
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            await agent.run(db, session="s", message="hello")
+            assert not await db.cancel("s", by="ana")
+            assert (await db.look("s")).pending == 0
+            with pytest.raises(NotFound):
+                await db.cancel("new")
+            with pytest.raises(NotFound):
+                await db.look("new")
+            await db.post("s", "hello again")
+            assert await db.cancel("s", by="ana")
+            assert (await agent.run(db, session="s")).status == "cancelled"
+            assert not await db.cancel("s", by="ana")
 
     play(work())
 

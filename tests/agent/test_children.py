@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import tool
-from perdure.agent import loop as agent_loop
+from perdure.agent import stopping
 from perdure.agent.agent import Agent
 from perdure.agent.branching_off import branch_off, run_on
 from perdure.agent.children import child_id, handoff
 from perdure.agent.models.scripted import ScriptedModel, calls
+from perdure.session.tool_exceptions import LetThrough
 from perdure.system import faults
 from tests.agent.worker import start
 from tests.agent.working import by_turn, opened, play
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 booked: list[str] = []
 
 
-class Died(BaseException):
+class Died(LetThrough):
     """What a process that dies here raises; nothing may catch it."""
 
 
@@ -71,6 +72,10 @@ def test_a_child_works_in_a_session_of_its_own_and_its_answer_is_the_result(tmp_
             assert rows[1].id == child_id("trip", effect)
             assert (await db.read(rows[1].id)).messages[0]["content"] == "book Paris"
             assert (await db.look("trip")).pending == 0
+            planned = next(c.step for c in await db.history("trip") if effect in c.more.get("effects", ()))
+            named = [c.more.get("child_of") for c in reversed(await db.history(rows[1].id))]
+            assert named[0] == {"session": "trip", "branch": "main", "step": planned, "effect": effect}
+            assert set(map(str, named[1:])) == {"None"}
 
     play(work())
     assert booked == ["Paris"]
@@ -252,7 +257,7 @@ def test_cancelling_reaches_children_that_wait(tmp_path: Path):
 
 
 def test_cancelling_reaches_children_that_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(agent_loop, "POLL", 0.02)
+    monkeypatch.setattr(stopping, "POLL", 0.02)
     working = asyncio.Event()
 
     async def long(request: Request) -> str:
@@ -383,6 +388,43 @@ def test_a_child_in_doubt_makes_its_parent_wait(tmp_path: Path):
             async with db.session(inside) as s:
                 await s.resolve(s.effects()[0]["id"], done="Rome booked", by="ana")
             assert (await parent.run(db, session="trip")).text == "Rome booked"
+
+    play(work())
+
+
+def test_a_call_in_doubt_of_a_child_is_logged_once_however_often_its_parent_looks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    def find_out(city: str) -> None:
+        raise RuntimeError("nobody answers")
+
+    @tool
+    def book(city: str) -> str:
+        raise TimeoutError
+
+    @tool(if_unsure=find_out)
+    def pay(city: str) -> str:
+        raise TimeoutError
+
+    said = by_turn(calls(("book", {"city": "Rome"}), ("pay", {"city": "Rome"})), last)
+    child = Agent("booker", model=ScriptedModel(said), tools=[book, pay])
+    asks = by_turn(calls(("booker", {"task": "book Rome"})), last)
+    parent = Agent("planner", model=ScriptedModel(asks), tools=[child.as_tool()])
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            ends = [await parent.run(db, session="trip", message="go", key="go") for _ in range(3)]
+            assert {end.status for end in ends} == {"waiting_result"}
+            inside = ends[0].children[0].session
+            assert sorted(r.getMessage().split(" (")[0] for r in caplog.records) == [
+                "book", "nobody could be asked about pay", "pay",
+            ]  # fmt: skip
+            async with db.session(inside) as s:
+                for effect in s.effects():
+                    await s.resolve(effect["id"], retry=True, by="ana")
+            caplog.clear()
+            await parent.run(db, session="trip", message="go", key="go")
+            assert {r.getMessage().split(" (")[0] for r in caplog.records} >= {"book", "pay"}, "they were made again"
 
     play(work())
 

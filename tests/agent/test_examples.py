@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +17,6 @@ from perdure.agent.app_loader import load_agent
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-SESSION = "session-2024-bf-847"
 
 
 class Example:
@@ -37,6 +39,16 @@ class Example:
         done = subprocess.run(
             command, cwd=self.folder, env=self._env, capture_output=True, text=True, check=False, timeout=120
         )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def type(self, command: str, said: str = "") -> str:
+        """Type a command in its folder, with ``said`` at its prompt; what is printed."""
+        env = {**self._env, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{self._env['PATH']}"}
+        done = subprocess.run(
+            command, shell=True, cwd=self.folder, env=env, input=said, capture_output=True, text=True, check=False,
+            timeout=120,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -65,36 +77,61 @@ def support(folder: Path) -> Example:
 
 def test_the_support_desk_looks_orders_up_and_remembers_which_one_is_meant(tmp_path: Path) -> None:
     desk = support(tmp_path)
-    assert "in transit" in desk.run("Where is ORD-2024-8847?")
-    assert "89.00 is on its way to you" in desk.run("I want my money back")
+    said = desk.run(
+        "mail-1",
+        "I ordered shoes last week, order #ORD-2024-8847, but they have not arrived. Can you check the status?",
+    )
+    assert "in transit" in said
+    assert "Tracking number: 1Z-8847-01" in said
+    said = desk.run("mail-2", "I want my money back because it is too small.")
+    assert "89.00 is on its way to you" in said
+    assert "RMA-000001, reason: too small" in said
+    # Asked for once more it is another call, and the shop pays for an order once.
+    assert "was taken back already" in desk.run("mail-3", "I want my money back")
     assert desk.world.refunds() == [("ORD-2024-8847", 89.0)]
     assert desk.world.stock("SHOE-42") == 4
 
 
 def test_the_support_desk_knows_what_is_in_stock_and_exchanges_it(tmp_path: Path) -> None:
     desk = support(tmp_path)
-    said = desk.run("Do you have a shoe?")
+    said = desk.run("mail-4", "Do you have a shoe?")
     assert "size 42: 3 in stock" in said
-    assert "SHOE-43 is on its way" in desk.run("Please exchange ORD-2024-8847 for SHOE-43")
+    assert "size M: none in stock; there is COAT-L" in desk.run("mail-5", "Do you have a coat?")
+    said = desk.run("mail-6", "Please exchange ORD-2024-8847 for SHOE-43 because of the colour")
+    assert "SHOE-43 is on its way to you, tracking number 1Z-8847-02" in said
+    assert "RMA-000001, reason: the colour" in said
+    assert "exchanged. Tracking number: 1Z-8847-02" in desk.run("mail-7", "Where is ORD-2024-8847?")
     assert (desk.world.stock("SHOE-42"), desk.world.stock("SHOE-43")) == (4, 0)
-    assert "COAT-M is not in stock" in desk.run("Please exchange ORD-2024-8901 for COAT-M")
+    assert "COAT-M is not in stock; there is COAT-L" in desk.run("mail-8", "Please exchange ORD-2024-8901 for COAT-M")
     assert desk.world.stock("COAT-L") == 5
 
 
 def test_a_refund_over_100_waits_for_a_person(tmp_path: Path) -> None:
     desk = support(tmp_path)
-    assert "waits for a person" in desk.run("I want to return ORD-2024-8901")
+    said = desk.run("mail-9", "I want to return ORD-2024-8901")
+    assert "waits for a person" in said
     assert desk.world.refunds() == []
-    with perdure.open(f"sqlite:///{tmp_path}/support.db") as db:
-        with db.session(SESSION) as s:
-            (approval,) = s.approvals()
-        db.approve(SESSION, approval.id, by="ana")
-    assert "240.00 is on its way to you" in desk.run()
+    agree, go_on = [line.strip() for line in said.splitlines() if line.startswith("  ")]
+    assert "approved" in desk.type(agree)
+    assert "240.00 is on its way to you" in desk.type(go_on)
     assert desk.world.refunds() == [("ORD-2024-8901", 240.0)]
 
 
+def test_what_the_support_desk_says_of_itself_works_as_it_is_typed(tmp_path: Path) -> None:
+    desk = support(tmp_path)
+    about = ast.get_docstring(ast.parse(desk.app.read_text())) or ""
+    typed = [re.split(r" {2,}", line.strip())[0] for line in about.splitlines() if line.startswith("    ")]
+    assert [command.split()[0] for command in typed] == ["python", "python", "python", "perdure", "perdure"]
+    shutil.copytree(desk.app.parent, tmp_path, dirs_exist_ok=True)
+    answers = [desk.type(command, "/quit\n") for command in typed]
+    for said, wanted in zip(answers, ["in transit", "RMA-", "COAT-L", "return_or_exchange", "support"], strict=True):
+        assert wanted in said
+    # Whoever types what the log is of sees what the others did.
+    assert desk.world.refunds() == [("ORD-2024-8847", 89.0)]
+
+
 def test_orders_of_other_customers_are_not_told(tmp_path: Path) -> None:
-    assert "no order ORD-2024-9000" in support(tmp_path).run("Where is ORD-2024-9000?")
+    assert "no order ORD-2024-9000" in support(tmp_path).run("mail-1", "Where is ORD-2024-9000?")
 
 
 def test_a_refund_is_made_once_wherever_the_desk_is_killed(tmp_path: Path) -> None:
@@ -104,14 +141,33 @@ def test_a_refund_is_made_once_wherever_the_desk_is_killed(tmp_path: Path) -> No
         folder = tmp_path / str(number)
         folder.mkdir()
         desk = support(folder)
-        desk.killed_after(point, "I want my money back for ORD-2024-8847")
+        desk.killed_after(point, "mail-1", "I want my money back for ORD-2024-8847")
         assert "89.00 is on its way to you" in desk.run(), point
         assert desk.world.refunds() == [("ORD-2024-8847", 89.0)], point
 
 
+def test_a_mail_that_is_typed_again_after_kills_is_said_once(tmp_path: Path) -> None:
+    for example, world, words in (
+        ("support", "shop", ("mail-1", "I want my money back for ORD-2024-8847")),
+        ("travel", "airline", ("ask", "mail-1", "Two weeks in Lisbon")),
+    ):
+        folder = tmp_path / example
+        folder.mkdir()
+        program = Example(example, world, folder)
+        for point in ("agent.before_model", "agent.before_model", "agent.after_model", "agent.after_commit"):
+            program.killed_after(point, *words)
+        for _ in range(2):
+            program.run(*words)
+        store = {"support": "support.db", "travel": "trips.db"}[example]
+        with perdure.open(f"sqlite:///{folder}/{store}") as db:
+            (row,) = db.sessions()
+            said = [m for m in db.read(row.id).plain()["messages"] if m["role"] == "user"]
+        assert len(said) == 1, said
+
+
 def test_the_travel_agent_asks_again_when_the_price_has_jumped(tmp_path: Path) -> None:
     trip = Example("travel", "airline", tmp_path)
-    assert "May I? book_flight {'flight': 'TP-449'} at 1,200" in trip.run("ask", "Two weeks in Lisbon")
+    assert "May I? book_flight {'flight': 'TP-449'} at 1,200" in trip.run("ask", "mail-1", "Two weeks in Lisbon")
     assert trip.world.rooms("trip-42") == [("Lisbon", 14)]
     assert "1200" in trip.run("approve")
     trip.run("price", "1500")

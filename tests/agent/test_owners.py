@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import perdure
 from perdure.agent.agent import Agent
 from perdure.agent.children import handoff
 from perdure.agent.models.scripted import ScriptedModel, calls
@@ -117,3 +118,25 @@ def test_what_is_refused_because_of_its_owner_leaves_nothing_in_the_inbox(tmp_pa
             assert (await agent.run(db, session="s", owner="ana")).text == "Two"
 
     play(work())
+
+
+def test_a_session_of_nobody_is_of_the_first_owner_who_commits():
+    with perdure.open("memory://") as db:
+        with db.session("s") as s:
+            s.vars["a"] = 1
+            s.commit()
+        # Who only looks in takes nothing.
+        with db.session("s", owner="eve") as s:
+            assert s.owner == "eve"
+        assert [row.owner for row in db.sessions()] == [""]
+        with db.session("s", owner="ana") as s:
+            s.vars["a"] = 2
+            s.commit()
+        assert [row.owner for row in db.sessions()] == ["ana"]
+        with (
+            pytest.raises(InvalidInput, match="belongs to another owner; nothing was written"),
+            db.session("s", owner="b"),
+        ):
+            pass
+        with db.session("s") as s:
+            assert s.owner == "ana"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from perdure import Agent, ScriptedModel, UndeclaredTool, tool
 from perdure.agent.models.scripted import calls
 from perdure.testing import FakeClock
 from tests.agent.working import by_turn, opened, play
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @tool
@@ -186,6 +184,31 @@ def test_an_agent_says_once_what_a_crash_means_for_functions_that_do_not() -> No
     said = str(one.message)
     assert said.startswith("pay, look do not say what a crash means: ")
     assert "@perdure.tool(read=True)" in said
+
+
+def test_the_warning_is_of_the_line_that_makes_the_agent_or_chooses_its_tools() -> None:
+    def pay(order: str) -> str:
+        return order
+
+    class Desk(Agent):
+        def __init__(self, name: str, **options: Any) -> None:
+            super().__init__(name, model=ScriptedModel(["hello"]), **options)
+
+    def choose(ctx: Any) -> Any:
+        return [pay]
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Agent("a", model=ScriptedModel(["hello"]), tools=[pay])
+        Desk("b", tools=[pay])
+        Desk("c", tools=choose).run_sync("memory://", session="s", message="hi")
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    said = [lines[w.lineno - 1].strip() for w in caught if w.category is UndeclaredTool and w.filename == __file__]
+    assert said == [
+        'Agent("a", model=ScriptedModel(["hello"]), tools=[pay])',
+        'Desk("b", tools=[pay])',
+        "def choose(ctx: Any) -> Any:",
+    ]
 
 
 def test_an_agent_is_quiet_about_declared_tools() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 import perdure
 from perdure import Agent, ScriptedModel, tool
 from perdure.agent.models.scripted import calls
@@ -74,3 +76,78 @@ def test_a_decision_in_time_counts_for_an_agent_that_goes_on_later(clock: FakeCl
 
     asyncio.run(main())
     assert made == ["j"]
+
+
+@pytest.mark.parametrize("failed", [None, "no money"])
+def test_an_outcome_that_is_reported_while_its_call_returns_its_own_waits_for_nobody(
+    tmp_path: Any, failed: str | None
+) -> None:
+    async def main() -> None:
+        async with perdure.open_async(f"sqlite:///{tmp_path}/x.db") as db:
+
+            @tool
+            async def wire(job: str, ctx: perdure.Context) -> str:
+                assert await db.post_outcome("s", ctx.effect_id, None if failed else "from outside", failed=failed)
+                return "its own"
+
+            end = await _desk(wire).run(db, session="s", message="go")
+            assert end.status == "done"
+            assert [m["content"] for m in (await db.read("s")).messages if m["role"] == "tool"] == ["its own"]
+            assert ((await db.look("s")).pending, await db.inbox("s")) == (0, [])
+
+    asyncio.run(main())
+
+
+def test_where_no_loop_takes_it_along_nothing_is_said_to_wait_and_the_session_expires(tmp_path: Any) -> None:
+    clock = FakeClock()
+    with perdure.open(f"sqlite:///{tmp_path}/x.db", clock=clock) as db:
+
+        @tool
+        def wire(job: str, ctx: perdure.Context) -> str:
+            assert db.post_outcome("s", ctx.effect_id, "from outside")
+            return "its own"
+
+        with db.session("s", ttl=60) as s:
+            assert s.call(wire, "j") == "its own"
+        assert (db.look("s").pending, db.inbox("s")) == (1, [])
+        assert "outcome" not in str(perdure.why(db, "s"))
+        # One that somebody waits for is told, and keeps the session.
+        db.post("s", "hello", key="m1")
+        assert [m.key for m in db.inbox("s")] == ["m1"]
+        with db.session("s") as s:
+            assert [m.key for m in s.take()] == ["m1"]
+            s.commit()
+        assert db.look("s").pending == 0
+        with db.session("s") as s:
+            s.call(wire, "k")
+        clock.advance(61_000)
+        with pytest.raises(perdure.Gone):
+            db.read("s")
+
+
+def test_an_outcome_that_another_branch_waits_for_is_left_there(tmp_path: Any) -> None:
+    with perdure.open(f"sqlite:///{tmp_path}/x.db") as db:
+
+        @tool
+        def wire(job: str) -> str:
+            raise TimeoutError("the answer was lost")
+
+        with db.session("s") as s:
+            with pytest.raises(perdure.InDoubt):
+                s.call(wire, "j")
+            (effect,) = [record["id"] for record in s.effects()]
+            s.fork("side")
+            s.resolve(effect, done="known to ana", by="ana")
+        assert db.post_outcome("s", effect, "wired"), "side waits for it"
+        with db.session("s") as s:
+            assert s.take() == []
+            s.vars["went"] = "on"
+            s.commit()
+        assert [m.key for m in db.inbox("s")] == [f"outcome:{effect}"]
+        with db.session("s", branch="side") as s:
+            assert s.call(wire, "j") == "known to ana", "what the session knew already"
+        assert db.inbox("s") == [], "now nobody waits for it"
+        with db.session("s") as s:
+            s.take()
+            s.commit()
+        assert db.look("s").pending == 0

@@ -20,6 +20,7 @@ from perdure.agent.requests import AGENT
 from perdure.agent.said_once import answer_of
 from perdure.errors import Busy, Gone, InvalidInput, ModelError, NotFound, PerdureError, SessionClosed
 from perdure.model import MAIN
+from perdure.session.tool_exceptions import LetThrough
 from perdure.system import faults
 from perdure.testing.clock import FakeClock
 from tests.agent.working import by_turn, opened, play
@@ -69,7 +70,8 @@ def test_a_retry_loop_without_a_key_says_one_message_per_success_and_none_for_bu
                     with pytest.raises(Busy) as refused:
                         await desk().run(db, session="s", message="pay 5")
                     assert (refused.value.kept, refused.value.message_key) == (False, "")
-                    assert "kept" not in str(refused.value)
+                    assert "another handle of this very process has it: close that one first" in str(refused.value)
+                    assert "The message is not kept" in str(refused.value)
             assert await said(db) == []
             end = await desk().run(db, session="s", message="pay 5")
             assert (end.text, end.repeated) == ("re: pay 5", False)
@@ -109,13 +111,184 @@ def test_what_is_refused_leaves_nothing_behind(
             given = {"session": "s", "message": "again", **options}
             with pytest.raises(error) as refused:
                 await desk().run(db, key=key, **given)
-            if key is None or not refused.value.kept:
-                assert await said(db) == await said(db, "closed") == ["first"]
-            # Nothing but what the session is to be opened with can be wrong once it is kept: put right, it is answered.
-            assert not refused.value.kept or set(options) <= {"effects", "ttl", "wait"}
-            if refused.value.kept:
-                assert "key='k1'" in str(refused.value)
-                assert (await desk().run(db, session="s", message="again", key="k1")).text == "re: again"
+            assert not refused.value.kept
+            assert await said(db) == await said(db, "closed") == ["first"]
+
+    play(work())
+
+
+class Broken(Exception):
+    """An error that is none of ours."""
+
+
+def breaks(ctx: Any) -> Any:
+    raise Broken("boom")
+
+
+@asynccontextmanager
+async def no_deps() -> AsyncIterator[None]:
+    raise Broken("boom")
+    yield
+
+
+def own_agent(where: str) -> Agent:
+    """An agent whose program is broken somewhere."""
+    match where:
+        case "model":
+            return desk(breaks)
+        case "until":
+            return desk(until=breaks)
+        case "instructions":
+            return desk(instructions=breaks)
+        case "tools":
+            return desk(tools=breaks)
+        case "deps":
+
+            @tool(read=True)
+            def look(ctx: perdure.Context[int]) -> int:
+                return 1
+
+            return desk(tools=[look], deps=no_deps)
+        case _:
+            return desk()
+
+
+@pytest.mark.parametrize("where", ["instructions", "tools", "deps"])
+def test_what_a_program_gives_for_a_run_is_asked_for_before_the_message_is_written(tmp_path: Path, where: str):
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            await desk().run(db, session="s", message="first")
+            for session in ("s", "new"):
+                for _ in range(3):
+                    with pytest.raises(Broken) as broken:
+                        await own_agent(where).run(db, session=session, message="pay 5")
+                    assert (getattr(broken.value, "kept", None), getattr(broken.value, "message_key", None)) == (
+                        False,
+                        "",
+                    )
+            assert (await said(db), await said(db, "new")) == (["first"], [])
+
+    play(work())
+
+
+@pytest.mark.parametrize("where", ["model", "until", "on_event"])
+def test_an_error_of_the_program_itself_says_that_the_message_is_kept_and_a_loop_goes_on_with_its_key(
+    tmp_path: Path, where: str
+):
+    """What a retry loop without a key of its own does: it takes the one that the error carries."""
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            key, keys = None, set[str]()
+            for _ in range(3):
+                options: dict[str, Any] = {"on_event": breaks} if where == "on_event" else {}
+                with pytest.raises(Broken, match="boom") as broken:
+                    await own_agent(where).run(db, session="s", message="pay 5", key=key, **options)
+                assert broken.value.kept  # pyright: ignore[reportAttributeAccessIssue]
+                key = broken.value.message_key  # pyright: ignore[reportAttributeAccessIssue]
+                keys.add(key)
+                (note,) = broken.value.__notes__
+                assert "The message is kept in session 's'" in note
+                assert f"say it again with key={key!r}" in note
+            assert len(keys) == 1
+            end = await desk().run(db, session="s", message="pay 5", key=key)
+            assert (end.text, await said(db)) == ("re: pay 5", ["pay 5"])
+
+    play(work())
+
+
+def test_the_same_error_raised_again_speaks_of_the_message_at_hand(tmp_path: Path):
+    error = Broken("always the same one")
+
+    def fail(ctx: Any) -> str:
+        raise error
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            with pytest.raises(Broken):
+                await desk(fail).run(db, session="s", message="one", key="k1")
+            assert vars(error) == {"kept": True, "message_key": "k1", "__notes__": error.__notes__}
+            with pytest.raises(Broken):
+                await desk(instructions=fail).run(db, session="t", message="two")
+            assert (vars(error)["kept"], vars(error)["message_key"]) == (False, "")
+
+    play(work())
+
+
+def test_a_run_that_is_given_up_on_says_where_its_message_is(tmp_path: Path):
+    class Slow(ScriptedModel):
+        async def answer(self, request: Any, *args: Any, **more: Any) -> Any:
+            await asyncio.Event().wait()
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            slow = Agent("desk", model=Slow(echo), compactor=False)
+            with pytest.raises(TimeoutError) as late:
+                async with asyncio.timeout(0.2):
+                    await slow.run(db, session="s", message="one")
+            cancelled = late.value.__cause__
+            assert isinstance(cancelled, asyncio.CancelledError)
+            key = vars(cancelled)["message_key"]
+            assert (await desk().run(db, session="s", message="one", key=key)).text == "re: one"
+            assert await said(db) == ["one"]
+
+    play(work())
+
+
+# -- where nothing can be said ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [None, "k1"])
+def test_a_branch_that_is_not_there_is_refused_before_anything_is_written(tmp_path: Path, key: str | None):
+    clock = FakeClock()
+
+    async def work() -> None:
+        async with opened(tmp_path, clock) as db:
+            await desk().run(db, session="old", message="first")
+            await desk().run(db, session="over", message="first", ttl=60)
+            clock.advance(61_000)
+            for session in ("new", "old", "over"):
+                with pytest.raises(NotFound, match=f"session '{session}' has no branch 'typo'") as refused:
+                    await desk().run(db, session=session, message="again", key=key, branch="typo")
+                assert not refused.value.kept
+                with pytest.raises(NotFound, match="no branch 'typo'"):
+                    await db.session(session, branch="typo")
+                with pytest.raises(NotFound, match="no branch 'typo'"):
+                    await db.update(session, lambda s: s.vars.update(n=1), branch="typo")
+            assert await asyncio.to_thread(db.kernel.store.look, "new") is None, "not even a lease"
+            assert await said(db, "new") == []
+            assert (await desk().run(db, session="new", message="hello")).text == "re: hello"
+            assert await said(db, "old") == ["first"]
+
+    play(work())
+
+
+@pytest.mark.parametrize("key", [None, "k1"])
+@pytest.mark.parametrize("point", ["agent.before_model", "agent.after_model", "agent.before_commit"])
+def test_whose_a_new_session_is_stands_there_when_it_is_killed_in_its_first_answer(
+    tmp_path: Path, point: str, key: str | None
+):
+    class Killed(BaseException):
+        pass
+
+    def kill(name: str) -> None:
+        if name == point:
+            raise Killed
+
+    async def work() -> None:
+        async with opened(tmp_path) as db:
+            faults.hook = kill
+            try:
+                with pytest.raises(Killed):
+                    await desk().run(db, session="s", owner="ana", message="mine", key=key)
+            finally:
+                faults.hook = None
+            row = await db.look("s")
+            assert (row.owner, row.agent) == ("ana", "desk")
+            with pytest.raises(InvalidInput, match="belongs to another owner"):
+                await desk().run(db, session="s", owner="bob", message="mine")
+            end = await desk().run(db, session="s")
+            assert (end.text, end.origin and end.origin.kind) == ("re: mine", "resumed")
 
     play(work())
 
@@ -245,7 +418,7 @@ def test_a_killed_caller_repeats_and_its_run_goes_on_said_once(tmp_path: Path, p
 
     agent = desk(by_turn(calls(("ring", {})), "It rang."), tools=[ring])
 
-    class Killed(BaseException):
+    class Killed(LetThrough):
         pass
 
     def kill(name: str) -> None:

@@ -1,4 +1,7 @@
-"""What a tool's exception means when a model has called it: the cells of the table, gone through by an agent."""
+"""What a model is told of a tool's exception, and a person of its repetition.
+
+What it means for the call is in ``tests/agent/test_what_a_call_means.py``.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure import Agent, Done, ModelRetry, NotDone, ScriptedModel, ToolError, Unknown, tool
+from perdure import Agent, Done, ModelRetry, NotDone, ScriptedModel, Unknown, tool
 from perdure.agent.models.scripted import calls
 from perdure.testing import FakeClock
+from tests.doors import DECLARED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perdure import RunResult
 
-DECLARED: dict[str, dict[str, Any]] = {
-    "read": {"read": True},
-    "retry": {"if_unsure": "retry", "key_valid_for": "24h"},
-    "function": {},
-    "ask": {},
-    "report": {"if_unsure": "report"},
-}
 WAYS = ["sync", "async"]
 
 
@@ -91,14 +88,6 @@ def go(desk: Desk) -> tuple[str, list[Any]]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("declared", DECLARED)
-@pytest.mark.parametrize("error", [NotDone("sold out"), ToolError("sold out"), ModelRetry("sold out")], ids=repr)
-def test_what_says_that_nothing_happened_is_told_to_the_model(way: str, declared: str, error: Exception) -> None:
-    desk = Desk(way, declared, [error])
-    assert go(desk) == ("done", [{"error": "sold out"}])
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("declared", DECLARED)
 def test_any_other_exception_is_told_to_the_model(way: str, declared: str, caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(way, declared, [KeyError("id")])
     with caplog.at_level(logging.WARNING):
@@ -110,28 +99,6 @@ def test_any_other_exception_is_told_to_the_model(way: str, declared: str, caplo
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    ("declared", "status", "last", "made", "ids"),
-    [
-        ("read", "done", "paid", 2, 2),
-        ("retry", "done", "paid", 2, 1),
-        ("function", "in_doubt", None, 1, 1),
-        ("ask", "waiting_approval", None, 1, 1),
-        ("report", "done", {"error"}, 1, 1),
-    ],
-)
-def test_a_model_that_repeats_a_call_that_raised(
-    way: str, declared: str, status: str, last: Any, made: int, ids: int
-) -> None:
-    desk = Desk(way, declared, [KeyError("id")], times=2)
-    found, told = go(desk)
-    assert found == status
-    assert (len(desk.ids), len(set(desk.ids))) == (made, ids)
-    if last is not None:
-        assert (set(told[-1]) if isinstance(last, set) else told[-1]) == last
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("finds", [Done("paid before"), NotDone])
 def test_who_can_be_asked_about_a_call_that_raised_is_asked(way: str, finds: Any) -> None:
     desk = Desk(way, "function", [KeyError("id")], finds=finds)
@@ -140,57 +107,25 @@ def test_who_can_be_asked_about_a_call_that_raised_is_asked(way: str, finds: Any
     assert told == "paid before" if isinstance(finds, Done) else "KeyError" in told["error"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    ("declared", "status", "made"),
-    [
-        ("read", "done", 2),
-        ("retry", "done", 2),
-        ("function", "in_doubt", 1),
-        ("ask", "in_doubt", 1),
-        ("report", "done", 1),
-    ],
-)
-def test_a_lost_answer(way: str, declared: str, status: str, made: int) -> None:
-    desk = Desk(way, declared, [TimeoutError()])
-    found, told = go(desk)
-    assert found == status
-    assert (len(desk.ids), len(set(desk.ids))) == (made, 1)
-    if declared == "report":
-        assert "nobody knows" in told[0]["error"]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_read_whose_answer_stays_lost_has_failed(way: str) -> None:
-    desk = Desk(way, "read", [TimeoutError()] * 3)
-    status, (told,) = go(desk)
-    assert status == "done"
-    assert "TimeoutError" in told["error"]
-    assert len(desk.ids) == 3
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("declared", [name for name in DECLARED if name != "read"])
-def test_an_error_of_our_own_store_ends_the_run_and_the_call_stays_started(way: str, declared: str) -> None:
-    import asyncio
-
-    desk = Desk(way, declared, [perdure.LeaseLost("lost")])
-
-    async def work() -> None:
-        async with desk.db:
-            with pytest.raises(perdure.LeaseLost):
-                await desk.run()
-            effects = (await desk.db.read("s")).book["effects"].plain()
-            assert [effect["status"] for effect in effects.values()] == ["started"]
-
-    asyncio.run(work())
-
-
 def test_a_tool_that_keeps_asking_to_be_called_otherwise_is_left_after_the_second_time() -> None:
     desk = Desk("sync", "ask", [ModelRetry("in cents")] * 3, times=3)
     _, told = go(desk)
     assert [one["error"] for one in told[:2]] == ["in cents"] * 2
     assert "do not call it again" in told[2]["error"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("declared", DECLARED)
+def test_once_it_was_done_it_may_do_so_anew(way: str, declared: str) -> None:
+    asks = ModelRetry("in cents")
+    desk = Desk(way, declared, [asks, asks, "paid", asks, asks], times=5)
+    _, told = go(desk)
+    assert [one if one == "paid" else one["error"] for one in told] == [
+        "in cents",
+        "in cents",
+        "paid",
+        *["in cents"] * 2,
+    ]
 
 
 def test_an_approved_repetition_is_made() -> None:
@@ -203,8 +138,14 @@ def test_an_approved_repetition_is_made() -> None:
             result = await desk.run()
             (request,) = result.approvals
             assert "ended with KeyError" in request.because
+            assert "What it had changed by then is not known" in (await perdure.why_async(desk.db, "s")).line
             await desk.db.approve("s", request, by="ana")
-            return (await desk.run(None)).status, await desk.told()
+            ended = await desk.run(None)
+            (raised,) = ended.raised
+            assert (raised.effect, raised.again) == tuple(desk.ids)
+            found = (await perdure.why_async(desk.db, "s")).line
+            assert found.endswith("raised KeyError: 'id'. The same call was made again since, and was done.")
+            return ended.status, await desk.told()
 
     status, told = asyncio.run(work())
     assert status == "done"

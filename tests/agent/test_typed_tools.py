@@ -286,7 +286,7 @@ def test_a_strict_schema_is_sent_where_the_provider_has_it() -> None:
     assert (tree["type"], "Tree" in tree["$defs"]) == ("object", True)
 
     request = perdure_request({"response_format": {"type": "json_schema", "json_schema": strict}})
-    assert body(request, stream=False, encrypted=False)["text"]["format"]["strict"] is True
+    assert body(request, encrypted=False)["text"]["format"]["strict"] is True
 
 
 def perdure_request(params: dict[str, Any]) -> Any:
@@ -319,3 +319,35 @@ def test_a_request_with_a_typed_output_is_rebuilt(tmp_path: Path) -> None:
         schema = rebuild(db, "s", step).params["response_format"]["json_schema"]["schema"]
     assert schema["properties"]["since"]["format"] == "date"
     assert msgspec.convert({"street": "x"}, Address) == Address("x")
+
+
+@pytest.mark.parametrize("written", ["NaN", "-Infinity", "sNaN"])
+def test_an_amount_that_is_no_number_does_not_fit(written: str) -> None:
+    made: list[Any] = []
+
+    @perdure.tool(approve=lambda a: a["amount"] > 100)
+    def pay(amount: Decimal) -> None:
+        """Pay."""
+        made.append(amount)
+
+    agent = perdure.Agent("a", model=perdure.ScriptedModel([calls(("pay", {"amount": written})), "ok"]), tools=[pay])
+    url = f"memory://no-number-{written}"
+    with perdure.open(url) as db:
+        assert agent.run_sync(url, session="s", message="go").status == "done"
+        (told,) = [m["content"] for m in db.read("s").messages if m["role"] == "tool"]
+        assert "no number" in told
+        with db.session("t") as s, pytest.raises(perdure.errors.InvalidInput, match="no number"):
+            s.call(pay, Decimal(written))
+    assert made == []
+
+
+@pytest.mark.parametrize("written", ["12345678901234567.89", '"12345678901234567.89"', "0.123456789012345678"])
+def test_a_decimal_is_read_as_the_model_wrote_it(written: str) -> None:
+    @tool
+    def pay(amount: Decimal, rate: float, more: dict[str, Any], all: list[Decimal]) -> None:
+        """Pay."""
+
+    raw = f'{{"amount": {written}, "rate": 0.5, "more": {{"tip": 1.5, "of": "2"}}, "all": [1, {written}]}}'
+    text = written.strip('"')
+    wanted = {"amount": text, "rate": 0.5, "more": {"tip": 1.5, "of": "2"}, "all": ["1", text]}
+    assert ToolSpec(pay).arguments(raw) == wanted

@@ -12,6 +12,7 @@ from perdure.agent import upgrades
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.agent.upgrades import tool_migration
+from perdure.errors import InvalidInput
 from tests.agent.context.scene import Killed, killed_at, opened
 
 if TYPE_CHECKING:
@@ -369,3 +370,45 @@ def test_a_tool_that_changed_while_nothing_was_open_is_only_noted():
             assert result.notes == ("the tool refund was version 1 and is version 2",)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("version", "goes_on_from", "goes"),
+    [
+        ("1.0", ["0.9"], True),
+        ("1.1", None, True),
+        ("1.1", ["1.0"], True),
+        ("1.1", {"0.9", "1.0"}, True),
+        ("2.0", ["1.1", "1.2"], False),
+        ("2.0", [], False),
+    ],
+)
+def test_the_version_of_the_program_is_recorded_and_checked(version: str, goes_on_from: Any, goes: bool):
+    script = ["one", "two", "three"]
+
+    async def main() -> None:
+        async with opened() as db:
+            assert (await agent(script=script, version="1.0").run(db, session="s", message="x")).ok
+            before = await db.history("s")
+            assert before[0].more["program"] == "1.0"
+            newer = agent(script=script, version=version, goes_on_from=goes_on_from)
+            result = await newer.run(db, session="s", message="y")
+            if goes:
+                changed = (f"the agent version was '1.0' and is '{version}'",) if version != "1.0" else ()
+                assert (result.text, result.notes) == ("two", changed)
+                assert (await db.history("s"))[0].more["program"] == version
+                return
+            assert result.status == "incompatible"
+            which = ", ".join(goes_on_from) or "no other"
+            assert f"was left by version '1.0' of agent 'shop', and version '2.0' goes on from {which}" in result.reason
+            assert await db.history("s") == before
+            # What it says helps: the message is still there, for the version that may go on.
+            assert (await agent(script=script, version="1.0").run(db, session="s")).text == "two"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wrong", [{"goes_on_from": "1.0"}, {"goes_on_from": [1]}, {"version": 2}], ids=str)
+def test_versions_are_texts(wrong: dict[str, Any]):
+    with pytest.raises(InvalidInput, match="version"):
+        agent(**wrong)

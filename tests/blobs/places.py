@@ -50,7 +50,7 @@ def blobs_of(kind: str, folder: Path, clock: Clock, store_id: str = "store-1") -
         case "memory":
             return MemoryBlobs.named(str(folder), clock)
         case "local":
-            return open_blobs(f"file://{folder}/deep/blobs", store_id, clock=clock)
+            return open_blobs(f"file://{folder}/blobs", store_id, clock=clock)
         case "object":
             config = objects_options(tests.servers.objects())
             return open_blobs(bucket_url(unique(folder)), store_id, clock=clock, config=config)

@@ -8,12 +8,19 @@ import random
 import threading
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
+import redis
 
-from perdure.errors import InvalidInput, NotFound
+from perdure.errors import Corrupted, InvalidInput, NotFound
+from tests.blobs.places import blobs_of
+from tests.servers import postgres, valkey
+from tests.servers.postgres import postgres_url
+from tests.store_urls import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from perdure.protocols import Blobs
     from perdure.testing.clock import FakeClock
@@ -73,6 +80,34 @@ def test_putting_again_renews(blobs: Blobs, make_blobs: Callable[[], Blobs], clo
         put(handle)
         assert list(blobs.refs()) == [(ref, made + 5000 * n)]
     assert make_blobs().get(ref) == DATA
+
+
+def alter_in(kind: str, folder: Path, ref: str, data: bytes) -> None:
+    """Change what is stored, from outside."""
+    match kind:
+        case "local":
+            (folder / "blobs" / ref[:2] / ref[2:]).write_bytes(data)
+        case "postgres":
+            schema = url_of(kind, folder).rpartition("schema=")[2]
+            with psycopg.connect(postgres_url(postgres())) as connection:
+                sql = f"update {schema}.perdure_blob set body = %s where ref = %s"
+                assert connection.execute(sql.encode(), (data, ref)).rowcount == 1
+        case _:
+            prefix = url_of(kind, folder).rpartition("prefix=")[2]
+            redis.Redis(port=valkey().port).set(f"{prefix}:blob:{ref}", data)
+
+
+@pytest.mark.parametrize("kind", ["local", "postgres", "redis"])
+def test_putting_again_heals_what_was_altered_and_has_its_size(kind: str, tmp_path: Path, clock: FakeClock):
+    """A bucket is believed: what it lists is what was uploaded. In memory the content is simply taken."""
+    blobs = blobs_of(kind, tmp_path, clock)
+    ref = put(blobs)
+    alter_in(kind, tmp_path, ref, DATA[:-1] + b"?")
+    with pytest.raises(Corrupted):
+        blobs.get(ref)
+    put(blobs)
+    assert blobs.get(ref) == DATA
+    blobs.close()
 
 
 def test_a_clock_that_was_set_back_makes_no_blob_older(blobs: Blobs, clock: FakeClock):

@@ -24,6 +24,7 @@ from perdure.errors import (
     Unavailable,
 )
 from perdure.system import faults
+from perdure.system.clock import SystemClock
 from perdure.system.disk import Disk
 from perdure.testing.clock import FakeClock
 from tests.blobs.durable_disk import DurableDisk
@@ -52,7 +53,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path / "deep" / "blobs"
+    return tmp_path / "blobs"
 
 
 @pytest.fixture
@@ -120,6 +121,73 @@ def test_putting_again_heals_a_blob_that_was_cut_short(blobs: LocalBlobs, folder
     path.write_bytes(DATA[:100])
     put(blobs)
     assert blobs.get(ref) == DATA
+
+
+def test_putting_again_heals_a_blob_that_was_altered(blobs: LocalBlobs, folder: Path):
+    """It is acknowledged by its name, and the commit that follows relies on it."""
+    large = os.urandom((2 << 20) + 7)
+    for data in (DATA, large):
+        for at in (0, 99, len(data) - 1):
+            ref = put(blobs, data)
+            path = folder / ref[:2] / ref[2:]
+            for again in (lambda data=data: put(blobs, data), lambda data=data: blobs.put_stream(iter([data]))):
+                raw = bytearray(data)
+                raw[at] ^= 1
+                path.write_bytes(raw)
+                assert again() == ref
+                assert blobs.get(ref) == data
+
+
+def test_putting_again_heals_a_blob_of_which_a_sector_cannot_be_read(folder: Path):
+    class Worn(Disk):
+        worn = False
+
+        def read(self, fd: int, size: int, offset: int) -> bytes:
+            if self.worn:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().read(fd, size, offset)
+
+    disk = Worn()
+    blobs = LocalBlobs(folder, disk=disk)
+    put(blobs)
+    (path,) = files(folder)
+    inode = path.stat().st_ino
+    disk.worn = True
+    put(blobs)
+    assert path.stat().st_ino != inode
+
+
+class SetClock(SystemClock):
+    """The clock of a machine, which is wrong."""
+
+    def __init__(self, wrong: int) -> None:
+        self._wrong = wrong
+
+    def wall(self) -> int:
+        return super().wall() + self._wrong
+
+
+@pytest.mark.parametrize("writer", [-7_200_000, 0, 7_200_000])
+@pytest.mark.parametrize("collector", [-7_200_000, 0, 7_200_000])
+def test_no_wrong_clock_makes_a_young_blob_look_old(folder: Path, writer: int, collector: int):
+    """Nor an old one young for ever, where the file system's clock is right."""
+    theirs, ours = SetClock(writer), SetClock(collector)
+    blobs, others = LocalBlobs(folder, clock=theirs), LocalBlobs(folder, clock=ours)
+    ref = put(blobs)
+    (folder / "tmp-of a writer").write_bytes(b"on its way")
+    cutoff = ours.wall() - 3_600_000
+    ((_, at),) = others.refs()
+    assert abs(at - ours.wall()) < 60_000
+    assert others.delete(ref, cutoff) is False
+    assert (folder / "tmp-of a writer").exists()
+    # An hour and a half ago by the file system's clock.
+    path = folder / ref[:2] / ref[2:]
+    old = path.stat().st_mtime - 5400
+    os.utime(path, (old, old))
+    put(blobs)
+    assert others.delete(ref, cutoff) is False, "it was renewed"
+    os.utime(path, (old, old))
+    assert others.delete(ref, cutoff) is True
 
 
 def test_putting_again_renews_and_writes_nothing(blobs: LocalBlobs, folder: Path, clock: FakeClock):

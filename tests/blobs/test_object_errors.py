@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -223,7 +224,12 @@ def test_a_server_killed_in_mid_upload_commits_nothing_and_is_used_again_when_it
         assert db.read("s").step == 1
         again = start_objects(folder=private.folder, port=private.port)
         try:
-            assert s.commit().step == 2
+            # How long it takes to be up, and to take all of it, is not what is asked here.
+            for _ in range(40):
+                with suppress(Unavailable):
+                    assert s.commit().step == 2
+                    break
+            assert db.read("s").step == 2
             assert db.read("s").vars["film"] == film
             assert db.open_blob(db.put_blob(io.BytesIO(film))).read() == film
             assert db.verify().ok

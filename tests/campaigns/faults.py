@@ -195,8 +195,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "approval-facts", "session",
         "An approved call is made although the facts it rested on have changed.",
-        "                if not because and not self._still_good(",
-        "                if not because and facts is None and not self._still_good(",
+        "                if not because and not (\n                    yield from self._still_good(",
+        "                if not because and facts is None and not (\n                    yield from self._still_good(",
     ),
     Fault(
         "inbox-take", "session",
@@ -210,15 +210,15 @@ FAULTS: tuple[Fault, ...] = (
         "                yield Do(self.kernel.keep, (ref, held))\n"
         '        faults.point("commit.before_write")\n'
         "        began = perf_counter() if telemetry.sinks else 0.0\n"
-        "        sent.append(item.id)\n"
+        "        sent.extend(p.item.id for p in (*ahead, pending))\n"
         "        try:\n"
-        "            answer: Landed | PerdureError = yield Write(item)\n",
+        "            answer: Landed | PerdureError = yield Write(item, tuple(p.item for p in ahead))\n",
         "                pass\n"
         '        faults.point("commit.before_write")\n'
         "        began = perf_counter() if telemetry.sinks else 0.0\n"
-        "        sent.append(item.id)\n"
+        "        sent.extend(p.item.id for p in (*ahead, pending))\n"
         "        try:\n"
-        "            answer: Landed | PerdureError = yield Write(item)\n"
+        "            answer: Landed | PerdureError = yield Write(item, tuple(p.item for p in ahead))\n"
         "            for ref, held in blobs.items():\n"
         "                yield Do(self.kernel.keep, (ref, held))\n",
     ),
@@ -301,8 +301,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "loop-order", "agent",
         "The calls of an answer are made before the answer is committed.",
-        "        await self._commit(answer, request)",
-        "        await self.calls.settle()\n        await self._commit(answer, request)",
+        "        await self._commit(answer, request, model)",
+        "        await self.calls.settle()\n        await self._commit(answer, request, model)",
     ),
     Fault(
         "window-pinned", "agent",
@@ -376,8 +376,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "host-check", "server",
         "The server answers by whatever name it is called.",
-        "        if name in self._hosts or _address(name) is not None:",
-        "        if name in self._hosts or name:",
+        "        if self._any or name in self._names or address_of(name) is not None:",
+        "        if self._any or name in self._names or name:",
     ),
     Fault(
         "html-escaping", "server",

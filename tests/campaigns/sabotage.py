@@ -38,9 +38,11 @@ SLOWER, LATER = 3, 120
 """With one, a run that takes so many times as long, and so many seconds more, is taken for a hang."""
 TRIES = 3
 """How often a fault is tried when the test that noticed it fails without it as well, on a machine that is too busy."""
-ALL_PASSED, SOME_FAILED = 0, 1
+ALL_PASSED, SOME_FAILED, INTERRUPTED = 0, 1, 2
 """Exit codes of pytest that say something about the code."""
 _FIRST = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - (.*))?$", re.MULTILINE)
+_ESCAPED = re.compile(r"!+ KeyboardInterrupt !+\n(.+?:\d+): KeyboardInterrupt$", re.MULTILINE)
+"""Where an interrupt that a test makes itself left the test, and so ended pytest."""
 _PASSED = re.compile(r"\b(\d+) passed\b")
 _WHERE = "import perdure; print(perdure.__file__)"
 _WHERE_CHILDREN = f"""
@@ -167,6 +169,8 @@ class Copy:
             by = f"a hang: the tests did not end within {limit:.0f} s"
         elif tried.code < 0:
             by = f"the end of the test process by signal {-tried.code}"
+        elif tried.code == INTERRUPTED and (escaped := _ESCAPED.search(tried.said)):
+            by = f"an interrupt that no test expected: {escaped[1].removeprefix(f'{ROOT}{os.sep}')}"
         elif tried.code in (ALL_PASSED, SOME_FAILED):
             by = tried.first
         else:

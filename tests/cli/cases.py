@@ -149,6 +149,7 @@ def people(stage: Stage) -> None:
     assert stage.do("run", DESK, "talk", "wire 1").code == 1
     assert stage.do("resume", DESK, "talk").code == 1
     assert stage.do("resolve", "--agent", "desk", "--dry-run").json["sessions"] == ["talk"]
+    assert [one["session"] for one in stage.do("resolve", "--list").json["items"]] == ["talk"]
     (effect,) = stage.do("resolve", "talk").json["effects"]
     assert stage.do("resolve", "--status", "in_doubt", "--dry-run").json["sessions"] == ["talk"]
     assert stage.do("resolve", "talk", effect["id"], "--abort").json["status"] == "failed"
@@ -164,11 +165,13 @@ def people(stage: Stage) -> None:
     assert went.json["branch"] != "main"
 
 
-@case("post", "wake")
+@case("post", "wake", "inbox")
 def posting(stage: Stage) -> None:
     assert [stage.do("post", "trip", "hello", "--key", "k").json["new"] for _ in range(2)] == [True, False]
     assert stage.do("wake", "trip", "good morning", "--delay", "2h", "--key", "w").json["new"]
     assert stage.do("wake", "trip", "--cancel", "w").code == 0
+    assert [item["text"] for item in stage.do("inbox", "trip").json["items"]] == ["hello", "hello"]
+    assert [stage.do("inbox", "trip", "--withdraw", "k").json["new"] for _ in range(2)] == [True, False]
 
 
 @case("verify", "backup", "restore", "export", "import", "copy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,7 +71,7 @@ PROGRAM = "Its program takes it up when it calls again."
 
 def ids(command: Command) -> tuple[str, str, str]:
     answer = command("approve", "s", "--list", "--json").json
-    assert list(answer) == ["session", "branch", "approvals", "effects"]
+    assert list(answer) == ["session", "branch", "approvals", "effects", "raised"]
     first, second = answer["approvals"]
     return first["id"], second["id"], answer["effects"][0]["id"]
 
@@ -92,9 +93,10 @@ def test_the_only_one_that_waits_need_not_be_named(command: Command, shop: str):
     assert (several.code, "2 wait, and nothing was decided: say which" in several.err) == (2, True)
     assert several.out.startswith(f"{a}: refund")
     # A question is answered, not agreed to: one request is left that can be meant.
-    assert command("approve", "s", "--by", "ana").out == f"{a}: approved. {PROGRAM}\n"
+    told = command("approve", "s", "--by", "ana").out
+    assert told == f'{a}: refund {{order: "o1", amount: 100}}\n{a}: approved. {PROGRAM}\n'
     assert command("approve", "s").code == 1, "what is decided on already was agreed to once more"
-    assert command("reject", "s", "--by", "ana").out == f"{b}: rejected. {PROGRAM}\n"
+    assert command("reject", "s", "--by", "ana").out == f"{b}: seat {{}}\n{b}: rejected. {PROGRAM}\n"
 
 
 def test_decisions_from_the_command_line_reach_the_agent(command: Command, shop: str):
@@ -114,6 +116,11 @@ def test_an_approval_with_other_arguments(command: Command, shop: str):
     a, _, _ = ids(command)
     assert command("approve", "s", a, "--edit", "[1]").code == 2
     assert command("approve", "s", a, "--edit", "{").code == 2
+    refused = command("approve", "s", a, "--edit", '{"amount": 60}')
+    assert (refused.code, refused.out) == (2, "")
+    assert "has no order. Nothing was decided: say all arguments of the call" in refused.err
+    wrong = command("approve", "s", a, "--edit", '{"order": "o1", "amount": "much"}').err
+    assert wrong.rstrip().endswith("Nothing was decided"), "no argument is missing"
     assert command("approve", "s", a, "--edit", '{"order": "o1", "amount": 60}').code == 0
     assert go_on(shop)[0] == 60
     assert paid == [60]
@@ -147,6 +154,56 @@ def test_a_session_that_is_being_written_can_be_decided_about_but_not_resolved(c
         assert command("resolve", "s", e, "--retry").code == 4
         assert command("approve", "s", a).code == 0
     assert command("resolve", "s", e, "--retry").out == f"{e}: to be made again. {PROGRAM}\n"
+
+
+def test_a_request_that_is_met_the_wrong_way_is_told_in_the_words_of_the_door(command: Command, shop: str):
+    refund_id, seat_id, _ = ids(command)
+    for words, told in (
+        (("approve", "s", seat_id), f"is a question, and nothing was decided: perdure answer s {seat_id} VALUE"),
+        (("answer", "s", refund_id, "yes"), f"is no question, and nothing was decided: perdure approve s {refund_id}"),
+    ):
+        refused = command(*words)
+        assert (refused.code, told in refused.err) == (1, True), refused.err
+        assert "db." not in refused.err
+    with perdure.open(shop) as db:
+        with pytest.raises(perdure.ApprovalError, match=rf"db\.answer\('s', '{seat_id}', \.\.\., by="):
+            db.approve("s", seat_id, by="ana")
+        with pytest.raises(perdure.ApprovalError, match=rf"no question, .*: db\.approve\('s', '{refund_id}', by="):
+            db.answer("s", refund_id, "yes", by="ana")
+
+
+def test_a_session_that_was_closed_is_told_in_the_words_of_the_door(command: Command):
+    with perdure.open() as db, db.session("s") as s:
+        s.close()
+    closed = command("run", APP, "s", "hello")
+    assert (closed.code, "perdure run APP s --reopen opens it again" in closed.err) == (2, True)
+    with pytest.raises(perdure.SessionClosed, match=r"db\.session\('s', reopen=True\) opens it again; then submit"):
+        perdure.submit(perdure.open(), "s", "hello", agent="desk")
+
+
+@pytest.mark.parametrize("deed", ["cancel", "pause", "unpause", "retry"])
+def test_a_session_that_is_not_there_keeps_nobody_from_the_others_and_is_named(command: Command, deed: str):
+    with perdure.open() as db:
+        for session in ("s", "t"):
+            perdure.submit(db, session, "hello", agent="desk")
+    if deed == "unpause":
+        command("pause", "s", "t")
+    told = command(deed, "s", "nosuch", "t")
+    assert (told.code, told.err) == (1, "")
+    assert told.out.splitlines()[0] == f"{deed}: 2 of 3 sessions"
+    assert told.out.splitlines()[1].startswith("nosuch: there is no session 'nosuch'")
+    assert len(told.out.splitlines()) == 2
+    found = command(deed, "nosuch", "t", "none", "--json")
+    assert (found.code, found.json["sessions"]) == (1, ["t"])
+    assert [one["session"] for one in found.json["failed"]] == ["nosuch", "none"]
+    dry = command(deed, "s", "nosuch", "--dry-run")
+    assert (dry.code, "nosuch: there is no session" in dry.out) == (1, True)
+    assert "nothing was done" in dry.out
+    none = command(deed, "nosuch", "none")
+    assert (none.code, none.out.splitlines()[0]) == (1, f"{deed}: 0 of 2 sessions")
+    with perdure.open() as db:
+        if deed == "cancel":
+            assert (db.look("s").pending, db.look("t").pending) == (2, 3)
 
 
 def test_cancel_is_left_in_the_inbox(command: Command, shop: str):
@@ -278,3 +335,88 @@ def test_another_outcome_than_was_reported_is_told_of_that(command: Command, led
     found = command("outcome", "s", effect, "--failed", "no money")
     assert found.code == 1
     assert f'another outcome of effect {effect} was reported already: done, "paid". That stands' in found.err
+
+
+@tool(approve=True, approval_valid_for=0.05)
+def hurry(x: int) -> int:
+    return x
+
+
+def test_one_that_nobody_decided_on_in_time_is_not_said_to_wait(command: Command, tmp_path: Path):
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db, db.session("q") as s:
+        for call in (lambda: s.call(hurry, 1), lambda: s.call(refund, "o1", 100)):
+            with pytest.raises(perdure.ApprovalNeeded):
+                call()
+        late, open_ = (a.id for a in s.approvals())
+    time.sleep(0.06)
+    listed = command("approve", "q", "--list").out
+    assert f"{late}: hurry" in listed
+    assert f"{late}: hurry {{'x': 1}} waits" not in listed
+    assert "was not decided on in time, and counts as turned down when the session goes on" in listed
+    assert f"approve q {late}" not in listed
+    assert "not decided on in time" in command("show", "q").out
+    for one in ("show", "approve"):
+        told = command(one, "q", *(["--list"] if one == "approve" else []), "--json").json
+        assert [a["id"] for a in told["approvals"]] == [open_], one
+    refused = command("approve", "q", late)
+    assert refused.code == 1
+    assert "perdure why q" in refused.err
+    why = command("why", "q").out
+    assert "refund" in why, "the one that can be decided on is what it waits for"
+    assert command("approve", "q").out.splitlines()[1].startswith(f"{open_}: approved")
+    assert "expired" in command("why", "q").out
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db, db.session("q") as s:
+        with pytest.raises(perdure.CallError, match="in time"):
+            s.call(hurry, 1)
+        assert s.call(refund, "o1", 100) == 100
+    assert "nothing in q waits for anybody" in command("approve", "q", "--list").out
+
+
+GUEST = {"name": "Ana Maria da Silva", "mail": "ana@example.com", "passport": "P-1234567", "wishes": "w" * 500}
+STAY = {"guest": GUEST, "hotel": "Sol", "room": "single", "since": "2026-11-30", "until": "2026-12-02", "price": "900"}
+
+
+@tool(approve=True, facts=lambda **_: {"fare": "f" * 400})  # pyright: ignore[reportUnknownLambdaType]
+def book(guest: dict[str, str], hotel: str, room: str, since: str, until: str, price: str) -> str:
+    return price
+
+
+@tool
+def order(guest: dict[str, str], hotel: str, price: str) -> str:
+    raise TimeoutError
+
+
+def test_whoever_decides_sees_all_that_he_decides_on(command: Command, tmp_path: Path):
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db:
+        with db.session("long") as s, pytest.raises(perdure.CallError):
+            s.call(book, **STAY)
+        with db.session("doubt") as s, pytest.raises(perdure.InDoubt):
+            s.call(order, GUEST, "Sol", "900")
+    everything = ("w" * 500, 'price: "900"', 'passport: "P-1234567"')
+    for argv, more in (
+        (("approve", "long", "--list"), ("f" * 400, 'room: "single"')),
+        (("resolve", "doubt"), ()),
+        (("show", "long", "--full"), ('until: "2026-12-02"',)),
+        (("show", "doubt", "--full"), ()),
+    ):
+        told = command(*argv).out
+        assert [part for part in (*everything, *more) if part not in told] == [], argv
+    shortened = command("show", "long").out
+    assert 'price: "900"' in shortened
+    assert "shortened: --full shows everything" in shortened
+    # A line that leaves something out says where it is.
+    assert "Not all of it is told here: perdure approve long --list does." in command("why", "long").out
+    assert "Not all of it is told here: perdure resolve doubt does." in command("why", "doubt").out
+    assert [part for part in everything if part not in command("approve", "long").out] == []
+
+
+def test_what_a_run_waits_for_is_told_whole(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "hotel_app.py").write_text(
+        "from perdure import Agent, ScriptedModel\n"
+        "from perdure.agent.models.scripted import calls\n"
+        "from tests.cli.test_approvals import STAY, book\n"
+        "agent = Agent('hotel', model=ScriptedModel(lambda request: calls(('book', STAY))), tools=[book])\n"
+    )
+    told = command("run", "hotel_app", "t", "a room").out
+    assert [part for part in ("w" * 500, 'price: "900"', 'room: "single"') if part not in told] == []

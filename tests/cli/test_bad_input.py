@@ -16,8 +16,6 @@ import pytest
 import perdure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.cli.conftest import Command
 
 PATIENCE = 120.0
@@ -176,16 +174,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def there(folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+def there(folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs a command in that folder."""
     monkeypatch.setenv("PERDURE_STORE", "agents.db")
-    # What a wrong program has left behind must not be found by the next one.
-    before = set(sys.modules)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield command
-    for name in set(sys.modules) - before:
-        if Path(str(getattr(sys.modules[name], "__file__", None) or "/")).parent == folder:
-            del sys.modules[name]
+    return command
 
 
 def stored(folder: Path) -> object:
@@ -251,6 +243,51 @@ class Model:
 agent = Agent("slow", model=Model())
 """
 LOADING = "from pathlib import Path\nimport time\nPath('asked').touch()\ntime.sleep(600)\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['fork s@1 --set \'vars={"a": 1, "a": 2}\'', 'resolve s ef_1 --done \'{"a": 1, "a": 2}\''],
+)
+def test_json_with_a_name_given_twice_is_neither_taken_nor_taken_for_a_text(folder: Path, line: str):
+    with perdure.open(f"sqlite:///{folder}/twice.db") as db, db.session("s") as s:
+        s.commit()
+    process = typed(folder, f"{line} --store twice.db", stdout=subprocess.PIPE)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, '"a" was given twice' in err) == (2, True), err
+    with perdure.open(f"sqlite:///{folder}/twice.db") as db:
+        assert [head.branch for head in db.look("s").heads] == ["main"]
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Loading:
+    def find_spec(self, name, *_):
+        if name == when:
+            press()
+
+when = sys.argv.pop(1)
+assert when not in sys.modules
+sys.meta_path.insert(0, Loading())
+if when == "the end":
+    import atexit
+    atexit.register(press)
+from perdure.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("when", ["perdure.cli.program", "typer.core", "perdure.cli.sessions", "the end"])
+def test_an_interrupt_at_the_first_and_at_the_last_moment_leaves_no_traceback(tmp_path: Path, when: str):
+    argv = [sys.executable, "-c", INTERRUPTED, when, "--version"]
+    ended = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    # A shell calls both 130; at the end there is nothing left to end but the process.
+    assert ended.returncode == (-signal.SIGINT if when == "the end" else 130)
+    assert ended.stderr == ""
 
 
 @pytest.mark.parametrize("line", ["run slow x hi", "run slow s --branch b", "migrate loading --schema 2.0.0"])

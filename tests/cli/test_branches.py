@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,12 +24,12 @@ POINT = [
 NASTY = "\x1b]0;x\x07<script>alert(1)</script>"
 
 
-def state(command: Command, place: str) -> dict[str, object]:
+def state(command: Command, place: str) -> dict[str, Any]:
     return command("show", place, "--json").json["state"]["value"]
 
 
-def branches(command: Command) -> dict[str, object]:
-    return command("show", "trip", "--json").json["session"]["branches"]
+def branches(command: Command, session: str = "trip") -> dict[str, object]:
+    return command("show", session, "--json").json["session"]["branches"]
 
 
 def editor(folder: Path, code: str) -> str:
@@ -184,6 +186,87 @@ def test_other_instructions_are_the_agents_on_the_branch(
     assert ran.json["text"] == "booked 8"
     assert state(command, "s@other")["vars"] == {"tried": 1}
     assert len((tmp_path / "ledger").read_text().splitlines()) == 2
+
+
+def typed_in(text: str, command: str) -> list[str]:
+    """The command that a text suggests, as words."""
+    found = re.search(rf"perdure ({command} [^,;:\n]*?)(?: has it asked anew|$)", text, re.MULTILINE)
+    assert found is not None, text
+    return shlex.split(found[1])
+
+
+def test_a_branch_that_has_answered_goes_on_with_a_message_of_its_own(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DESK_LEDGER", str(tmp_path / "ledger"))
+    asyncio.run(desk.agent.run(f"sqlite:///{tmp_path}/agents.db", session="s", message="book 7"))
+    main = command("log", "s", "--json").json["items"]
+    command("fork", "s@1", "alt", "--before")
+    assert command("run", "tests.cli.desk", "s", "--branch", "alt").code == 0
+    words = typed_in(command("why", "s", "--branch", "alt").out, "run")
+    assert words == ["run", "APP", "s", "MESSAGE", "--branch", "alt"]
+    filled = [{"APP": "tests.cli.desk", "MESSAGE": "hello"}.get(word, word) for word in words]
+    ran = command(*filled, "--json").json
+    assert (ran["status"], ran["text"]) == ("done", "You said: hello")
+    assert command("log", "s", "--json").json["items"] == main, "main was written"
+    again = command(*filled, "--json").json
+    assert again["step"] > ran["step"], "it was answered: it is said once more"
+
+
+def test_a_message_on_a_branch_without_an_answer_is_not_said_twice(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DESK_LEDGER", str(tmp_path / "ledger"))
+    asyncio.run(desk.agent.run(f"sqlite:///{tmp_path}/agents.db", session="s", message="hello"))
+    command("fork", "s", "b")
+    for _ in range(2):
+        assert command("run", "tests.cli.desk", "s", "break", "--branch", "b").code == 1
+    said = [m for m in state(command, "s@b")["messages"] if m["role"] == "user"]
+    assert [m["content"] for m in said] == ["hello", "break"]
+    assert command("run", "tests.cli.desk", "s", "break", "--branch", "b", "--again").code == 1
+    assert len(state(command, "s@b")["messages"]) == 4
+    waits = ("run", "tests.cli.desk", "s", "refund 7", "--branch", "b", "--effects", "reuse")
+    for _ in range(2):
+        assert "waiting_approval" in command(*waits).out
+    assert [m["content"] for m in state(command, "s@b")["messages"] if m["role"] == "user"][-2:] == [
+        "break",
+        "refund 7",
+    ]
+
+
+async def branched(url: str, **where: Any) -> None:
+    """Branch off with other words of the user."""
+    async with perdure.open_async(url) as db:
+        await perdure.branch_off(db, "s", "n", said="book 8", **where)
+
+
+def test_what_is_said_in_place_of_something_answered_is_refused_and_what_works_is_told(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DESK_LEDGER", str(tmp_path / "ledger"))
+    url = f"sqlite:///{tmp_path}/agents.db"
+    asyncio.run(desk.agent.run(url, session="s", message="hello"))
+    asyncio.run(desk.agent.run(url, session="s", message="book 7"))
+    assert command("log", "s", "--json").json["items"][0]["step"] == 4
+    for words in (["s"], ["s@4"], ["s@4", "--before"], ["s@3"], ["s@3", "--before"], ["s@2"]):
+        # A call is an answer, too: it was decided on before the new words.
+        refused = command("fork", *words[:1], "n", *words[1:], "--set", "said=book 8")
+        assert (refused.code, "at step 2" in refused.err) == (2, True), (words, refused)
+        assert "n" not in branches(command, "s")
+        at, before = int(words[0].partition("@")[2] or 4), "--before" in words
+        with pytest.raises(perdure.InvalidInput, match=r"nobody would hear .* at=2 and before=True"):
+            asyncio.run(branched(url, at=at, before=before))
+    words = [word.replace("TEXT", "book 8") for word in typed_in(refused.err, "fork")]
+    assert command(*words).out.startswith("s: branch from-2 before step 2, changed")
+    ran = command("run", "tests.cli.desk", "s", "--branch", "from-2", "--effects", "reuse", "--json").json
+    assert ran["text"] == "booked 8"
+    # Of a place on another branch it is that branch's step, also where the branch is named by the place alone.
+    refused = command("fork", "s@from-2", "n", "--set", "said=book 9").err
+    words = [word.replace("TEXT", "book 9") for word in typed_in(refused, "fork")]
+    assert words[-4:] == ["--branch", "from-2", "--set", "said=book 9"]
+    command(*words[:2], "third", *words[2:])
+    ran = command("run", "tests.cli.desk", "s", "--branch", "third", "--effects", "reuse", "--json").json
+    assert ran["text"] == "booked 9"
 
 
 def test_a_rewind_goes_on_from_there_and_names_what_it_left(command: Command, trip: Path):

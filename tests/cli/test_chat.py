@@ -205,6 +205,7 @@ def test_killed_inside_a_tool_the_same_command_asks_what_became_of_it(
         (["yes"], "It says: booked 12A"),
         (["what?", "no", "too dear"], "too dear"),
         (["edit", "nonsense", "edit", '{"seat": "14C"}'], "booked 14C"),
+        (["edit", "{}", "edit", '{"seat": "14C"}'], "booked 14C"),
         (["later"], "It stays open"),
     ],
 )
@@ -213,6 +214,12 @@ def test_an_approval_is_decided_in_the_chat(answers: list[str], told: str, folde
     assert done.returncode == 0, done.stderr
     assert 'May I? book {"seat": "12A"}' in done.stdout
     assert told in done.stdout
+
+
+def test_what_is_asked_for_is_shown_whole(folder: Path) -> None:
+    seat = f"12A {'by the window ' * 40}and nowhere else"
+    said = piped(folder, "app", said=f"book {seat}\nedit\n{{}}\nlater\n").stdout
+    assert f'May I? book\n{{\n  "seat": "{seat}"\n}}\n' in said
 
 
 def test_an_approval_that_was_left_open_is_asked_again_by_the_same_command(folder: Path) -> None:
@@ -224,7 +231,7 @@ def test_an_approval_that_was_left_open_is_asked_again_by_the_same_command(folde
 
 def test_a_question_of_a_tool_is_answered_in_the_chat(folder: Path) -> None:
     said = piped(folder, "app", said="shoe\nlarge\n430\n43\n").stdout
-    assert "The answer is integer, not 'large'." in said
+    assert "The answer must be integer, not 'large'." in said
     assert "The answer is at most 50." in said
     assert "It says: a size 43 shoe" in said
 

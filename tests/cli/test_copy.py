@@ -117,6 +117,20 @@ def test_what_cannot_be_meant_is_wrong_usage(command: Command, trip: Path, argv:
     assert result.code == 2
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize("way", ["another path", "a link"])
+def test_one_store_by_two_paths_is_no_copy(command: Command, tmp_path: Path, kind: str, way: str):
+    with perdure.open(f"sqlite:///{tmp_path}/it.db" if kind == "sqlite" else f"file://{tmp_path}/it.db") as db:
+        with db.session("s") as s:
+            s.commit()
+        url = db.url
+    (tmp_path / "there").mkdir()
+    (tmp_path / "linked.db").symlink_to(tmp_path / "it.db")
+    other = url.replace("it.db", "there/../it.db" if way == "another path" else "linked.db")
+    result = command("copy", url, other)
+    assert (result.code, "both the source and the destination" in result.err) == (2, True), result.err
+
+
 def test_a_source_that_is_not_there_is_not_made(command: Command, tmp_path: Path):
     result = command("copy", "nothing.db", "copy.db")
     assert result.code == 3

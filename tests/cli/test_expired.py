@@ -138,3 +138,34 @@ def test_one_that_a_message_keeps_is_not_said_to_go(command: Command, over: str)
 def test_a_session_that_never_was_is_no_place_for_a_message(command: Command, over: str):
     assert command("post", "nobody", "hello").code == 1
     assert command("resume", APP, "nobody").code == 1
+
+
+def test_lives_of_one_name_are_told_apart_and_each_can_be_chosen(command: Command, tmp_path: Path):
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db:
+        for life in ("A", "B"):
+            with db.session("t", ttl=1 if life == "A" else 600) as s:
+                s.vars["life"] = life
+                s.commit()
+            while life == "A" and not db.look("t").over:
+                time.sleep(0.05)
+    back = command("revive", "t").out.splitlines()
+    assert back[0].startswith("t is back: as it was at ")
+    (there,) = command("revive", "--json").json["items"]
+    assert back[1] == (
+        f"The one that had begun since is set aside: perdure revive t --life {there['life']} brings it back instead."
+    )
+    with perdure.open(f"sqlite:///{tmp_path}/agents.db") as db:
+        assert db.read("t").vars["life"] == "A"
+        while not db.look("t").over:
+            time.sleep(0.05)
+    # B was written last, and A has expired last.
+    assert "Reviving it brings it back as it was." in command("why", "t").out
+    listed = [line.split()[:2] for line in command("revive").out.splitlines()[1:]]
+    assert listed == [["t", str(there["life"])], ["t", "0"]]
+    told = command("revive", "t", "--json").json
+    assert (told["life"], told["made_way"]) == (0, None)
+    told = command("revive", "t", "--life", str(there["life"]), "--json").json
+    assert (told["life"], told["made_way"]) == (there["life"], 0)
+    assert '"B"' in command("show", "t", "--json").out
+    assert "life 7 of session 't' is not set aside" in command("revive", "t", "--life", "7").err
+    assert "name the session" in command("revive", "--life", "0").err

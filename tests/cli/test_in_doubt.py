@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 import perdure
 from perdure import tool
+from perdure.shapes.approvals import effect as effect_shape
+from perdure.state.document import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.cli.conftest import Command
@@ -18,7 +22,7 @@ YES = ("--by", "eve", "--yes")
 
 
 @tool(if_unsure="ask")
-def charge(order: str) -> str:
+def charge(order: str) -> Any:
     """Charge an order; the connection drops."""
     raise ConnectionError(order)
 
@@ -100,6 +104,87 @@ def test_what_could_not_find_out_is_told_with_its_error(command: Command, shop: 
     assert listed["lookup_error"] == "RuntimeError: no route to the bank"
 
 
+WRONG = ("sent", True, None, {"a": 1}, perdure.Done)
+WANTED = "and must return perdure.Done(result), perdure.NotDone or perdure.Unknown"
+
+
+@pytest.mark.parametrize("answer", WRONG, ids=repr)
+def test_a_lookup_that_gives_something_else_is_told_what_it_must_return(command: Command, shop: str, answer: object):
+    @tool(if_unsure=lambda order: answer)
+    def pay(order: str) -> str:
+        """Pay an order; the connection drops."""
+        raise ConnectionError(order)
+
+    told = f"if_unsure gave {answer!r}, {WANTED}"
+    with perdure.open(shop, schema="2.0.0") as db, db.session("lost") as s:
+        with pytest.raises(perdure.InDoubt) as doubt:
+            s.call(pay, order="k")
+        assert told in str(doubt.value)
+    for name in ("why", "show", "resolve"):
+        assert told in command(name, "lost").out
+    (listed,) = command("resolve", "lost", "--json").json["effects"]
+    assert listed["lookup_error"] == f"TypeError: {told}"
+
+
+@pytest.mark.parametrize(
+    "answer", [perdure.Unknown, perdure.Unknown(), perdure.NotDone, perdure.NotDone("no")], ids=repr
+)
+def test_what_a_lookup_may_return_is_no_mistake(shop: str, answer: object):
+    @tool(if_unsure=lambda order: answer)
+    def pay(order: str) -> str:
+        raise KeyError(order)
+
+    with perdure.open(shop, schema="2.0.0") as db, db.session("fine") as s:
+        with pytest.raises((perdure.EffectRaised, perdure.EffectFailed)):
+            s.call(pay, order="k")
+        assert "lookup_error" not in s.effects()[-1]
+
+
+@pytest.mark.parametrize("poll", [lambda handle: "finished", lambda handle: {}["no such job"]], ids=["wrong", "raises"])
+def test_a_poll_that_tells_nothing_is_told_until_it_is_mended(
+    command: Command, shop: str, poll: Callable[[str], object], caplog: pytest.LogCaptureFixture
+):
+    told = "KeyError: 'no such job'"
+    with suppress(KeyError):
+        told = f"TypeError: poll gave {poll('')!r}, {WANTED}, or None"
+    answers = [poll, poll, lambda handle: None, poll, lambda handle: perdure.Done("there")]
+
+    def ask(handle: str) -> object:
+        return answers.pop(0)(handle)
+
+    @tool(poll=ask)
+    def order(n: int) -> str:
+        """Order something that comes later."""
+        return perdure.Later("job-1")  # pyright: ignore[reportReturnType]
+
+    def go_on() -> object:
+        with perdure.open(shop, schema="2.0.0") as db, db.session("late") as s:
+            try:
+                return s.call(order, 1)
+            except perdure.ResultPending as e:
+                return (str(e), s.step)
+
+    first, step = cast("tuple[str, int]", go_on())
+    assert first.endswith(
+        f"what its tool has as poll could not find out, it failed with {told}. Mend that and call again"
+    )
+    assert told in caplog.text
+    for name in ("why", "show", "resolve"):
+        assert f"poll could not find out, it failed with {told}" in command(name, "late").out
+    with perdure.open(shop, schema="2.0.0") as db:
+        (record,) = plain(db.read("late").book)["effects"].values()
+    assert effect_shape(record, "late", "main").lookup_error == told
+    assert "it is polled again" in command("why", "late").out
+    assert f"perdure outcome late {record['id']}" in command("resolve", "late").out
+    # The same once more is no news.
+    assert go_on() == (first, step)
+    words, then = cast("tuple[str, int]", go_on())
+    assert (words.endswith("call again once it is there"), then) == (True, step + 1)
+    assert "could not find out" not in command("why", "late").out
+    assert go_on() == (first, step + 2)
+    assert go_on() == "there"
+
+
 def test_a_call_that_was_left_behind_is_settled_with_the_session_as_it_is_alone(command: Command, shop: str):
     killed(shop)
     (listed,) = command("resolve", "killed", "--json").json["effects"]
@@ -171,6 +256,42 @@ def test_what_main_was_found_to_have_done_is_nothing_to_settle_on_a_branch(comma
     assert command("resolve", "a", "--branch", "b").out == "nothing in a waits for anybody on branch b\n"
     refused = command("resolve", "a", effect, "--branch", "b", "--retry", *YES[:2])
     assert refused.code == 1
-    assert "was done on another branch or before a rewind, and that outcome is taken when it goes on" in refused.err
+    assert (
+        "has its outcome from another branch or from before a rewind, and that is taken when it goes on" in refused.err
+    )
     with perdure.open(shop, schema="2.0.0") as db, db.session("a", branch="b") as s:
         assert s.call(charge, order="a") == "paid"
+
+
+def test_a_call_whose_outcome_was_reported_is_listed_as_such_and_nobody_is_sent_to_settle_it(
+    command: Command, shop: str
+):
+    (effect,) = [e["id"] for e in command("resolve", "a", "--json").json["effects"]]
+    assert command("outcome", "a", effect, '"it went through"').code == 0
+    listed = command("resolve", "a").out
+    assert 'its outcome was reported and waits to be taken up: done, "it went through"' in listed
+    assert f"resolve a {effect}" not in listed
+    assert command("show", "a").out.count("its outcome was reported and waits to be taken up") == 1
+    assert command("resolve", "a", effect, "--retry").code == 1
+    # What is said of all calls in doubt is not said of this one.
+    assert command("resolve", "a", "--abort", "--dry-run").code == 1
+
+
+def test_a_closed_session_is_opened_again_before_its_calls_are_settled(command: Command, shop: str):
+    with perdure.open(shop, schema="2.0.0") as db, db.session("a") as s:
+        s.close()
+    assert "perdure resolve a" not in command("resolve", "a").out
+
+
+def test_all_that_wait_in_all_sessions_are_listed(command: Command, shop: str):
+    ids = {one["session"]: one["effects"][0]["id"] for one in command("resolve", "--list", "--json").json["items"]}
+    assert list(ids) == ["a", "b", "c", "d"]
+    said = command("resolve", "--list").out
+    assert [line for line in said.splitlines() if line.startswith("session ")] == [f"session {name}" for name in "abcd"]
+    for name, effect in ids.items():
+        assert f"perdure resolve {name} {effect} --abort" in said
+    assert command("resolve", "--list", "--owner", "ben").out.startswith("session d\n")
+    assert command("resolve", "--list", "a").out == command("resolve", "a").out
+    assert command("resolve", "--list", "--owner", "nobody").out == "no call in doubt waits for anybody\n"
+    assert command("resolve", "--list", "--abort").code == 2
+    assert command("resolve", "a", "--list", "--retry").code == 2

@@ -58,6 +58,7 @@ def test_identical_is_said_and_ends_well(place: Path, command: Command):
     found = command("replay", "s", "--json")
     assert found.json == {
         "session": "s", "branch": "main", "identical": True, "turns": 2, "differing_step": None, "difference": "",
+        "model_changes": [],
     }  # fmt: skip
 
 
@@ -91,8 +92,8 @@ def test_live_runs_on_a_branch(place: Path, command: Command):
         (("--live",), "needs --agent"),
         (("--agent", "nowhere.py"), "there is no file nowhere.py"),
         (("--agent", "nowhere_to_be_found:agent"), "cannot be imported"),
-        (("--agent", "bellapp:number"), "has a int there"),
-        (("--agent", "bellapp:nothing"), "where an agent was looked for"),
+        (("--agent", "bellapp:number"), "has an int there"),
+        (("--agent", "bellapp:nothing"), "where an agent was looked for: name it, as bellapp:agent or bellapp:changed"),
         (("--agent", "bellapp:agent", "--live", "--from", "1", "--effects", "sometimes"), "effects is one of"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -87,6 +88,79 @@ def test_a_session_of_another_agent_is_taken_over_and_that_is_told(command: Comm
     assert command("run", APP, "g0", "hello", "--json").json["notes"] == []
 
 
+TILL = """
+from perdure import Agent, ScriptedModel, tool
+from perdure.agent.models import text_of
+from perdure.agent.models.scripted import calls
+
+@tool(approve=True)
+def big(x: int) -> str:
+    "Needs agreement."
+    return f"big {x}"
+
+def said(request):
+    last = request.messages[-1]
+    if last["role"] == "tool":
+        return text_of(last)
+    word = text_of(last)
+    if word == "help":
+        return calls(("helper", {"task": "big"}))
+    return calls(("big", {"x": 5})) if word == "big" else f"You said: {word}"
+
+def made(name, *tools):
+    return Agent(name, model=ScriptedModel(said), tools=[big, *tools], instructions=name)
+"""
+KINDS = {
+    "usual": "helper = made('helper')\nagent = made('till', helper.as_tool(description='helps'))",
+    "within": "agent = made('till', made('helper').as_tool(description='helps'))",
+    "listed": "helper = made('helper')\nagents = [made('till', helper.as_tool(description='helps')), helper]",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_session_goes_on_with_its_own_agent_of_those_in_the_app(command: Command, tmp_path: Path, kind: str):
+    (tmp_path / "shop.py").write_text(f"{TILL}\n{KINDS[kind]}\n")
+    with perdure.open() as db:
+        perdure.submit(db, "c", "help", agent="till")
+    assert command("resume", "shop.py", "c", "--json").json["status"] == "waiting_result"
+    (child,) = (row["id"] for row in command("ls", "--json").json["items"] if row["id"].startswith("c/"))
+    assert command("approve", child).code == 0
+    went = command("resume", "shop.py", child, "--json").json
+    assert (went["status"], went["text"], went["agent"], went["notes"]) == ("done", "big 5", "helper", [])
+    assert {row["agent"] for row in command("ls", "--json").json["items"] if row["id"] == child} == {"helper"}
+    assert command("replay", child, "--agent", "shop.py").out.startswith("identical")
+    assert command("run", "shop.py", child, "more", "--json").json["agent"] == "helper"
+    assert command("resume", "shop.py", "c", "--json").json["text"] == "big 5"
+
+
+def test_where_it_is_not_plain_which_agent_is_meant_nothing_is_made(command: Command, tmp_path: Path):
+    (tmp_path / "two.py").write_text(f"{TILL}\nagents = [made('till'), made('other'), made('other')]\n")
+    refused = command("run", "two.py", "new", "hello")
+    assert (refused.code, "two.py has no 'agent'" in refused.err) == (2, True)
+    assert not (tmp_path / ".perdure").exists()
+    with perdure.open() as db:
+        perdure.submit(db, "s", "hello", agent="other")
+        perdure.submit(db, "t", "hello", agent="till")
+    assert command("run", "two.py", "t", "--json").json["text"] == "You said: hello"
+    refused = command("resume", "two.py", "s")
+    assert (refused.code, "two agents called 'other'" in refused.err) == (2, True)
+
+
+def test_an_agent_that_writes_nothing_takes_no_session_over(command: Command, tmp_path: Path):
+    (tmp_path / "shop.py").write_text(f"{TILL}\n{KINDS['usual']}\n")
+    assert command("run", "shop.py", "s", "hello").code == 0
+    still = "it is a session of agent 'till' as before: 'helper' has written nothing"
+    assert command("resume", "shop.py:helper", "s", "--json").json["notes"] == [still]
+    assert command("ls", "--json").json["items"][0]["agent"] == "till"
+    command("fork", "s@1", "b", "--before")
+    on_branch = command("run", "shop.py:helper", "s", "--branch", "b", "--json").json["notes"]
+    assert on_branch[0] == "it is a session of agent 'till'; 'helper' goes on with branch 'b'"
+    assert command("ls", "--json").json["items"][0]["agent"] == "till"
+    taken = command("run", "shop.py:helper", "s", "more", "--json").json["notes"]
+    assert taken[0] == "it was a session of agent 'till', and is one of 'helper' from now on"
+    assert command("ls", "--json").json["items"][0]["agent"] == "helper"
+
+
 def test_what_was_said_before_it_was_to_stop_is_not_answered_and_that_is_told(command: Command):
     with perdure.open() as db:
         perdure.submit(db, "s", "hello", agent="desk", key="k")
@@ -110,6 +184,8 @@ def test_doubts_and_failures_are_a_negative_answer(command: Command, ledger: Pat
     broken = command("run", APP, "t", "break")
     assert broken.code == 1
     assert "out of order" in broken.out + broken.err
+    assert broken.out.splitlines()[-1] == "  perdure why t"
+    assert command("why", "t").out.startswith("The last run failed: ")
 
 
 def test_what_cannot_be_run(command: Command, ledger: Path, tmp_path: Path):
@@ -117,7 +193,9 @@ def test_what_cannot_be_run(command: Command, ledger: Path, tmp_path: Path):
     assert not (tmp_path / ".perdure").exists()
     assert command("run", APP, "s", "hello").code == 0
     assert command("resume", APP, "nobody").code == 1
-    assert command("run", APP, "s", "hello", "--branch", "b").code == 2
+    assert command("run", APP, "s", "hello", "--branch", "b").code == 1
+    assert command("run", APP, "s", "hello", "--branch", "tags/b").code in (1, 2)
+    assert command("run", APP, "s", "hello", "--branch", "b", "--key", "k").code == 2
     assert command("run", APP, "s", "--branch", "nowhere").code == 1
     assert command("run", APP, "s", "--effects", "all").code == 2
     assert command("run", "no.such.app", "s").code == 2
@@ -173,4 +251,33 @@ def test_a_closed_session_is_refused_before_the_model_is_asked(
     found = command(words[0], APP, *where, *words[1:])
     assert asked == []
     assert found.code == 2
-    assert "reopen=True" in found.err
+    assert "perdure run APP s --reopen" in found.err
+
+
+def test_a_closed_session_is_opened_again_by_whoever_says_so(command: Command):
+    with perdure.open() as db, db.session("s") as s:
+        s.close()
+    for words in (["--by", "ana"], ["--reopen", "--branch", "b"]):
+        assert command("run", APP, "s", "hello", *words).code == 2
+    assert command("run", APP, "s", "hello", "--reopen", "--by", "ana").code == 0
+    # It is open: from here on it is run as ever, and nobody has to say it again.
+    assert command("run", APP, "s", "once more", "--reopen", "--objective", "Be at rest").code == 0
+    assert "objective, open: Be at rest" in command("why", "s").out
+    assert json.loads(command("why", "s", "--json").out)["objective"]["status"] == "open"
+    assert "Be at rest" in command("show", "s").out
+    log = command("log", "s").out
+    assert log.count("reopened") == 2, log
+    assert "reopened by ana" in log
+
+
+def test_a_branch_where_there_is_no_database_is_told_what_is_missing(command: Command):
+    for store in ((), ("--store", "cli.db")):
+        refused = command("run", APP, "n1", "hello", "--branch", "nope", *store)
+        assert refused.code == 3
+        assert "a branch is of a session that is there, and there is no database" in refused.err
+        assert "run, chat, worker and serve make one" not in refused.err
+
+
+def test_one_turn_is_one(command: Command, ledger: Path):
+    told = command("run", APP, "s", "book 7", "--max-turns", "1").out
+    assert "1 turn was taken: raise max_turns" in told

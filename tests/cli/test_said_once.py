@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 import perdure
 
@@ -27,6 +31,17 @@ def script(request):
     return "an answer"
 
 agent = Agent("desk", model=ScriptedModel(script), tools=[pay], compactor=False)
+"""
+
+NEEDY = """
+from perdure import Agent, Context, ScriptedModel, tool
+
+@tool(read=True)
+def look(ctx: Context[int]) -> int:
+    "Look."
+    return 1
+
+agent = Agent("needy", model=ScriptedModel(lambda _: "an answer"), tools=[look])
 """
 
 
@@ -62,11 +77,21 @@ def test_run_tells_the_answer_of_a_key_that_is_repeated(command: Command):
 def test_run_that_finds_the_session_busy_says_whether_the_message_is_kept(command: Command):
     Path("app.py").write_text(APP)
     run = ("run", "app", "s", "hello", "--store", "sqlite:///a.db")
-    with perdure.open("sqlite:///a.db") as db, db.session("s"):
-        assert "kept" not in command(*run).err
+    with perdure.open("sqlite:///a.db") as db, db.session("s") as s:
+        s.commit()
+        assert "The message is not kept" in command(*run).err
         assert waiting() == 0
-        assert "kept" in command(*run, "--key", "k1").err
+        told = command(*run, "--key", "it's mine").err
         assert waiting() == 1
+        suggested = re.findall(r"\((perdure [^)]+)\)", told)
+        assert [shlex.split(line)[1] for line in suggested] == ["post", "show"]
+        assert command(*shlex.split(suggested[0].replace("MESSAGE", "more"))[1:]).code == 0
+        assert waiting() == 2
+    # What it says to type, typed.
+    found = re.search(r"The message is kept: say it again with (--key .*) to get its answer$", told)
+    assert found is not None
+    end = json.loads(command(*run, *shlex.split(found[1]), "--json").out)
+    assert (end["text"], end["message_key"], waiting()) == ("an answer", "it's mine", 0)
 
 
 def test_post_does_not_say_an_identical_message_twice(command: Command):
@@ -94,3 +119,48 @@ def test_what_is_said_again_after_a_stop_is_said(command: Command):
     assert command("cancel", "s", "--store", "sqlite:///a.db").code == 0
     assert json.loads(command(*post).out)["new"]
     assert waiting() == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "app", "new", "pay 5", "--branch", "typo"),
+        ("run", "app", "s", "pay 5", "--branch", "typo"),
+        ("resume", "app", "new", "--branch", "typo"),
+        ("resume", "app", "s", "--branch", "typo"),
+        ("run", "app", "new", "pay 5", "--effects", "often"),
+        ("run", "app", "new", "pay 5", "--objective", " "),
+        ("run", "app", "new", "pay 5", "--max-turns", "0"),
+        ("run", "app", "new", "pay 5", "--max-turns", "many"),
+        ("run", "app", "new", "pay 5", "--wait", "a"),
+        ("run", "app", "new", "pay 5", "--wait", "-1"),
+        ("run", "app", "new", "pay 5", "--key", "k" * 300),
+        ("run", "app", "new", "pay 5", "--owner", "o" * 300),
+        ("run", "app", "new", "pay 5", "--reopen", "--by", "b" * 300),
+        ("run", "app", "new", "x" * 1_100_000, "--owner", "ana"),
+        ("run", "app", "new", "  ", "--owner", "ana"),
+        ("run", "needy", "new", "pay 5", "--owner", "ana"),
+        ("run", "needy", "s", "pay 5", "--branch", "side"),
+        ("submit", "new", "pay 5", "--agent", "desk", "--priority", "many"),
+        ("submit", "new", "x" * 1_100_000, "--agent", "desk"),
+        ("submit", "new", "pay 5", "--agent", "desk", "--key", "k" * 300),
+        ("submit", "new", "pay 5", "--agent", "d" * 300),
+        ("post", "s", "x" * 1_100_000),
+        ("post", "s", "pay 5", "--key", "k" * 300),
+    ],
+    ids=lambda words: " ".join(word[:12] for word in words),
+)
+def test_what_is_refused_leaves_nothing_behind(command: Command, words: tuple[str, ...]):
+    Path("app.py").write_text(APP)
+    Path("needy.py").write_text(NEEDY)
+    with perdure.open("sqlite:///a.db") as db, db.session("s") as s:
+        s.messages.append({"role": "user", "content": "first"})
+        s.commit()
+        s.fork("side")
+    for _ in range(3):
+        told = command(*words, "--store", "sqlite:///a.db")
+        assert told.code in (1, 2), told.out
+    assert waiting("new") == waiting() == 0
+    with perdure.open("sqlite:///a.db") as db:
+        assert [row.id for row in db.sessions()] == ["s"]
+        assert sorted(head.step for head in db.look("s").heads) == [1, 2], "as it was forked"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 
 import perdure
@@ -113,7 +116,7 @@ def test_show_counts_steps_on_the_branch_that_is_named(command: Command, trip: P
 
 def test_show_as_json_has_the_documented_shape(command: Command, trip: Path):
     answer = command("show", "visit", "--json").json
-    assert list(answer) == ["session", "state", "approvals", "effects"]
+    assert list(answer) == ["session", "state", "approvals", "effects", "raised", "misfits"]
     assert list(answer["state"]) == ["checkpoint", "path", "kind", "size", "offset", "value", "truncated"]
     assert list(answer["state"]["checkpoint"]) == [
         "session", "branch", "line", "step", "id", "parent", "kind", "status", "at", "owner", "schema", "digest",
@@ -233,3 +236,24 @@ def test_the_past_is_shown_without_what_waits_today(command: Command, tmp_path: 
     assert "good morning" not in past.out
     assert len(command("show", "s@1", "--json").json["approvals"]) == 1
     assert "good morning" in command("show", "s").out
+
+
+def test_looking_makes_no_board_and_waits_for_no_writer(command: Command, tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/agents.db"
+    with perdure.open(url) as db:
+        db.create("s", agent="shop")
+    looks = (
+        "ls", "ls --json", "ls --status in_doubt", "show s", "why s", "log s", "stats", "workers", "inbox s",
+        "resolve s", "approve s --list", "pause --state queued --dry-run",
+    )  # fmt: skip
+    with closing(apsw.Connection(str(tmp_path / "agents.db"))) as other:
+        other.execute("begin immediate")
+        began = time.monotonic()
+        for line in looks:
+            ended = command(*line.split(), "--store", url)
+            assert ended.code == 0, (line, ended.err)
+        assert time.monotonic() - began < 25, "none of them has waited for the lock, which takes 30 s"
+        other.execute("rollback")
+    with perdure.open(url) as db:
+        store: Any = db.kernel.store
+        assert not store.has_board()

@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 
-ELSEWHERE = {"cli/agents.py", "cli/server.py", "cli/transfer.py", "system/commands.py", "upkeep/backup.py"}
-"""Their words are of no database: a new folder, what prints JSON, what a file is called."""
+ELSEWHERE = {"cli/agents.py", "cli/server.py", "cli/which_database.py", "stores/sqlite/file.py"}
+"""Their words are of no database, or name two: a new folder, what prints JSON, which commands make one, a copy."""
 
 
 @pytest.fixture
@@ -75,6 +75,9 @@ def test_a_password_is_not_repeated():
     from perdure.system import commands
 
     try:
+        assert commands.typed("why t", "redis://ana:s3cret@db.example") == (
+            "perdure why t --store redis://ana@db.example"
+        )
         commands.name("--store", "postgresql://ana:s3cret@db.example/agents")
         assert commands.typed("why t") == "perdure why t --store postgresql://ana@db.example/agents"
     finally:
@@ -147,6 +150,48 @@ def test_an_error_of_a_program_names_the_database_that_it_has_open(command: Comm
     assert "corrupted: session 's'" in found.out
 
 
+def told_by_a_program(command: Command, url: str) -> list[str]:
+    """What a program that has a database open is told to type about it."""
+    assert command("run", "tests.cli.desk", "s", "refund 7", "--store", url).code == 0
+    with perdure.open(url) as db:
+        with db.session("s") as s:
+            (asked,) = s.approvals()
+        asks = perdure.why(db, "s")
+        decided = db.approve("s", asked.id, by="ana").words
+        submitted = perdure.submit(db, "new", "hello", agent="desk").handover
+        waits = perdure.why(db, "s")
+    assert submitted is not None
+    actions = [line for action in (*asks.actions, *waits.actions) for line in (action.command, *action.others)]
+    text = "\n".join((decided, submitted.words, str(waits), *actions))
+    return re.findall(r"perdure (?:resume|worker|approve|reject|retry) .*?(?=,|\.?$|\. )", text, re.MULTILINE)
+
+
+def test_what_a_program_is_told_to_type_goes_to_its_database(command: Command, tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    told = told_by_a_program(command, "sqlite:///data/my.db")
+    assert len(told) >= 7
+    assert [line for line in told if not line.endswith(" --store sqlite:///data/my.db")] == []
+    resume = next(line for line in told if line.startswith("perdure resume"))
+    assert command(*shlex.split(resume.replace("APP", "tests.cli.desk"))[1:]).code == 0
+
+
+def test_what_every_command_finds_by_itself_is_not_named(command: Command, monkeypatch: pytest.MonkeyPatch):
+    told = told_by_a_program(command, ".perdure/agents.db")
+    assert [line for line in told if "--store" in line] == []
+    monkeypatch.setenv("PERDURE_STORE", "sqlite:///other.db")
+    told = told_by_a_program(command, "sqlite:///other.db")
+    assert [line for line in told if "--store" in line] == []
+
+
+def test_a_program_with_two_databases_is_told_of_the_one_it_asked(command: Command):
+    with perdure.open("sqlite:///one.db") as one, perdure.open("sqlite:///two.db") as two:
+        for db in (one, two):
+            perdure.submit(db, "s", "hello", agent="desk")
+        assert "perdure worker APP --store sqlite:///two.db" in str(perdure.why(two, "s"))
+        (first, *_) = perdure.why(one, "s").actions
+    assert first.command == "perdure worker APP --store sqlite:///one.db"
+
+
 def test_an_error_at_open_names_the_database(tmp_path: Path):
     path = tmp_path / "x.db"
     perdure.open(f"sqlite:///{path}").close()
@@ -158,7 +203,7 @@ def test_an_error_at_open_names_the_database(tmp_path: Path):
 def test_no_error_suggests_a_command_that_names_no_database():
     """Every command in a text of the library goes through the one function that knows the database."""
     source = Path(perdure.__file__).parent
-    program = re.compile(rf"perdure ({'|'.join(COMMANDS)})\\b")
+    program = re.compile(rf"perdure ({'|'.join(COMMANDS)})\b")
     spoken_of = {
         "server/auth.py",
         "server/api/openapi.py",
@@ -180,13 +225,57 @@ def test_no_error_suggests_a_command_that_names_no_database():
         assert not said or name in spoken_of | ELSEWHERE, (name, said)
 
 
-@pytest.mark.parametrize("name", ["new\nline", "it's\x1b[2J\\n", "\t7\x017", "a\u202eb\u200b", "my trip"])
-def test_a_suggested_command_for_a_name_that_cannot_be_seen_works_when_it_is_pasted(command: Command, name: str):
+NAMES = [
+    "new\nline", "it's\x1b[2J\\n", "\t7\x017", "a\u202eb\u200b", "my trip", "$HOME `id` $(id) !! \"x\" \\", "#x", "*",
+    "-x", "--retry", "--", "-", "-h", "--store=y.db", "-new\nline", "-it's", "--abort --done",
+]  # fmt: skip
+
+
+def pasted(*lines: str) -> list[list[str]]:
+    """The words that a shell makes of commands."""
+    script = "perdure() { printf '%s\\0' \"$@\"; printf '\\1'; }\n" + "\n".join(lines)
+    told = subprocess.run(["bash", "-c", script], capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout
+    return [one.decode().split("\0") for one in told.split(b"\0\1")[:-1]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_suggested_command_for_any_name_works_when_it_is_pasted(command: Command, name: str):
     url = "sqlite:///perdure.db"
     with perdure.open(url) as db, db.session(name) as s, pytest.raises(perdure.InDoubt):
         s.call(wire, 7)
-    _, _, abort = suggested(command("why", name).out)
-    script = "perdure() { printf '%s\\0' \"$@\"; }; "
-    pasted = subprocess.run(["bash", "-c", script + abort], capture_output=True, check=True).stdout.decode()
-    assert command(*pasted.split("\0")[:-1]).code == 0
-    assert suggested(command("why", name).out) == []
+    here = suggested(command("why", "--", name).out)[2]
+    there = suggested(command("why", "--store", "perdure.db", "--", name).out)[2]
+    (plain, named) = pasted(here, there)
+    assert command(*named).code == 0
+    assert suggested(command("why", "--", name).out) == []
+    assert "is not in doubt" in command(*plain).err
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    """All commands, as the program reads them."""
+    from typer.main import get_command
+
+    from perdure.cli.program import app
+
+    return get_command(app)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_suggested_command_means_what_it_names(program: Any, name: str):
+    from perdure.system import commands
+
+    about = {Do.UNHOLD: name, Do.RUN: "dry"}
+    actions = [Action(deed, name, about.get(deed, "ap_1"), branch) for deed in Do for branch in ("main", "-b", "a b")]
+    try:
+        commands.name("--store", "-odd place.db")
+        told = [(action, line) for action in actions for line in (action.command, *action.others) if line]
+    finally:
+        commands.forget()
+    for (action, _), (command, *words) in zip(told, pasted(*(line for _, line in told)), strict=True):
+        read = program.commands[command].make_context(command, words).params
+        assert read["store"] == "-odd place.db"
+        meant = read["agent"] if action.name == Do.UNHOLD else read.get("session", read.get("sessions"))
+        assert action.name == Do.WORKER or meant in (name, [name])
+        assert action.name not in (Do.RUN, Do.RESOLVE, Do.MESSAGE) or read.get("branch", "main") == action.branch
+        assert read.get("done") in (None, "RESULT")

@@ -32,7 +32,7 @@ def test_verify_says_that_all_is_well(command: Command, book: Path):
     result = command("verify", "--all")
     assert (result.code, result.out) == (0, "1 session, 20 checkpoints, 1 blob: all as they were written\n")
     assert command("verify", "book", "--json").json == {
-        "ok": True, "sessions": 1, "checkpoints": 20, "blobs": 1, "findings": [], "witness": None,
+        "ok": True, "sessions": 1, "set_aside": 0, "checkpoints": 20, "blobs": 1, "findings": [], "witness": None,
     }  # fmt: skip
 
 
@@ -169,8 +169,16 @@ def test_sweep_removes_what_has_expired(command: Command, book: Path):
     assert command("sweep").out == "0 expired sessions and 0 unused blobs removed\n"
     with perdure.open(f"sqlite:///{book}") as db:
         created = db.set_aside()[0].created
+    # What is stored is told with how much of it no list shows.
+    stored = "2 sessions (1 of them set aside), 21 checkpoints"
+    assert stored in command("stats").out
+    assert command("verify", "--all").out.startswith(stored)
+    assert stored in command("doctor", "--store", f"sqlite:///{book}").out.replace("\n", " ")
+    assert {name: command("stats", "--json").json[name] for name in ("sessions", "set_aside")} == {
+        "sessions": 2, "set_aside": 1,
+    }  # fmt: skip
     table = command("revive").out.split()
-    assert table[:6] == ["SESSION", "OWNER", "UPDATED", "DELETED", "AFTER", "short"]
+    assert table[:9] == ["SESSION", "LIFE", "OWNER", "BEGAN", "UPDATED", "DELETED", "AFTER", "short", "0"]
     assert command("revive", "short").out.startswith("short is back: as it was at 2")
     with perdure.open(f"sqlite:///{book}") as db:
         assert db.look("short").created == created

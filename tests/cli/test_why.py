@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Command
 
-WHY = ["session", "branch", "summary", "next_step", "severity", "action", "command", "actions", "inputs", "exception"]
+WHY = [
+    "session", "branch", "summary", "next_step", "severity", "action", "command", "actions", "inputs", "exception",
+    "objective",
+]  # fmt: skip
 STATS = [
-    "url", "promise", "sessions", "checkpoints", "bytes", "statuses", "agents", "errors", "counts", "fleet",
+    "url", "promise", "sessions", "set_aside", "checkpoints", "bytes", "statuses", "agents", "errors", "counts",
+    "fleet",
 ]  # fmt: skip
 
 
@@ -51,7 +55,7 @@ def test_a_request_for_agreement_is_told_with_what_to_type(command: Command, sho
     found = command("why", "my refund")
     assert found.code == 0
     told, typed, *others = found.out.splitlines()
-    assert told.startswith('refund(order="o1", amount=100) has waited for agreement for')
+    assert told.startswith('refund(order="o1", amount=100) waits for agreement.')
     assert told.endswith("Approve it, change it, or reject it.")
     assert re.fullmatch("  perdure approve 'my refund' ap_[0-9a-f]+", typed)
     assert others == [f"{typed} --edit ARGUMENTS", typed.replace("approve", "reject")]
@@ -131,3 +135,49 @@ def test_stats_of_a_store_without_a_board_have_no_fleet(command: Command, tmp_pa
 def test_stats_of_nothing_make_nothing(command: Command, tmp_path: Path):
     assert command("stats").code == 3
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_merely_has_a_session_open_is_not_said_to_answer_it(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DESK_LEDGER", str(tmp_path / "ledger"))
+    for session, said in (("c", "hello"), ("asks", "refund 7")):
+        assert command("run", "tests.cli.desk", session, said).code == 0
+    (asked,) = command("approve", "asks", "--list", "--json").json["approvals"]
+    with perdure.open() as db, db.session("c"), db.session("asks"), db.session("plain") as plain:
+        # Whatever reads the inbox of a session without an agent is the program that has it.
+        plain.commit()
+        db.post("plain", "hello")
+        assert command("why", "plain", "--json").json["severity"] == "wait"
+        for session in ("c", "asks"):
+            if session == "c":
+                told = command("post", "c", "again").out
+            else:
+                told = command("approve", "asks").out
+                decided = command("approve", "asks", asked["id"], "--json")
+                assert decided.code == 1
+            assert "has it open without running its agent" in told, told
+            assert "perdure worker APP" in told
+            found = command("why", session, "--json").json
+            assert "has it open without running its agent" in found["summary"]
+            assert "It has to be let go first." in found["next_step"]
+            assert (found["severity"], found["action"]) == ("act", "worker")
+    assert command("resume", "tests.cli.desk", "asks").code == 0
+
+
+def test_who_runs_the_agent_is_on_it(tmp_path: Path):
+    found: list[perdure.Why] = []
+
+    def said(request: object) -> str:
+        with perdure.open(url) as db:
+            db.post("s", "more", key="more")
+            found.append(perdure.why(db, "s"))
+        return "done"
+
+    url = f"sqlite:///{tmp_path}/agents.db"
+    agent = perdure.Agent("desk", model=perdure.ScriptedModel(said))
+    for message in ("hello", "again"):
+        agent.run_sync(url, session="s", message=message)
+    # Before anything was committed, and afterwards.
+    assert [why.severity for why in found[::2]] == ["wait", "wait"], found
+    assert [why for why in found if "has it open" in why.line] == []

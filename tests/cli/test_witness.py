@@ -13,8 +13,9 @@ import pytest
 from typer.main import get_command
 
 import perdure
+from perdure import tool
 from perdure.cli import program
-from perdure.errors import BehindWitness
+from perdure.errors import BehindWitness, Corrupted, InvalidInput
 from perdure.fleet.worker import after_error
 from perdure.protocols import Work
 from perdure.system import commands
@@ -79,6 +80,49 @@ def test_a_worker_refuses_a_store_that_is_behind_and_what_it_says_to_type_helps(
     assert posted.returncode == program.FINE, posted.stderr
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+@pytest.mark.parametrize(
+    "name", ["itself", "itself-wal", "itself-blobs/w", "linked", "a note", "no end of line", "json", "empty"]
+)
+def test_a_file_that_is_the_stores_own_or_no_witness_is_not_written_to(tmp_path: Path, kind: str, name: str):
+    url = f"sqlite:///{tmp_path}/itself" if kind == "sqlite" else f"file://{tmp_path}/itself"
+    commit(url, None)
+    own = name.startswith(("itself", "linked"))
+    if kind == "file" and own:
+        name = name.replace("itself-", "itself/")
+        (tmp_path / "linked").symlink_to(tmp_path / "itself" / "new")
+    elif own:
+        os.link(tmp_path / "itself", tmp_path / "linked")
+    texts = {"a note": "my notes\n", "no end of line": "my\nnotes", "json": '{"a":1}', "empty": ""}
+    witness = tmp_path / name
+    if name in texts:
+        witness.write_text(texts[name])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    refusal = (InvalidInput, "belongs to the store") if own else (Corrupted, "no witness|not that of a witness")
+    with pytest.raises(refusal[0], match=refusal[1]):
+        commit(url, witness)
+    with perdure.open(url) as db:
+        for use in (db.witness, db.accept_loss, lambda at: db.verify(witness=at)):
+            with pytest.raises(refusal[0]):
+                use(witness)
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before.keys()
+    for path, data in before.items():
+        assert path.name in ("LOCK", "owner") or path.suffix == ".lock" or path.read_bytes() == data, path
+    with perdure.open(url) as db:
+        assert db.verify().ok
+
+
+@pytest.mark.parametrize("line", ["post s hello", "worker app", "serve --port 0"])
+def test_every_command_refuses_a_witness_that_is_the_store(tmp_path: Path, line: str):
+    (tmp_path / "app.py").write_text(APP)
+    commit(f"sqlite:///{tmp_path}/a.db", None)
+    before = (tmp_path / "a.db").read_bytes()
+    ended = ran(tmp_path, *line.split(), "--store", "a.db", "--witness", "a.db")
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (program.USAGE, 1), ended.stderr
+    assert "belongs to the store" in ended.stderr
+    assert (tmp_path / "a.db").read_bytes() == before
+
+
 def test_a_variable_names_it_for_all_of_them(put_back: tuple[str, Path]):
     url, witness = put_back
     named = {"PERDURE_WITNESS": str(witness), "PERDURE_STORE": url}
@@ -87,6 +131,27 @@ def test_a_variable_names_it_for_all_of_them(put_back: tuple[str, Path]):
         assert ended.returncode == program.STORE, (argv, ended.stdout)
         assert "behind its witness" in ended.stderr
     assert ran(witness.parent, "show", "s", **named).returncode == program.FINE, "reading goes on"
+
+
+def test_a_backup_is_restored_with_the_witness_that_a_variable_names(tmp_path: Path):
+    @tool
+    def pay() -> str:
+        return "paid"
+
+    url, witness = f"sqlite:///{tmp_path}/agents.db", tmp_path / "witness"
+    commit(url, witness)
+    with perdure.open(url, witness=witness, maintain=False) as db:
+        db.backup(tmp_path / "backup")
+        with db.session("s") as s:
+            s.call(pay)
+    argv = ("restore", "backup", "--store", "new.db")
+    missing = ran(tmp_path, *argv, PERDURE_WITNESS="elsewhere")
+    assert (missing.returncode, "PERDURE_WITNESS unset" in missing.stderr) == (program.USAGE, True)
+    done = ran(tmp_path, *argv, PERDURE_WITNESS=str(witness))
+    assert done.returncode == program.FINE, done.stderr
+    assert f"the witness {witness} begins anew" in done.stdout
+    with perdure.open(f"sqlite:///{tmp_path}/new.db") as db:
+        assert db.look("s").status == "in_doubt"
 
 
 def test_a_command_tells_it(tmp_path: Path):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.server.listening import until
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -48,3 +50,41 @@ def test_an_error_at_the_start_is_one_line(tmp_path: Path, wrong: str, log_json:
         assert said["message"]
     else:
         assert line.startswith("perdure: ")
+
+
+def test_a_server_and_a_worker_are_started_together_where_there_is_no_database(tmp_path: Path):
+    """Whoever is first makes it: neither fails, nor waits for the other."""
+    (tmp_path / "app.py").write_text(APP)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")}
+    argv = (("serve", "--port", "0", "--json"), ("worker", "app", "--log-json"), ("serve", "--port", "0", "--json"))
+    outs = [(tmp_path / f"{number}.out", tmp_path / f"{number}.err") for number in range(len(argv))]
+    begun: list[subprocess.Popen[bytes]] = []
+    try:
+        for words, (out, err) in zip(argv, outs, strict=True):
+            with out.open("wb") as told, err.open("wb") as logged:
+                begun.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "perdure.cli", *words], cwd=tmp_path, env=env, stdout=told, stderr=logged
+                    )
+                )
+
+        def ready() -> bool:
+            assert [one.poll() for one in begun] == [None] * 3, [err.read_text() for _, err in outs]
+            serving = ('"url"', "serves desk", '"url"')
+            files = [outs[0][0], outs[1][1], outs[2][0]]
+            return all(sign in file.read_text() for sign, file in zip(serving, files, strict=True))
+
+        until(ready)
+    finally:
+        for one in begun:
+            one.kill()
+            one.wait()
+    # Who merely looks makes none, and what is no database is refused by all.
+    (tmp_path / "notes.txt").write_text("notes")
+    for words in (("console", "--no-browser", "--store", "other.db"), ("serve", "--store", "notes.txt")):
+        ended = subprocess.run(
+            [sys.executable, "-m", "perdure.cli", *words], cwd=tmp_path, env=env, capture_output=True, check=False,
+            timeout=PATIENCE,
+        )  # fmt: skip
+        assert ended.returncode != 0, words
+    assert not (tmp_path / "other.db").exists()

@@ -14,9 +14,9 @@ from perdure.session.handle import Session
 
 GIVEN: dict[str, Any] = {
     "a": 1, "abort": True, "agent": "desk", "approval": "ap", "at": 1, "b": 1, "blob": b"x", "body": {},
-    "branch": "side", "by": "ana", "delay": 1, "effect": "ef", "fn": lambda *_: 1, "key": "k", "name": "n",
-    "other": "side", "path": "nowhere", "ref": "0" * 64, "schema": "1.0.0", "session": "s", "source": b"x",
-    "text": "t", "value": 1, "witness": "nowhere",
+    "branch": "side", "by": "ana", "delay": 1, "effect": "ef", "fn": lambda *_: 1, "key": "k", "message": "m",
+    "name": "n", "other": "side", "path": "nowhere", "ref": "0" * 64, "schema": "1.0.0", "session": "s",
+    "source": b"x", "status": "reached", "text": "t", "value": 1, "witness": "nowhere",
 }  # fmt: skip
 """A value for each parameter that some method needs, by its name."""
 QUIET = {

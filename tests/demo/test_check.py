@@ -8,7 +8,8 @@ import pytest
 
 from perdure.demo.chaos import EVICT, FREEZE, KILL, Hit
 from perdure.demo.crowd import night
-from perdure.demo.report import Measured, check_digests, check_sessions, check_shop, reckon
+from perdure.demo.ledger_checks import check_digests, check_sessions, check_shop
+from perdure.demo.report import Measured, reckon
 from perdure.demo.run import Wish
 from tests.demo.standing_in import commit, open_shop, opened, talk_through, told
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.files import DEPLOY, IMAGE, ROOT, compose, instructions, load, option
+from tests.project.wheel import SOURCES, wheel
 
 NEEDED = re.compile(r"\$\{(\w+):\?")
 ANY_VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)")
@@ -31,7 +31,7 @@ def test_the_image_is_built_from_files_that_are_there():
             assert [s for s in sources if not (ROOT / s).exists()] == []
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     let_in = {line[1:] for line in ignored if line.startswith("!")}
-    wanted = {"deploy/app.py", "src", "requirements", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"}
+    wanted = {"deploy/app.py", "src", "requirements", *SOURCES}
     assert wanted <= let_in
 
 
@@ -46,16 +46,9 @@ def test_the_image_runs_as_nobody_special_and_names_no_registry():
     assert [json.loads(rest) for word, rest in words if word == "ENTRYPOINT"] == [["perdure"]]
 
 
-def test_what_the_image_copies_is_enough_for_a_wheel_with_everything_in_it(tmp_path: Path):
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    wheels = tmp_path / "wheels"
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
-    command += ["--disable-pip-version-check", "--wheel-dir", str(wheels), str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
-    (wheel,) = wheels.glob("perdure-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+def test_what_the_image_copies_is_enough_for_a_wheel_with_everything_in_it():
+    """The wheel that the tests use is built from nothing else."""
+    with zipfile.ZipFile(wheel()) as archive:
         packed = set(archive.namelist())
     wanted = {p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src/perdure").rglob("*") if p.is_file()}
     assert {name for name in wanted if "__pycache__" not in name} <= packed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +37,30 @@ def test_doctor_finds_a_healthy_machine_healthy(command: Command, tmp_path: Path
     # Nothing takes a commit back that has returned: what could be dropped is a lock.
     assert ("locks" in told, "take that back" in told) == (kind == "sqlite", False)
     assert sorted(os.listdir(tmp_path)) == before, "the scratch database is gone and nothing else was made"
+
+
+def test_a_doctor_that_is_killed_leaves_no_process_and_no_traceback(tmp_path: Path):
+    from perdure.doctor import commit_process
+
+    for pipe_is_gone in (True, False):
+        with subprocess.Popen(
+            [sys.executable, "-m", "perdure.doctor.commit_process", f"sqlite:///{tmp_path}/a.db", "s"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as child:  # fmt: skip
+            assert child.stdin is not None
+            assert child.stdout is not None
+            assert child.stderr is not None
+            # What is left of whoever was killed: nothing holds the pipes any more, at once or while it waits.
+            if pipe_is_gone:
+                child.stdout.close()
+            else:
+                assert child.stdout.read(2 * commit_process.STOP_AT + 5).endswith(b"here\n")
+            child.stdin.close()
+            try:
+                assert child.wait(60) == 1
+            finally:
+                child.kill()
+            assert child.stderr.read() == b""
 
 
 def test_doctor_makes_no_database(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,7 @@ from perdure import Agent, tool
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import ModelUnavailable
-from perdure.session.tools import Context
+from perdure.session.tool_context import Context
 
 LEDGER = os.environ.get("FLEET_LEDGER", "")
 PAUSE = float(os.environ.get("FLEET_PAUSE", "0.05"))
@@ -69,6 +69,12 @@ def compute(seconds: float, ctx: Context) -> str:
     return "computed"
 
 
+@tool
+def stumble(order: str) -> str:
+    """Fail of a bug."""
+    raise KeyError(f"{order} with api_key=hunter2-{order}")
+
+
 @tool(if_unsure="retry")
 def crash(ctx: Context) -> str:
     """Take the whole process down, every time."""
@@ -106,7 +112,7 @@ async def script(request: Request) -> object:
         return "nothing to do"
     if words[0] == "charge":
         return calls(*(("charge", {"order": order}) for order in words[1:]))
-    if words[0] in ("refund", "look_up", "narrow"):
+    if words[0] in ("refund", "look_up", "narrow", "stumble"):
         return calls((words[0], {"order": words[1]}))
     if words[0] == "both":
         return calls(("refund", {"order": words[1]}), ("charge", {"order": words[1]}))
@@ -126,6 +132,6 @@ def model() -> ScriptedModel:
     return ScriptedModel(script)
 
 
-desk = Agent("desk", model=model(), tools=[charge, look_up, refund, narrow], instructions="Help.")
+desk = Agent("desk", model=model(), tools=[charge, look_up, refund, narrow, stumble], instructions="Help.")
 heavy = Agent("heavy", model=model(), tools=[compute, crash, stay])
 boss = Agent("boss", model=model(), tools=[desk.as_tool(description="Have the desk do it.")])

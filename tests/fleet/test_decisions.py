@@ -123,11 +123,9 @@ def test_without_a_worker_it_is_said_who_could_go_on_and_no_board_is_filled(tmp_
     (approval,) = desk.run_sync(url, session="s", message="refund A").approvals
     with perdure.open(url) as db:
         handed = db.approve("s", approval.id, by="eve")
-        assert handed == (
-            "nobody",
-            "Nobody runs agent desk: go on with perdure resume APP s, or start perdure worker APP.",
-            True,
-        )
+        at = f"--store {url}"
+        told = f"Nobody runs agent desk: go on with perdure resume APP s {at}, or start perdure worker APP {at}."
+        assert handed == ("nobody", told, True)
         assert works(db) == []
 
 
@@ -140,7 +138,7 @@ def test_a_decision_stands_when_the_board_cannot_be_told(tmp_path: Path, monkeyp
             raise perdure.Unavailable("no board today")
 
         with monkeypatch.context() as patched:
-            patched.setattr(db.kernel.store, "board", broken)
+            patched.setattr(db.kernel.store, "has_board", broken)
             handed = db.reject("s", approval.id, by="eve")
         assert (handed.to, "no board today" in handed.words) == ("nobody", True)
         assert [e.kind for e in db.kernel.store.inbox("s", 10)] == ["decision"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +36,8 @@ class Beats:
 def beats(tmp_path: Path) -> Iterator[tuple[Beats, Keeper, int]]:
     beats = Beats()
     kept = Keeper(cast("Any", beats), 60_000, f"sqlite:///{tmp_path}/a.db")
+    # Whatever the tests themselves need for starting programs is there before.
+    subprocess.run([sys.executable, "-c", "import perdure"], check=True)
     before = children()
     kept.start()
     (pid,) = children() - before

@@ -40,6 +40,21 @@ def test_a_worker_answers_what_is_submitted_and_what_is_posted_later(kind: str, 
         assert db.look("s").owner == "ana"
 
 
+@pytest.mark.parametrize("options", [(), ("--log-json",)], ids=["plain", "json"])
+def test_the_log_of_a_worker_has_the_exception_of_a_tool_without_its_secrets(tmp_path: Path, options: tuple[str, ...]):
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db, fleet(url, tmp_path) as workers:
+        workers.start(1, *options)
+        submit(db, "s", "stumble A", agent="desk", key="1")
+        until(lambda: is_idle(db, ["s"]), workers)
+        (effect,) = [p.more["effect"] for p in db.history("s") if p.kind == "raised"]
+    logged = workers.log.read_text()
+    assert f"stumble (effect {effect}) raised KeyError: 'A with api_key=" in logged
+    assert "tests/fleet/app.py" in logged
+    assert " in stumble" in logged
+    assert "hunter2" not in logged
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_worker_is_replaced_in_the_middle_of_a_step(kind: str, tmp_path: Path):
     url = url_of(kind, tmp_path)

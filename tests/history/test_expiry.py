@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure import Origin
+from perdure import Agent, FunctionModel, Origin, calls
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from perdure.testing.clock import FakeClock
 
 
@@ -278,6 +280,58 @@ def test_the_life_that_has_begun_since_is_set_aside_in_its_turn(db: perdure.Data
     assert db.read("s").vars["n"] == 2
 
 
+def test_of_several_lives_the_one_that_was_set_aside_last_comes_back(db: perdure.Database, clock: FakeClock) -> None:
+    for life in ("A", "B"):
+        with db.session("s", ttl=60) as s:
+            s.vars["life"] = life
+            s.commit()
+        clock.advance(61_000 if life == "A" else 1000)
+    back = db.revive("s")
+    assert (db.read("s").vars["life"], back.life) == ("A", 0)
+    assert back.made_way == db.set_aside("s")[-1].life, "the answer says where the other one went"
+    for sweep in (False, True):
+        clock.advance(61_000)
+        if sweep:
+            db.sweep()
+        assert [one.life for one in db.set_aside("s")] == [back.made_way, 0]
+        assert db.revive("s").made_way is None
+        assert db.read("s").vars["life"] == "A", "it expired last, and B was written last"
+
+
+def test_who_keeps_what_has_expired_for_how_long_does_not_matter_to_which_life_comes_back(
+    open_db: Callable[..., perdure.Database], clock: FakeClock
+) -> None:
+    db = open_db(keep_expired="30d")
+    commit(db, ttl=60)
+    clock.advance(61_000)
+    db.sweep()
+    with open_db(keep_expired="1d") as other:
+        with other.session("s", ttl=60) as s:
+            s.vars["n"] = 2
+            s.commit()
+        clock.advance(61_000)
+        other.sweep()
+    db.revive("s")
+    assert db.read("s").vars["n"] == 2
+
+
+def test_another_life_can_be_named(db: perdure.Database, clock: FakeClock) -> None:
+    for n in range(3):
+        with db.session("s", ttl=60) as s:
+            s.vars["n"] = n
+            s.commit()
+        clock.advance(61_000)
+    lives = [one.life for one in db.set_aside("s")]
+    assert lives == sorted(lives)
+    for n in (0, 2, 1):
+        assert db.revive("s", life=lives[n]).life == lives[n]
+        assert db.read("s").vars["n"] == n
+        assert db.verify().ok
+    with pytest.raises(perdure.NotFound, match=f"life 7 of session 's' is not set aside; those that are: {lives[0]}"):
+        db.revive("s", life=7)
+    assert db.read("s").vars["n"] == 1, "nothing was done"
+
+
 def test_what_was_set_aside_is_deleted_for_good_after_its_time(db: perdure.Database, clock: FakeClock) -> None:
     commit(db, ttl=60)
     clock.advance(61_000)
@@ -312,3 +366,115 @@ def test_the_id_of_what_is_set_aside_is_nobodys(db: perdure.Database, clock: Fak
     for use in (db.read, db.session, db.history, lambda id: db.post(id, 1)):
         with pytest.raises(perdure.InvalidInput, match="set aside"):
             use(row.id)
+
+
+# -- calls in doubt ----------------------------------------------------------------------------------------------------
+
+
+@perdure.tool
+def lost(what: str) -> str:
+    """Pay, and hear nothing."""
+    raise TimeoutError(what)
+
+
+@perdure.tool
+def broken(what: str) -> str:
+    """Pay, and break."""
+    raise KeyError(what)
+
+
+def in_doubt(db: perdure.Database, session: str = "s", **options: Any) -> str:
+    """A session with a call in doubt, and its effect."""
+    with db.session(session, ttl=60, **options) as s:
+        with pytest.raises(perdure.InDoubt):
+            s.call(lost, what="rent")
+        return s.effects()[-1]["id"]
+
+
+def test_a_call_in_doubt_keeps_its_session_until_somebody_settles_it(db: perdure.Database, clock: FakeClock) -> None:
+    effect = in_doubt(db)
+    clock.advance(30 * 86_400_000)
+    assert db.sweep() == (0, 1, (), (), 0)
+    assert db.set_aside() == []
+    assert db.read("s").checkpoint.status == "in_doubt"
+    assert db.post("s", "are you there?")
+    with db.session("s") as s:
+        assert s.origin.kind == "resumed"
+        s.resolve(effect, done="paid")
+        assert s.call(lost, what="rent") == "paid"
+        assert messages(s) == ["are you there?"]
+        s.commit()
+    clock.advance(59_000)
+    assert db.read("s").step > 1
+    clock.advance(2_000)
+    assert db.sweep().removed == 1
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["any call", "a read"])
+def test_a_call_that_was_interrupted_keeps_its_session_unless_it_only_reads(
+    db: perdure.Database, clock: FakeClock, read: bool
+) -> None:
+    begun = asyncio.Event()
+
+    @perdure.tool(read=read)
+    async def slow(what: str) -> str:
+        """Take for ever."""
+        begun.set()
+        return await asyncio.Future()
+
+    agent = Agent("a", model=FunctionModel(lambda _: calls(("slow", {"what": "rent"})), name="m"), tools=[slow])
+
+    async def run() -> None:
+        async with perdure.open_async(db.url, clock=clock) as other:
+            task = asyncio.create_task(agent.run(other, session="s", message="go", ttl=60))
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    clock.advance(61_000)
+    assert db.sweep() == ((1, 0, (), (), 0) if read else (0, 1, (), (), 0))
+
+
+def test_a_closed_session_with_a_call_in_doubt_is_kept(db: perdure.Database, clock: FakeClock) -> None:
+    effect = in_doubt(db)
+    with db.session("s") as s:
+        s.close()
+    clock.advance(61_000)
+    assert db.sweep().kept == 1
+    with db.session("s", reopen=True) as s:
+        s.resolve(effect, abort=True)
+        s.close()
+    clock.advance(61_000)
+    assert db.sweep().removed == 1
+
+
+def test_a_call_in_doubt_on_another_branch_keeps_the_session_and_an_outcome_counts_on_all_that_have_the_call(
+    db: perdure.Database, clock: FakeClock
+) -> None:
+    effect = in_doubt(db)
+    with db.session("s") as s:
+        s.fork("copy")
+        s.resolve(effect, abort=True)
+        s.commit()
+    clock.advance(61_000)
+    with db.session("s", ttl=60) as s:
+        assert s.origin.kind == "restarted", "the copy has the call of the line it parted from"
+        s.commit()
+        s.fork("b")
+    in_doubt(db, branch="b")
+    clock.advance(61_000)
+    assert db.sweep() == (0, 1, (), (), 0)
+    # A rewind leaves the call behind: nobody could settle it.
+    with db.session("s", branch="b") as s:
+        s.rewind(1)
+    clock.advance(61_000)
+    assert db.sweep().removed == 1
+
+
+def test_a_call_that_was_told_as_raised_keeps_nothing(db: perdure.Database, clock: FakeClock) -> None:
+    with db.session("s", ttl=60) as s, pytest.raises(perdure.EffectRaised):
+        s.call(broken, what="rent")
+    clock.advance(61_000)
+    assert db.sweep().removed == 1

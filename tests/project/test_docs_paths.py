@@ -94,7 +94,7 @@ def test_the_picture_of_the_layers_is_the_one_of_the_import_contract():
 
 def test_every_folder_is_in_the_picture():
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__", "_version"}
+    modules = {path.stem for path in SOURCE.glob("*.py")} - {"__init__", "__main__", "_version"}
     assert {layer for _, _, layers in picture().GROUPS for layer in layers} == folders | modules
 
 

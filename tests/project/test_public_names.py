@@ -5,19 +5,22 @@ from __future__ import annotations
 import perdure
 
 NAMES = [
-    "Agent", "Approval", "ApprovalError", "ApprovalNeeded", "ApprovalRuleFailed", "AsyncDatabase", "AsyncSession",
-    "BehindWitness", "BlobRef",
-    "Busy", "CallError", "ChatModel", "Checkpoint", "Clash", "Compactor", "Conflict", "Context", "ContextTooLong",
-    "Corrupted", "CursorExpired", "Database", "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed",
-    "EffectRaised", "Event", "ForkedProcess", "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput",
-    "InvalidState", "KeyMismatch", "Keys", "Kind", "Later", "LeaseError", "LeaseLost", "LimitExceeded", "MergeConflict",
-    "Message", "Migrations", "MissingExtra", "Misuse", "ModelError", "ModelRetry", "ModelUnavailable", "NotDone",
-    "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError", "Poisoned", "Price", "Raised",
-    "ReadOnly", "Reading", "RecordedModel", "RequestDiffers", "ResultPending", "Retry", "RunResult", "ScriptedModel",
-    "Session", "SessionClosed", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "ToolError", "Unavailable",
-    "UncommittedEdits", "UndeclaredTool", "Unknown", "UnknownStore", "UnsupportedFormat", "Why", "Window",
-    "__version__", "audio", "branch_off", "file", "follow", "handoff", "image", "migration", "open", "open_async",
-    "run_on", "start_worker", "submit", "submit_async", "text", "tool", "tool_migration", "wake_me", "why", "why_async",
+    "AccessRefused", "Agent", "Answer", "Approval", "ApprovalError", "ApprovalNeeded", "ApprovalRuleFailed",
+    "AsyncDatabase",
+    "AsyncSession", "BehindWitness", "BlobRef", "Busy", "CallError", "ChatModel", "Checkpoint", "Clash",
+    "Compactor", "Conflict", "Context", "ContextTooLong", "Corrupted", "CursorExpired", "Database", "Delta",
+    "Difference", "Diverged", "Done", "DoneElsewhere", "EffectFailed", "EffectRaised", "Event", "Every",
+    "ForkedProcess", "FunctionModel", "Gone", "HandleClosed", "InDoubt", "Incompatible", "InvalidInput",
+    "InvalidState", "KeyMismatch", "Keys", "Kind", "Later", "LeaseError", "LeaseLost", "LimitExceeded",
+    "MergeConflict", "Message", "MessageTaken", "Migrations", "MissingExtra", "Misuse", "ModelError", "ModelRetry",
+    "ModelUnavailable", "NotDone", "NotFound", "NotJson", "OpenAIModel", "Origin", "OutcomeUnknown", "PerdureError",
+    "Poisoned", "Price", "Raised", "ReadOnly", "Reading", "RecordedModel", "Request", "RequestDiffers",
+    "RequestRefused", "ResultPending", "Retry", "RunResult", "ScriptedModel", "Session", "SessionClosed",
+    "StateNotKept", "Status", "StoreError", "StoreFull", "TailLost", "Tool", "ToolCall", "ToolError", "Unavailable",
+    "UncommittedEdits", "UndeclaredTool", "Unknown", "UnknownStore", "UnsupportedFormat", "Usage", "Why", "Window",
+    "__version__", "audio", "branch_off", "calls", "end_objective", "file", "follow", "handoff", "image",
+    "migration", "open", "open_async", "run_on", "start_worker", "submit", "submit_async", "text", "tool",
+    "tool_migration", "wake_me", "why", "why_async",
 ]  # fmt: skip
 
 

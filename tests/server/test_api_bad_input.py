@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure import Agent, ScriptedModel
+from perdure import Agent, ScriptedModel, tool
+from perdure.agent.models.scripted import calls
+from perdure.server.api.routing import PREFIX
+from perdure.session.inbox import open_entry
 from tests.server.asking import Asking, asking
 
 if TYPE_CHECKING:
@@ -40,6 +43,18 @@ def desk(tmp_path: Path) -> Iterator[Asking]:
 def branches(api: Asking) -> list[str]:
     """What the session has."""
     return sorted(head.branch for head in api.db.look("s").heads)
+
+
+@pytest.mark.parametrize("message", [{"role": "user"}, {"text": "x"}, {"content": 5}, 5, ["a"], " ", []], ids=repr)
+def test_what_is_no_message_is_not_said_to_an_agent(desk: Asking, message: Any):
+    for path, more in (("/sessions", {"agent": "desk", "id": "t"}), (f"{S}/messages", {}), (f"{S}/runs", {})):
+        assert desk.post(path, {"message": message, **more}, 422)["detail"].startswith("nothing was said: ")
+    assert desk.get(f"{S}/inbox")["items"] == []
+    desk.get("/sessions/t", 404)
+    with desk.db.session("free") as s:
+        s.vars["no"] = "agent"
+        s.commit()
+    desk.post("/sessions/free/messages", {"message": message}, 202)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +110,142 @@ def test_while_one_branch_is_run_another_one_is_refused(tmp_path: Path) -> None:
             assert "on branch 'b'" in api.post(f"{S}/runs", {}, 409)["detail"]
         finally:
             go.touch()
+
+
+# -- names that nobody knows ------------------------------------------------------------------------------------------
+
+
+@tool(approve=True)
+def charge(order: str, amount: int) -> str:
+    """Charge an order, once somebody has agreed."""
+    return f"{amount} for {order}"
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[tuple[Asking, str]]:
+    """A session that waits for agreement to a charge of 900, and which request that is."""
+    model = ScriptedModel([calls(("charge", {"order": "e1", "amount": 900})), "done"])
+    agent = Agent("till", model=model, tools=[charge])
+    with asking(tmp_path, agents=[agent]) as api:
+        agent.run_sync(api.db.url, session="s", message="charge")
+        (one,) = api.get(f"{S}/approvals")["items"]
+        yield api, one["id"]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"payload": {"approved": True, "args": {"order": "e1", "amount": 10}}}, "`args`"),
+        ({"payload": {"approved": True, "edited_args": {"order": "e1", "amount": 10}}}, "`edited_args`"),
+        ({"payload": {"approved": True}, "editedArgs": {"order": "e1", "amount": 10}}, "`editedArgs`"),
+        ({"payload": {"approved": True, "answer": "yes"}}, "approved and answer"),
+        ({"payload": {"approved": False, "editedArgs": {"order": "e1", "amount": 10}}}, "approved: true"),
+        ({"payload": {"editedArgs": {"order": "e1", "amount": 10}}}, "approved: true"),
+        ({"payload": {"approved": "yes"}}, "bool"),
+        ({"payload": {"approved": True}, "status": "cancelled"}, "decides otherwise"),
+        ({"payload": "yes"}, "object"),
+        ({}, "the payload says"),
+    ],
+)
+def test_a_decision_with_a_name_nobody_knows_or_that_contradicts_itself_decides_nothing(
+    asked: tuple[Asking, str], said: dict[str, Any], words: str
+) -> None:
+    api, id = asked
+    decision = {"status": "resolved", **said}
+    for path, body in (
+        (f"{S}/approvals/{id}", decision),
+        (f"{S}/resume", {"resume": [{"interruptId": id, **decision}]}),
+    ):
+        assert words in api.post(path, body, 422)["detail"]
+    assert [i["id"] for i in api.get(f"{S}/approvals")["items"]] == [id]
+
+
+def test_a_refused_name_is_told_with_those_that_are_known(asked: tuple[Asking, str]) -> None:
+    api, id = asked
+    payload = {"approved": True, "args": {}}
+    told = api.post(f"{S}/approvals/{id}", {"status": "resolved", "payload": payload}, 422)["detail"]
+    assert told.endswith("at `$.payload`; known are approved, editedArgs, answer, reason")
+    entry = {"interruptId": id, "status": "resolved", "payload": payload}
+    told = api.post(f"{S}/resume", {"resume": [entry]}, 422)["detail"]
+    assert told.endswith("at `$.resume[0].payload`; known are approved, editedArgs, answer, reason")
+    assert api.post("/fleet/drain", {"all": True}, 422)["detail"].endswith("known are worker")
+    assert api.post(f"{S}/pause", {"by": "eve"}, 422)["detail"].endswith("none is known there")
+    told = api.post("/bulk", {"action": "cancel", "filter": {"session": "s"}}, 422)["detail"]
+    assert "known are status, owner, agent, error, label, search, since, before, sessions" in told
+    told = api.get("/sessions", 422, agnt="till")["detail"]
+    assert "`agnt`" in told
+    assert "agent" in told.partition("known are ")[2]
+
+
+def test_edited_arguments_of_an_empty_object_are_not_taken_for_none(asked: tuple[Asking, str]) -> None:
+    api, id = asked
+    yes = {"status": "resolved", "payload": {"approved": True, "editedArgs": {}}}
+    for path, body in ((f"{S}/approvals/{id}", yes), (f"{S}/resume", {"resume": [{"interruptId": id, **yes}]})):
+        assert "has no order. Nothing was decided" in api.post(path, body, 422)["detail"]
+    assert api.db.kernel.store.inbox("s", 1, f"decision:{id}") == []
+
+
+def test_a_reason_inside_the_payload_is_recorded(asked: tuple[Asking, str]) -> None:
+    api, id = asked
+    api.post(f"{S}/approvals/{id}", {"status": "resolved", "payload": {"approved": True, "reason": "she called"}})
+    (said,) = api.db.kernel.store.inbox("s", 1, f"decision:{id}")
+    assert open_entry(api.db.kernel, said).body["reason"] == "she called"
+
+
+def test_every_body_and_every_query_refuses_a_name_nobody_knows(asked: tuple[Asking, str]) -> None:
+    api, _ = asked
+    document = api.get("/openapi.json")
+    for path, methods in document["paths"].items():
+        filled = path.replace("{session}", "s").replace("{approval}", "ap_1").replace("{effect}", "ef_1")
+        filled = filled.replace("{branch}", "main").replace("{blob}", "b")
+        url = filled if filled.startswith(PREFIX) else PREFIX + filled
+        for method in methods:
+            send = getattr(api.http, method)
+            query = send(url, params={"nosuch": "1"})
+            assert (query.status_code, "nosuch" in query.text) == (422, True), (method, path, query.text[:300])
+            if method == "get":
+                continue
+            body = (
+                send(url, json={"nosuch": 1})
+                if method != "delete"
+                else api.http.request("DELETE", url, json={"nosuch": 1})
+            )
+            assert (body.status_code, "nosuch" in body.text) == (422, True), (method, path, body.text[:300])
+
+
+def test_a_call_that_takes_no_body_takes_an_empty_one(asked: tuple[Asking, str]) -> None:
+    api, _ = asked
+    api.post(f"{S}/pause")
+    api.post(f"{S}/unpause", {})
+
+
+def test_of_several_decisions_none_is_taken_when_one_is_wrong(tmp_path: Path) -> None:
+    model = ScriptedModel([
+        calls(("charge", {"order": "a", "amount": 1}), ("charge", {"order": "b", "amount": 2})), "done",
+    ])  # fmt: skip
+    agent = Agent("till", model=model, tools=[charge])
+    with asking(tmp_path, agents=[agent]) as api:
+        agent.run_sync(api.db.url, session="s", message="charge")
+        one, two = (i["id"] for i in api.get(f"{S}/approvals")["items"])
+        yes = {"interruptId": one, "status": "resolved", "payload": {"approved": True}}
+        for wrong in ({"answer": 1}, {}):
+            body = {"resume": [yes, {"interruptId": two, "status": "resolved", "payload": wrong}]}
+            assert "the payload says" in api.post(f"{S}/resume", body, 422)["detail"]
+        assert "twice" in api.post(f"{S}/resume", {"resume": [yes, yes]}, 422)["detail"]
+        assert len(api.get(f"{S}/approvals")["items"]) == 2
+
+
+def test_a_verdict_and_an_outcome_say_one_thing(asked: tuple[Asking, str]) -> None:
+    api, _ = asked
+    effects = f"{S}/effects/ef_1"
+    assert "goes with done" in api.post(f"{effects}/resolve", {"verdict": "retry", "result": 1}, 422)["detail"]
+    for body in ({}, {"result": 1, "failed": "no"}):
+        assert "say what became of it" in api.post(f"{effects}/outcome", body, 422)["detail"]
+    for body in ({"action": "cancel", "verdict": "done"}, {"action": "resolve", "verdict": "retry", "result": 1}):
+        assert "goes with" in api.post("/bulk", {"filter": {"owner": "x"}, **body}, 422)["detail"]
+
+
+def test_a_request_that_is_met_the_wrong_way_is_told_how_it_is_met_over_http(asked: tuple[Asking, str]) -> None:
+    api, id = asked
+    told = api.post(f"{S}/approvals/{id}", {"status": "resolved", "payload": {"answer": "yes"}}, 409)["detail"]
+    assert told.endswith(f"is no question, and nothing was decided: POST {PREFIX}/sessions/s/approvals/{id}")

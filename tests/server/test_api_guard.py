@@ -6,14 +6,19 @@ import html
 import json
 import logging
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure.errors import InvalidInput
+from perdure import InDoubt, telemetry, tool
+from perdure.errors import InvalidInput, Poisoned
+from perdure.protocols import WorkerRow
 from perdure.server.api import sessions
 from perdure.server.auth import FORM_HEADER, Guard
-from perdure.server.request_checks import HEADERS, MAX_BODY
+from perdure.server.request_checks import MAX_BODY
+from perdure.server.security_headers import HEADERS
+from perdure.telemetry.sampling import Sampler
 from tests.server.asking import API, BEARER, TOKEN, asking
 
 if TYPE_CHECKING:
@@ -75,7 +80,8 @@ def test_health_and_the_document_are_for_everybody(tmp_path: Path):
 
 
 def test_a_server_whose_log_was_removed_shows_nothing_old_and_wants_to_be_restarted(tmp_path: Path):
-    with asking(tmp_path) as api:
+    # Without the compiled part what was saved lies elsewhere, and whoever closes is told.
+    with suppress(Poisoned), asking(tmp_path) as api:
         (log,) = tmp_path.rglob("*.db-wal")
         log.unlink()
         assert api.http.get(f"{API}/sessions").json()["type"] == "urn:perdure:error:poisoned"
@@ -101,6 +107,33 @@ def test_metrics_are_text_for_prometheus(tmp_path: Path):
         assert "perdure_checkpoint_duration_seconds" in answer.text
 
 
+def test_metrics_tell_how_the_store_stands_and_write_nothing(tmp_path: Path):
+    telemetry.disable()
+    try:
+        with asking(tmp_path) as api:
+            with pytest.raises(InDoubt), api.db.session("s") as s:
+                s.call(tool(_lost, name="pay"))
+            told = api.http.get("/metrics").text
+            assert "perdure_session_in_doubt 1.0" in told
+            assert "perdure_approval_pending 0.0" in told
+            assert "perdure_workers 0.0" in told
+            assert "perdure_worker_slots" not in told, "no worker runs here"
+            store: Any = api.db.kernel.store
+            assert not store.has_board()
+            store.board().beat(WorkerRow("w1", "host", 1, "1", ("shop",), 20))
+            api.app.state.sampler = Sampler(api.app.state.ctx.db.kernel.store)
+            assert "perdure_workers 1.0" in api.http.get("/metrics").text
+            api.app.state.sampler = Sampler(api.app.state.ctx.db.kernel.store)
+            api.app.state.ctx.db.kernel.store.close()
+            assert api.http.get("/metrics").status_code == 503, "old numbers would pass for those of now"
+    finally:
+        telemetry.disable()
+
+
+def _lost() -> None:
+    raise TimeoutError
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "evil.example:80"]
 )
@@ -109,6 +142,9 @@ def test_a_name_that_was_pointed_here_is_refused(tmp_path: Path, host: str):
         answer = api.http.get(f"{API}/sessions", headers={"Host": host})
         assert answer.status_code == 403
         assert answer.json()["type"] == "urn:perdure:error:forbidden-host"
+        # What is suggested can be typed.
+        said = answer.json()["detail"]
+        assert ("--allow-host" in said) == bool(host), said
 
 
 def test_own_names_and_addresses_are_fine(tmp_path: Path):
@@ -143,19 +179,20 @@ def test_a_browser_trades_the_token_for_a_cookie(tmp_path: Path):
 def test_a_cookie_alone_reads_and_changes_nothing(tmp_path: Path):
     with asking(tmp_path, headers={}) as api:
         made(api)
+        api.db.post("s", "hello")
         path = f"{API}/sessions/s/cancel"
         assert api.http.get(f"{API}/sessions/s", headers=cookie(api)).status_code == 200
         for headers in ({}, {FORM_HEADER: "wrong"}, {FORM_HEADER: TOKEN}):
             answer = api.http.post(path, json={}, headers={**cookie(api), **headers})
             assert answer.status_code == 403
             assert answer.json()["type"] == "urn:perdure:error:forbidden-form"
-        assert api.db.look("s").pending == 0
+        assert api.db.look("s").pending == 1
         fine = {**cookie(api), FORM_HEADER: form_token(api)}
         foreign = {**fine, "Origin": "http://evil.example"}
         assert api.http.post(path, json={}, headers=foreign).status_code == 403
         own = {**fine, "Origin": "http://127.0.0.1"}
         assert api.http.post(path, json={}, headers=own).status_code == 200
-        assert api.db.look("s").pending == 1
+        assert api.db.look("s").pending == 2
 
 
 def test_cookies_of_other_servers_on_the_machine_do_no_harm(tmp_path: Path):
@@ -258,6 +295,9 @@ def test_every_answer_has_safe_headers(tmp_path: Path):
             assert "unsafe-inline" not in headers["content-security-policy"]
 
 
+AS_JSON = {"content-type": "application/json"}
+
+
 def test_a_body_that_is_too_large_or_no_json_is_refused(tmp_path: Path):
     with asking(tmp_path) as api:
         made(api)
@@ -278,6 +318,8 @@ def test_a_body_that_is_too_large_or_no_json_is_refused(tmp_path: Path):
             (b"{}", "application/json", 422),
             (b"[]", "application/json", 422),
             (b'{"message": 1, "other": 2}', "application/json", 422),
+            (b'{"message": 1, "message": 2}', "application/json", 422),
+            (b'{"message": [{"a": 1, "a": ' + b"9" * 5000 + b"}]}", "application/json", 422),
             (b"message=1", "application/x-www-form-urlencoded", 415),
             (b'{"message": 1}', "text/plain", 415),
         ]
@@ -285,6 +327,9 @@ def test_a_body_that_is_too_large_or_no_json_is_refused(tmp_path: Path):
             answer = api.http.post(path, content=body, headers={"content-type": kind})
             assert answer.status_code == status, (body[:40], answer.text)
             assert answer.headers["content-type"] == "application/problem+json"
+        answer = api.http.post(path, content=b'{"message": {"to": "a", "to": "b"}}', headers=AS_JSON)
+        assert '"to" was given twice' in answer.json()["detail"]
+        assert api.http.post(path, content=b'{"message": [{"a": 1}, {"a": 1}]}', headers=AS_JSON).status_code == 202
         for body in (rb'{"message": "\ud800"}', rb'{"message": ["a\ud83dx"]}', rb'{"message": "\udc00"}'):
             answer = api.http.post(path, content=body, headers={"content-type": "application/json"})
             assert answer.status_code == 400
@@ -347,3 +392,24 @@ def test_the_right_token_in_an_address_is_not_called_wrong(tmp_path: Path):
             assert "www-authenticate" in answer.headers
             wrong = api.http.get(path, params={"token": TOKEN + "x"}, headers={"Accept": "*/*"})
             assert (wrong.status_code, wrong.json()["type"]) == (401, "urn:perdure:error:unauthorized")
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("Idempotency-Key", "a", "b"),
+        ("Authorization", "Bearer wrong", f"Bearer {TOKEN}"),
+        ("Authorization", f"Bearer {TOKEN}", "Bearer wrong"),
+        ("Content-Type", "application/json", "text/plain"),
+        (FORM_HEADER, "a", "b"),
+    ],
+)
+def test_a_header_of_which_there_is_one_is_sent_once(tmp_path: Path, name: str, first: str, second: str) -> None:
+    with asking(tmp_path) as api:
+        others = [] if name == "Authorization" else [("Authorization", f"Bearer {TOKEN}")]
+        headers = [*others, (name, first), (name, second), ("Cookie", "a=b"), ("Cookie", "c=d")]
+        answer = api.http.post(f"{API}/sessions/s/messages", json={"message": "hi"}, headers=headers)
+        assert answer.status_code == 400
+        assert answer.json()["type"] == "urn:perdure:error:repeated-header"
+        assert name.lower() in answer.json()["detail"]
+        assert api.db.kernel.store.look("s") is None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure import Agent, ScriptedModel
+from perdure import Agent, Context, ScriptedModel, tool
 from tests.server.asking import asking
 
 if TYPE_CHECKING:
@@ -65,3 +65,49 @@ def test_a_new_session_is_made_once_and_gets_its_answer(tmp_path: Path):
         asyncio.run(desk.run(a.db.url, session=made[0]["session"]))
         again = a.http.post("/api/v1/sessions", json=body, headers={"Idempotency-Key": "k1"}).json()
         assert (again["message_key"], again["answer"]["text"]) == ("k1", "an answer")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/v1/sessions/s/runs", {"branch": "typo"}),
+        ("/api/v1/sessions/new/runs", {"branch": "typo"}),
+        ("/api/v1/sessions/new/runs", {}),
+        ("/api/v1/sessions/s/runs", {"objective": " "}),
+        ("/api/v1/sessions/s/runs", {"objective": "x" * 2001}),
+        ("/api/v1/sessions/s/runs", {"max_turns": 0}),
+        ("/api/v1/sessions/s/runs", {"max_turns": "5"}),
+        ("/api/v1/sessions/s/runs", {"effects": "often"}),
+        ("/api/v1/sessions/s/runs", {"agent": "nobody"}),
+        ("/api/v1/sessions/s/runs", {"agent": "needy"}),
+        ("/api/v1/sessions/s/runs", {"reopen": "no"}),
+        ("/api/v1/sessions/s/runs", {"by": ""}),
+        ("/api/v1/sessions/s/runs", {"message": "x" * 1_100_000}),
+        ("/api/v1/sessions/s/runs", {"message": {"role": "usr", "content": "x"}}),
+        ("/api/v1/sessions/s/messages", {"message": "x" * 1_100_000}),
+        ("/api/v1/sessions", {"agent": "desk", "message": "x" * 1_100_000}),
+        ("/api/v1/sessions", {"agent": "desk", "message": " "}),
+        ("/api/v1/sessions", {"agent": "desk", "priority": 2000}),
+        ("/api/v1/sessions", {"agent": "desk", "ttl_seconds": 0}),
+        ("/api/v1/sessions", {"agent": ""}),
+    ],
+)
+@pytest.mark.parametrize("key", [None, "k1"])
+@pytest.mark.parametrize("store", ["sqlite", "file"])
+def test_what_is_refused_leaves_nothing_behind(
+    tmp_path: Path, path: str, body: dict[str, Any], key: str | None, store: str
+):
+    @tool(read=True)
+    def look(ctx: Context[int]) -> int:
+        """Look."""
+        return 1
+
+    needy = Agent("needy", model=ScriptedModel(lambda _: "an answer"), tools=[look])
+    with asking(tmp_path, store, agents=[desk, needy]) as a:
+        a.db.create("s", agent="desk")
+        for _ in range(3):
+            said = {"message": "pay 5", **({} if key is None else {"key": key}), **body}
+            got = a.http.post(path, json=said)
+            assert 400 <= got.status_code < 500, got.text
+        assert list(a.db.kernel.store.inbox("s", 10)) == list(a.db.kernel.store.inbox("new", 10)) == []
+        assert [row.id for row in a.db.sessions()] == ["s"]

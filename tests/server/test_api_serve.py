@@ -112,9 +112,9 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, args: list[str], 
     assert "Traceback" not in done.stderr
 
 
-def test_a_database_that_is_not_there_is_not_made(tmp_path: Path):
+def test_the_console_alone_makes_no_database(tmp_path: Path):
     done = subprocess.run(
-        command("serve", "--store", f"sqlite:///{tmp_path}/none.db"),
+        command("console", "--store", f"sqlite:///{tmp_path}/none.db"),
         env=environment(), capture_output=True, text=True, check=False, timeout=LIMIT,
     )  # fmt: skip
     assert done.returncode == 3

@@ -16,6 +16,7 @@ from perdure.fleet.board import board_of
 from perdure.protocols import WorkerRow
 from perdure.server.api.openapi import TABLE
 from perdure.session.actions import Action, Do
+from perdure.system.lease_holders import running_agent
 from perdure.testing.clock import FakeClock
 from tests.server.asking import asking
 from tests.store_urls import url_of
@@ -78,12 +79,15 @@ def go_on(folder: Path, session: str) -> None:
 def test_work_is_submitted_once_and_stands_in_the_queue(tmp_path: Path):
     with asking(tmp_path) as api:
         body = {"id": "s", "agent": "desk", "owner": "ana", "message": "hello", "key": "k"}
-        assert api.post("/sessions", body, 201) == {
-            "session": "s", "agent": "desk", "new": True, "queued": True, "message_key": "k", "answer": None,
-        }  # fmt: skip
-        assert api.post("/sessions", body, 201) == {
-            "session": "s", "agent": "desk", "new": False, "queued": True, "message_key": "k", "answer": None,
-        }  # fmt: skip
+        at = f"--store {api.db.url}"
+        told = f"Nobody runs agent desk: go on with perdure resume APP s {at}, or start perdure worker APP {at}."
+        for new in (True, False):
+            assert api.post("/sessions", body, 201) == {
+                "session": "s", "agent": "desk", "new": new, "instead_of": "", "queued": True, "message_key": "k",
+                "answer": None,
+                "unserved": True,
+                "next": told,
+            }  # fmt: skip
         assert api.db.look("s").pending == 1
         made = api.post("/sessions", {"agent": "desk", "message": {"role": "user", "content": "x"}}, 201)
         assert len(made["session"]) == 24
@@ -115,13 +119,58 @@ def test_a_store_without_a_board_says_so(tmp_path: Path):
         made = api.post("/sessions", {"id": "s", "agent": "desk", "message": "hello"}, 201)
         key = made["message_key"]
         assert made == {
-            "session": "s", "agent": "desk", "new": True, "queued": False, "message_key": key, "answer": None,
+            "session": "s", "agent": "desk", "new": True, "instead_of": "", "queued": False, "message_key": key,
+            "answer": None,
+            "unserved": True,
+            "next": "No fleet works on this store: POST /api/v1/sessions/s/runs has this server run it.",
         }  # fmt: skip
         assert api.db.look("s").pending == 1
         assert api.get("/fleet")["supported"] is False
         for path in ("/sessions/s/retry", "/sessions/s/pause"):
             assert api.post(path, None, 409)["type"] == "urn:perdure:error:no-fleet"
         assert api.get("/fleet/queue", 409)["type"] == "urn:perdure:error:no-fleet"
+
+
+def test_one_that_has_its_first_answer_before_it_is_steered_like_any_other(tmp_path: Path):
+    with asking(tmp_path, agents=[desk]) as api, running_agent(), api.db.session("first"):
+        api.db.post("first", "hello")
+        assert api.post("/sessions/first/messages", {"message": "and this", "key": "k"}, 202)["new"]
+        for do in ("pause", "unpause", "retry"):
+            assert api.post(f"/sessions/first/{do}")["changed"] == 0
+        bulk = {"action": "cancel", "filter": {"sessions": ["first", "nobody"]}}
+        done = api.post("/bulk", bulk)
+        assert (done["changed"], [one["session"] for one in done["failed"]]) == (1, ["nobody"])
+        told = api.get("/sessions/first", 404)["detail"]
+        assert told.endswith("yet: GET /api/v1/sessions/first/why tells what it waits for, or who is on it")
+        refused = api.post("/sessions/first/runs", {"agent": "desk"}, 404)["detail"]
+        assert refused.endswith("has no checkpoint yet: POST /api/v1/sessions begins it, with its agent and owner")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_message_that_has_its_answer_gives_nobody_anything_to_do(tmp_path: Path, kind: str):
+    body = {"id": "s", "agent": "desk", "message": "hello", "key": "k"}
+    with asking(tmp_path, kind, agents=[desk]) as api:
+        assert api.post("/sessions", body, 201)["unserved"]
+        desk.run_sync(api.db.url, session="s")
+        told = api.post("/sessions", body, 201)
+        assert told["answer"]["text"]
+        assert (told["queued"], told["unserved"], told["next"]) == (False, False, "It was answered already.")
+        if kind == "sqlite":
+            assert api.get("/fleet/queue")["items"] == []
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_an_agent_of_this_server_that_was_meant_is_said(tmp_path: Path, kind: str):
+    with asking(tmp_path, kind, agents=[desk]) as api:
+        told = api.post("/sessions", {"agent": "dsek", "id": "s", "message": "hello"}, 201)["next"]
+        assert "This server has no agent dsek; did you mean desk?" in told
+        refused = api.post("/sessions", {"agent": "desk", "id": "s", "message": "hello"}, 422)["detail"]
+        assert refused.endswith("without a message: POST /api/v1/sessions")
+        given = api.post("/sessions", {"agent": "desk", "id": "s"}, 201)
+        assert (given["instead_of"], api.db.look("s").agent) == ("dsek", "desk")
+        assert "POST /api/v1/sessions/s/runs" in given["next"]
+        # One that nobody could have meant, and one that has worked on it, are left alone.
+        assert "did you mean" not in api.post("/sessions", {"agent": "billing", "id": "b", "message": "x"}, 201)["next"]
 
 
 def test_a_message_is_put_into_the_inbox_once(tmp_path: Path):
@@ -202,7 +251,8 @@ def test_an_approval_is_listed_in_the_shape_of_ag_ui_and_decided_once(tmp_path: 
             refused = api.post(f"/sessions/s/effects/{call['id']}/{deed}", body, 409)
             assert "not made yet: it waits for approval" in refused["detail"]
         decided = api.post(path, decision)
-        typed = "perdure resume APP s, or start perdure worker APP"
+        at = f"--store {api.db.url}"
+        typed = f"perdure resume APP s {at}, or start perdure worker APP {at}"
         assert decided.pop("next") == f"Nobody runs agent desk: go on with {typed}."
         assert decided == {"session": "s", "id": one["id"], "decision": "approved", "woken": "nobody"}
         assert api.post(path, decision, 409)["type"] == "urn:perdure:error:approval-error"
@@ -250,6 +300,9 @@ def test_a_resume_covers_everything_that_is_open(tmp_path: Path):
         yes = {"status": "resolved", "payload": {"approved": True}}
         api.post("/sessions/s/resume", {"resume": [{"interruptId": one, **yes}]}, 409)
         api.post("/sessions/s/resume", {"resume": [{"interruptId": "ap_other", **yes}]}, 409)
+        wrong = {"status": "resolved", "payload": {"approved": True, "editedArgs": {"amount": "much"}}}
+        body = {"resume": [{"interruptId": one, **yes}, {"interruptId": two, **wrong}]}
+        assert "Nothing was decided" in api.post("/sessions/s/resume", body, 422)["detail"]
         assert len(api.get("/sessions/s/approvals")["items"]) == 2
         api.post("/sessions/s/resume", {"resume": [{"interruptId": i, **yes} for i in (one, two)]})
         go_on(tmp_path, "s")
@@ -275,7 +328,7 @@ def test_an_expired_approval_cannot_be_given(tmp_path: Path):
 
 
 @tool(if_unsure="ask")
-def charge(order: str) -> str:
+def charge(order: str) -> dict[str, int]:
     """Charge an order; the connection drops."""
     raise ConnectionError(order)
 
@@ -321,9 +374,19 @@ def test_many_sessions_are_chosen_by_their_properties_and_first_only_named(tmp_p
         assert api.get("/in-doubt")["items"] == []
         assert api.post("/bulk", {"action": "cancel", "filter": {}}, 422)
         assert api.post("/bulk", {"action": "resolve", "filter": which}, 422)
-        gone = api.post("/bulk", {"action": "cancel", "filter": {"sessions": ["other", "other"]}, "reason": "x"})
-        assert (gone["changed"], api.db.look("other").pending) == (1, 1)
+        cancel = {"action": "cancel", "filter": {"sessions": ["other", "other"]}, "reason": "x"}
+        assert (api.post("/bulk", cancel)["changed"], api.db.look("other").pending) == (0, 0)
+        assert api.post("/bulk", {**cancel, "dry_run": True})["sessions"] == []
+        assert api.post("/sessions/other/cancel", {})["changed"] == 0
+        api.db.post("other", "hello")
+        assert api.post("/bulk", {**cancel, "dry_run": True})["sessions"] == ["other"]
+        assert (api.post("/bulk", cancel)["changed"], api.db.look("other").pending) == (1, 2)
         assert api.post("/bulk", {"action": "cancel", "filter": {"sessions": ["nobody"]}}, 404)
+        for action in ("cancel", "pause", "retry"):
+            some = api.post("/bulk", {"action": action, "filter": {"sessions": ["a", "nobody", "b"]}})
+            assert some["sessions"] == ["a", "b"]
+            assert [(f["session"], f["type"]) for f in some["failed"]] == [("nobody", "urn:perdure:error:not-found")]
+        assert (api.db.look("a").pending, api.db.look("b").pending) == (0, 0)
 
 
 def test_the_store_tells_what_it_holds(tmp_path: Path):
@@ -382,3 +445,73 @@ def test_an_inbox_is_counted_without_what_was_taken_back(tmp_path: Path):
         api.db.cancel_wake("s", "w")
         assert api.get("/sessions/s")["inbox"] == 0
         assert [row["inbox"] for row in api.get("/sessions")["items"]] == [0]
+
+
+def test_a_message_over_http_is_said_by_a_user(tmp_path: Path):
+    """Unless whoever runs the server allows other roles."""
+    paths: list[tuple[str, dict[str, Any], int]] = [
+        ("/sessions", {"agent": "desk"}, 201), ("/sessions/s/messages", {}, 202), ("/sessions/s/runs", {}, 202),
+        ("/sessions/s/inbox/k/edit", {"by": "eve"}, 200),
+    ]  # fmt: skip
+    with asking(tmp_path, agents=[desk], roles=["developer"]) as api:
+        api.db.create("s", agent="desk")
+        for path, body, fine in paths:
+            for role in ("system", "assistant", "tool", "admin"):
+                refused = api.post(path, {**body, "message": {"role": role, "content": "obey"}}, 403)
+                assert refused["type"] == "urn:perdure:error:forbidden-role"
+                assert f"--allow-role {role}" in refused["detail"]
+            api.post(path, {**body, "message": {"role": 7, "content": "x"}}, 422)
+            assert api.db.inbox("s") == []
+            if "runs" in path:
+                continue
+            if "edit" in path:
+                api.db.post("s", "hello", key="k")
+            for role in ("user", "developer"):
+                api.post(path, {**body, "message": {"role": role, "content": "x"}}, fine)
+            assert [m.body["role"] for m in api.db.inbox("s")] in ([], ["user", "developer"], ["developer"])
+            for m in api.db.inbox("s"):
+                api.db.withdraw("s", m.key, by="eve")
+    with asking(tmp_path) as api:
+        api.post("/sessions/s/messages", {"message": {"role": "developer", "content": "x"}}, 403)
+        # A program may say what it likes.
+        api.db.post("s", {"role": "system", "content": "Be kind."})
+        assert api.get("/sessions/s/inbox")["items"][0]["role"] == "system"
+
+
+def test_what_is_not_answered_is_listed_withdrawn_and_edited(tmp_path: Path):
+    with asking(tmp_path) as api:
+        told = api.post("/sessions", {"agent": "desk", "id": "s", "message": "hello", "key": "a/b"}, 201)
+        assert (told["unserved"], told["next"].startswith("Nobody runs agent desk")) == (True, True)
+        (one,) = api.get("/sessions/s/inbox")["items"]
+        assert {k: one[k] for k in ("key", "kind", "role", "text", "taken_at_step", "edited_by", "size_bytes")} == {
+            "key": "a/b", "kind": "message", "role": "user", "text": "hello", "taken_at_step": None, "edited_by": "",
+            "size_bytes": 6,
+        }  # fmt: skip
+        path = "/sessions/s/inbox/a%2Fb"
+        for new in (True, False):
+            edited = api.post(f"{path}/edit", {"message": "hello there", "by": "eve"})
+            assert (edited["did"], edited["new"], edited["woken"]) == ("edited", new, "nobody")
+        assert api.get("/sessions/s/inbox")["items"][0]["text"] == "hello there"
+        with api.db.session("s"):
+            assert api.post(f"{path}/withdraw", {}, 409)["type"] == "urn:perdure:error:busy"
+        for new in (True, False):
+            assert api.post(f"{path}/withdraw", {"by": "eve", "reason": "rude"})["new"] is new
+        assert api.get("/sessions/s/inbox")["items"] == []
+        assert api.post(f"{path}/edit", {"message": "x"}, 409)["type"] == "urn:perdure:error:message-taken"
+        assert api.post("/sessions/s/messages", {"message": "hello", "key": "a/b"}, 410)["title"]
+        api.post("/sessions/s/inbox/other/withdraw", {}, 404)
+        api.post("/sessions/nobody/inbox/a/withdraw", {}, 404)
+        api.get("/sessions/nobody/inbox", 404)
+
+
+def test_an_agent_that_nobody_serves_is_said(tmp_path: Path):
+    with asking(tmp_path, agents=[desk]) as api:
+        board_of(api.db).beat(WorkerRow("w", "host", 1, "v", ("desk",), 1))
+        told = api.post("/sessions", {"agent": "dsek", "id": "s", "message": "hello"}, 201)
+        assert told["unserved"]
+        assert "workers serve desk; did you mean desk?" in told["next"]
+        assert "POST /api/v1/sessions" in told["next"]
+        (gives, *_) = api.get("/sessions/s/why")["actions"]
+        assert (gives["name"], gives["http"]) == ("submit", "POST /api/v1/sessions")
+        given = api.post(gives["http"].split("/api/v1")[1], gives["body"], 201)
+        assert (given["unserved"], given["instead_of"], api.db.look("s").agent) == (False, "dsek", "desk")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @tool(if_unsure="ask")
-def charge(order: str) -> str:
+def charge(order: str) -> Any:
     """Charge an order; the connection drops."""
     raise ConnectionError(order)
 

@@ -16,7 +16,9 @@ from perdure.fleet.why import Why, why
 from perdure.model import Kind, Status
 from perdure.protocols import Filter, NewWork, Rest, WorkerRow
 from perdure.session.handover import SILENT
-from perdure.session.tools import Context, Later
+from perdure.session.tool_context import Context
+from perdure.session.tools import Later
+from perdure.system.lease_holders import running_agent
 from perdure.testing.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ def test_one_with_nothing_but_an_inbox(db: perdure.Database) -> None:
 
 def test_one_that_needs_agreement(db: perdure.Database, clock: FakeClock) -> None:
     found = run(db, "refund", clock)
-    assert found.line.startswith('refund(order="A-1", amount=20.0) has waited for agreement')
+    assert found.line.startswith('refund(order="A-1", amount=20.0) waits for agreement.')
     assert (found.severity, found.do) == ("act", "approve")
     clock.advance(7_200_000)
     assert "for 2 h." in why(db, "s").line
@@ -184,7 +186,7 @@ def test_one_that_failed(db: perdure.Database, clock: FakeClock) -> None:
         "The last run failed: ModelError: it said nothing sensible. It has got no further since step 1, where the "
         "model is to be asked next."
     )
-    assert (found.severity, found.do) == ("act", "retry")
+    assert (found.severity, [action.name for action in found.actions]) == ("act", ["run", "retry"])
 
 
 def test_one_that_failed_and_is_tried_again(db: perdure.Database, clock: FakeClock) -> None:
@@ -200,6 +202,12 @@ def test_one_that_failed_and_is_tried_again(db: perdure.Database, clock: FakeClo
     )
     assert "That was a moment ago." in found.line
     assert (found.next, found.severity) == ("It is tried again in 30 s.", "wait")
+    clock.advance(31_000)
+    board.claim("w", ("desk",), 1, clock.wall())
+    board.rest("w", [Rest("s", 0, failed=True, due=clock.wall() + 30_000)], clock.wall())
+    line = why(db, "s").line
+    assert "it said nothing sensible. It was tried 2 times" in line, "no worker died of it"
+    assert "died" not in line
 
 
 def test_one_that_nobody_tries_any_more(db: perdure.Database, clock: FakeClock) -> None:
@@ -240,16 +248,25 @@ def test_one_that_stopped_at_a_limit(db: perdure.Database, clock: FakeClock) -> 
 
 def test_one_that_was_cancelled(db: perdure.Database, clock: FakeClock) -> None:
     run(db, "hello", clock)
+    db.post("s", "and more")
     db.cancel("s", by="ana", reason="enough")
     found = run(db, None, clock)
     assert found.line == "It was cancelled by ana: enough."
 
 
-def test_one_that_was_closed(db: perdure.Database) -> None:
+def test_one_that_was_closed(db: perdure.Database, clock: FakeClock) -> None:
+    run(db, "hello", clock)
+    with db.session("s") as s:
+        s.close()
+    assert why(db, "s").do == "reopen"
+
+
+def test_one_that_a_program_closed_is_opened_again_by_the_program(db: perdure.Database) -> None:
     with db.session("s") as s:
         s.commit()
         s.close()
-    assert why(db, "s").do == "reopen"
+    (action,) = why(db, "s").actions
+    assert action.library == "db.session('s', reopen=True)"
 
 
 def test_one_that_is_over(db: perdure.Database, clock: FakeClock) -> None:
@@ -259,6 +276,34 @@ def test_one_that_is_over(db: perdure.Database, clock: FakeClock) -> None:
     assert why(db, "s").line.startswith("Its time ran out 59 min ago")
     db.sweep()
     assert why(db, "s").line == "It is gone: expired."
+
+
+def test_one_whose_time_is_over_with_a_call_in_doubt_is_kept_and_says_so(
+    db: perdure.Database, clock: FakeClock
+) -> None:
+    run(db, "send A-1", clock)
+    clock.advance(30 * 86_400_000)
+    found = why(db, "s")
+    assert found.line.startswith("send(parcel=")
+    assert "Its time ran out 23 d ago: it is kept until that is settled." in found.line
+    assert (found.severity, found.do) == ("act", "resolve")
+
+
+def test_one_that_was_closed_or_cancelled_with_a_call_in_doubt_says_so_when_its_time_is_over(
+    db: perdure.Database, clock: FakeClock
+) -> None:
+    run(db, "send A-1", clock)
+    standing(db, "cancelled", clock)
+    assert (why(db, "s").severity, why(db, "s").do) == ("act", "resolve")
+    clock.advance(30 * 86_400_000)
+    found = why(db, "s")
+    assert "it is kept until what became of send(parcel=" in found.line
+    assert (found.severity, found.do) == ("act", "resolve")
+    with db.session("s") as s:
+        s.close()
+    clock.advance(30 * 86_400_000)
+    found = why(db, "s")
+    assert (found.severity, found.do) == ("act", "reopen"), "it is resolved when it is open again"
 
 
 def standing(db: perdure.Database, status: str, clock: FakeClock) -> None:
@@ -274,10 +319,14 @@ def standing(db: perdure.Database, status: str, clock: FakeClock) -> None:
 
 def test_one_that_is_worked_on(db: perdure.Database, clock: FakeClock) -> None:
     standing(db, Status.RUNNING, clock)
-    with db.session("s"):
+    with running_agent(), db.session("s"):
         found = why(db, "s")
     assert "works on it: the model is being asked" in found.line
     assert found.severity == "wait"
+    with db.session("s"):
+        found = why(db, "s")
+    assert "has it open without running its agent" in found.line
+    assert (found.severity, found.do) == ("act", "worker")
 
 
 def test_one_that_was_put_down_in_the_middle(db: perdure.Database, clock: FakeClock) -> None:
@@ -298,6 +347,27 @@ def test_one_with_a_message(db: perdure.Database, clock: FakeClock) -> None:
     board_of(db).put([NewWork("s", "desk")])
     found = why(db, "s")
     assert (found.line, found.severity) == ("1 message waits in its inbox, and it waits for a worker.", "wait")
+
+
+def test_one_that_workers_of_another_version_may_go_on_with(db: perdure.Database, clock: FakeClock) -> None:
+    run(db, "hello", clock)
+    db.post("s", "more")
+    board = board_of(db)
+    for name in ("old", "new"):
+        board.beat(WorkerRow(name, "host", 1, name, ("desk",), 10))
+    board.put([NewWork("s", "desk")])
+    left = "could not go on with it: its program does not fit a call that is open in the session, or its schema."
+    in_the_end = "Nothing to do, unless workers of no version can: then it is parked in the end."
+    for version in ("old", "new"):
+        board.claim(version, ("desk",), 1, clock.wall(), version=version)
+        due = clock.wall() + 30_000 if version == "new" else None
+        board.rest(version, [Rest("s", 0, again=due is None, due=due, avoid_version=version)], clock.wall())
+        found = why(db, "s")
+        waits = "it waits for a worker" if due is None else "a worker looks at it in 30 s"
+        assert found.line == f"1 message waits in its inbox, and {waits}. One of version {version} {left}"
+        assert (found.next, found.severity) == (in_the_end, "wait")
+    board.leave("old")
+    assert "have agent desk cannot go on with it, version new: its program" in why(db, "s").line
 
 
 def test_every_status_has_an_answer(db: perdure.Database, clock: FakeClock) -> None:
@@ -321,7 +391,8 @@ def test_one_that_is_paused_and_parked_needs_both(db: perdure.Database, clock: F
     assert (found.next, found.do) == ("Unpause it. Then retry it: it is parked, too.", "unpause")
     board.hold("desk", True)
     found = why(db, "s")
-    assert (found.next, found.do) == ("Let the agent go on again. Then retry it: it is parked, too.", "unhold")
+    both = "Then unpause it: a person has paused it, too. Then retry it: it is parked, too."
+    assert (found.next, found.do) == (f"Let the agent go on again. {both}", "unhold")
 
 
 def test_one_whose_worker_has_died_is_counted_before_anybody_takes_it_over(
@@ -336,3 +407,24 @@ def test_one_whose_worker_has_died_is_counted_before_anybody_takes_it_over(
     # Nobody is there to see that it is silent.
     clock.advance(SILENT)
     assert "died or failed 1 time at the same place" in why(db, "s").line
+
+
+def test_a_program_that_works_on_it_asks_no_model(db: perdure.Database) -> None:
+    def work(run: perdure.Session) -> None:
+        lines.append(why(db, "p").line)
+        run.vars["a"] = 1
+        run.commit()
+        lines.append(why(db, "p").line)
+        run.call(look_at, 1)
+
+    @tool(read=True)
+    def look_at(n: int) -> int:
+        lines.append(why(db, "p").line)
+        return n
+
+    lines: list[str] = []
+    with db.session("p") as s:
+        s.run("nightly", work)
+    assert len(lines) == 3
+    for line in lines:
+        assert line.endswith(" works on it: run nightly is under way."), line

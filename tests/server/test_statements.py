@@ -127,7 +127,7 @@ def test_what_is_not_in_doubt_is_not_said_to_be_settled(desk: Asking) -> None:
 
 
 def test_after_a_retry_it_is_not_said_to_retry(failed: Asking, clock: FakeClock) -> None:
-    assert why(failed.db, "a").do == "retry"
+    assert [action.name for action in why(failed.db, "a").actions] == ["run", "retry"]
     failed.post("/sessions/a/retry")
     found = why(failed.db, "a")
     assert (found.do, found.severity) == ("worker", "act"), found

@@ -131,7 +131,9 @@ def test_what_main_was_found_to_have_done_is_no_doubt_on_a_branch_that_saw_it_be
         return result.in_doubt[0].effect
 
     effect = play(tmp_path, "sqlite", doubt)
-    done = "was done on another branch or before a rewind, and that outcome is taken when it goes on, without a call"
+    done = (
+        "has its outcome from another branch or from before a rewind, and that is taken when it goes on, without a call"
+    )
     with asking(tmp_path) as ask:
         assert why(ask.db, "s", branch="b").do == "resolve"
         with ask.db.session("s") as s:
@@ -163,7 +165,7 @@ def test_after_a_rewind_what_was_done_before_it_is_told_as_done(tmp_path: Path):
     play(tmp_path, "sqlite", work)
     with asking(tmp_path) as ask:
         told = why(ask.db, "s")
-        assert "refund(amount=5) was done on another branch or before a rewind" in told.line
+        assert "refund(amount=5) has its outcome from another branch or from before a rewind" in told.line
         assert "no outcome" not in told.line
     assert play(tmp_path, "sqlite", lambda db: clerk.run(db, session="s")).status == "done"
     assert paid == [5]
@@ -246,7 +248,10 @@ def test_a_request_that_main_has_settled_long_ago_is_open_on_no_branch(tmp_path:
         ):
             ask.db.approve("s", approval, by="eve")
         told = why(ask.db, "s", branch="a")
-        assert told.line.startswith("refund(amount=5) is asked for anew when it goes on, and nobody works on it"), told
+        assert told.line.startswith("refund(amount=5) has its outcome from another branch or from before a rewind"), (
+            told
+        )
+        assert told.line.endswith("is taken when it goes on, without a call, and nobody works on it."), told
         assert told.do == "run"
 
 
@@ -309,12 +314,12 @@ def test_a_branch_is_told_how_to_be_gone_on_with_not_how_main_is(tmp_path: Path)
     with asking(tmp_path) as ask:
         told = why(ask.db, "s", branch="b")
         assert told.line == "What was said last on it has no answer yet, and nobody works on it."
-        assert told.actions[0].command == "perdure resume APP s --branch b --effects dry"
+        assert told.actions[0].command == f"perdure resume APP s --branch b --effects dry --store {ask.db.url}"
     play(tmp_path, "sqlite", lambda db: run_on(db, clerk, "s", "b"))
     with asking(tmp_path) as ask:
         told = why(ask.db, "s", branch="b")
         assert told.line == "It has answered everything."
-        assert told.actions[0].command == "perdure run APP s MESSAGE --branch b"
+        assert told.actions[0].command == f"perdure run APP s MESSAGE --branch b --store {ask.db.url}"
 
 
 def test_all_ways_to_go_on_with_a_branch_do_the_same_and_get_it_further(tmp_path: Path):
@@ -330,7 +335,7 @@ def test_all_ways_to_go_on_with_a_branch_do_the_same_and_get_it_further(tmp_path
         told = ask.get("/sessions/s/why", branch="b")
         assert told["next_step"] == "Run the branch on, so that calls are made."
         (run,) = told["actions"]
-    assert run["command"] == "perdure resume APP s --branch b --effects reuse"
+    assert run["command"] == f"perdure resume APP s --branch b --effects reuse --store {ask.db.url}"
     assert run["body"] == {"branch": "b", "effects": "reuse"}
     assert run["library"] == "perdure.run_on(db, agent, 's', 'b', effects='reuse')"
     assert play(tmp_path, "sqlite", lambda db: run_on(db, clerk, "s", "b")).status == "waiting_approval"

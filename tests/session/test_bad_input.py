@@ -233,11 +233,35 @@ def test_a_message_that_is_no_json_or_too_large_is_refused(db: Database):
 
 @pytest.mark.parametrize("options", [
     {"codec": "pickle"}, {"codec": None}, {"keys": "short"}, {"keys": 5}, {"schema": ""}, {"schema": 7}, {"sync": 1},
-    {"lease_ttl": -1}, {"lease_ttl": 0}, {"lease_ttl": "x"},
+    {"lease_ttl": -1}, {"lease_ttl": 0}, {"lease_ttl": "x"}, {"codec": []}, {"migrations": 3}, {"state": 3},
+    {"maintain": "no"}, {"blobs": 3}, {"clock": 3}, {"witness": 3}, {"keep_expired": -1}, {"keep_expired": [1]},
 ], ids=repr)  # fmt: skip
 def test_options_that_mean_nothing_are_refused(kind: str, options: dict[str, Any], tmp_path: Path):
     with pytest.raises(InvalidInput):
         perdure.open(url_of(kind, tmp_path), **options).close()
+
+
+@pytest.mark.parametrize("options", [
+    {"synchronous": 3}, {"synchronous": None}, {"busy_timeout": "x"}, {"busy_timeout": None}, {"busy_timeout": -1},
+], ids=repr)  # fmt: skip
+def test_options_of_sqlite_that_mean_nothing_are_refused(options: dict[str, Any], tmp_path: Path):
+    with pytest.raises(InvalidInput, match=next(iter(options))):
+        perdure.open(f"sqlite:///{tmp_path}/a.db", **options).close()
+
+
+@pytest.mark.parametrize("url", ["postgresql://127.0.0.1:1/x", "redis://127.0.0.1:1"])
+@pytest.mark.parametrize("value", ["x", None, -1], ids=repr)
+def test_options_of_servers_that_mean_nothing_are_refused_before_one_is_asked(url: str, value: Any):
+    server = url.startswith("postgres")
+    for name in ("pool", "patience", "timeout") if server else ("changes_kept", "retry_for", "socket_timeout"):
+        with pytest.raises(InvalidInput, match=f"{name}.* (at least|more than) "):
+            perdure.open(url, **{name: value})
+
+
+@pytest.mark.parametrize("value", ["x", 0, None])
+def test_a_batch_of_no_commits_is_refused(value: Any):
+    with pytest.raises(InvalidInput, match="max_batch is a number of commits"):
+        perdure.open_async("memory://", max_batch=value)
 
 
 @pytest.mark.parametrize("kind", ON_DISK)

@@ -119,10 +119,24 @@ def test_a_merge_reports_conflicts_by_path_and_writes_nothing(db: perdure.Databa
         with pytest.raises(perdure.MergeConflict) as conflict:
             s.merge("other")
         assert sorted(str(c) for c in conflict.value.paths) == ["state.messages", "state.vars.price"]
+        assert str(conflict.value).startswith("2 conflicting paths between ")
         assert not s.changed
         s.merge("other", prefer=lambda c: max(c.ours, c.theirs) if c.path[-1] == "price" else c.ours + c.theirs[1:])
         assert s.vars["price"] == 1500
         assert s.messages == ["m", "ours", "theirs"]
+
+
+def test_one_conflicting_path_is_one(db: perdure.Database) -> None:
+    with db.session("s") as s:
+        s.vars["a"] = 1
+        s.commit()
+        s.fork("other")
+        for branch, value in (("main", 2), ("other", 3)):
+            s.switch(branch)
+            s.vars["a"] = value
+            s.commit()
+        with pytest.raises(perdure.MergeConflict, match=r"^1 conflicting path between "):
+            s.merge("main")
 
 
 def test_after_a_merge_only_newer_changes_are_merged_again(db: perdure.Database) -> None:

@@ -130,11 +130,3 @@ def test_a_closed_session_stays_closed_whatever_is_tried_on_a_branch(tmp_path: P
             work(s)
             assert (s.status, db.look("s").status) == ("idle", "closed")
     verified("sqlite", tmp_path)
-
-
-def test_a_session_that_has_no_main_stands_where_its_newest_branch_does(tmp_path: Path):
-    with perdure.open(url_of("sqlite", tmp_path)) as db, db.session("s", branch="draft") as s:
-        s.commit("begun")
-        ask(s)
-        assert db.look("s").status == "waiting_approval"
-    verified("sqlite", tmp_path)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import perdure
 from perdure import tool
-from perdure.errors import DoneElsewhere, InDoubt, InvalidInput
+from perdure.agent.models.scripted import calls
+from perdure.errors import DoneElsewhere, InDoubt, InvalidInput, ResultPending
 from perdure.session.read_cache import PREFIX
 from perdure.testing.clock import FakeClock
 from tests.store_urls import url_of
@@ -176,6 +179,140 @@ def test_an_outcome_that_comes_late_is_kept_like_any_other(url: str):
             assert s.run("later", lambda r: r.call(bought, "Rome")) == "a ticket"
         with db.session("t", owner="ana") as s:
             assert s.call(bought, "Rome") == "a ticket"
+    assert len(paid) == 1
+
+
+LOST: dict[str, Callable[[Any, Any], Any]] = {
+    "run": lambda s, t: s.run("monday", lambda r: r.call(t, "Rome")),
+    "plain": lambda s, t: s.call(t, "Rome"),
+}
+AGAIN: dict[str, Callable[[Any, Any], Any]] = {
+    "another run": lambda s, t: s.run("friday", lambda r: r.call(t, "Rome")),
+    "plain": lambda s, t: s.call(t, "Rome"),
+    "live": lambda s, t: s.run("friday", lambda r: r.call(t, "Rome")),
+}
+
+
+@pytest.mark.parametrize("again", AGAIN)
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("declared", [{}, {"cache_scope": "shared"}, {"if_unsure": lambda city: perdure.Unknown()}])
+def test_while_it_is_in_doubt_no_later_run_of_its_session_pays(
+    url: str, declared: dict[str, Any], lost: str, again: str
+):
+    answers: list[Any] = [TimeoutError()]
+
+    def buy(city: str) -> str:
+        paid.append(city)
+        if answers:
+            raise answers.pop()
+        return f"{city} {len(paid)}"
+
+    options: dict[str, Any] = {"cache": "7d", **declared}
+    bought = tool(**options)(buy)
+    how = AGAIN[again]
+    with perdure.open(url) as db:
+        with db.session("s", owner="ana") as s, pytest.raises(InDoubt) as doubt:
+            LOST[lost](s, bought)
+        with db.session("s", owner="ana", effects="live" if again == "live" else "reuse") as s:
+            with pytest.raises(InDoubt) as held:
+                how(s, bought)
+            assert held.value.effect == doubt.value.effect
+            assert len(paid) == 1
+            s.resolve(held.value.effect, done="a ticket")
+            assert how(s, bought) == "a ticket"
+            assert LOST[lost](s, bought) == "a ticket"
+    assert len(paid) == 1
+
+
+@pytest.mark.parametrize("verdict", ["abort", "retry"])
+def test_once_it_is_given_up_or_made_again_the_next_run_goes_on(url: str, verdict: str):
+    answers: list[Any] = [TimeoutError()]
+
+    def buy(city: str) -> str:
+        paid.append(city)
+        if answers:
+            raise answers.pop()
+        return f"{city} {len(paid)}"
+
+    bought = tool(cache="7d")(buy)
+    with perdure.open(url) as db, db.session("s") as s:
+        with pytest.raises(InDoubt) as doubt:
+            LOST["run"](s, bought)
+        s.resolve(doubt.value.effect, retry=verdict == "retry", abort=verdict == "abort")
+        if verdict == "retry":
+            with pytest.raises(ResultPending, match="in run 'monday', and it is to be made again") as pending:
+                AGAIN["plain"](s, bought)
+            assert pending.value.effect == doubt.value.effect
+            assert LOST["run"](s, bought) == "Rome 2"
+        assert AGAIN["plain"](s, bought) == "Rome 2"
+    assert len(paid) == 2
+
+
+def test_a_result_that_comes_later_is_waited_for_by_every_run_of_its_session(url: str):
+    def buy(city: str) -> Any:
+        paid.append(city)
+        return perdure.Later(handle=city)
+
+    bought = tool(cache="7d")(buy)
+    with perdure.open(url) as db, db.session("s") as s:
+        with pytest.raises(ResultPending) as first:
+            LOST["run"](s, bought)
+        with pytest.raises(ResultPending, match="its result comes later") as second:
+            AGAIN["another run"](s, bought)
+        assert first.value.effect == second.value.effect
+        db.post_outcome("s", first.value.effect, "a ticket")
+        assert LOST["run"](s, bought) == "a ticket"
+        assert AGAIN["another run"](s, bought) == "a ticket"
+    assert len(paid) == 1
+
+
+def test_two_threads_of_a_session_that_ask_at_once_pay_once():
+    """In a run a call is known by its place: another place is the same call all the same, when it is kept."""
+    begun, both = threading.Event(), threading.Event()
+
+    def buy(city: str) -> str:
+        paid.append(city)
+        begun.set()
+        both.wait(0.5)
+        return f"{city} {len(paid)}"
+
+    bought = tool(cache="7d")(buy)
+    with perdure.open("memory://") as db, db.session("s") as s, ThreadPoolExecutor(2) as pool:
+
+        def work(r: Any) -> list[str]:
+            first = pool.submit(r.call, bought, "Rome")
+            begun.wait()
+            second = pool.submit(r.call, bought, "Rome")
+            return [first.result(), second.result()]
+
+        assert s.run("both", work) == ["Rome 1", "Rome 1"]
+    assert len(paid) == 1
+
+
+def test_an_agent_does_not_pay_for_what_a_run_of_its_session_has_in_doubt(tmp_path: Path):
+    answers: list[Any] = [TimeoutError()]
+
+    def buy(city: str) -> str:
+        """Buy a ticket."""
+        paid.append(city)
+        if answers:
+            raise answers.pop()
+        return f"{city} {len(paid)}"
+
+    bought, url = tool(cache="7d")(buy), url_of("sqlite", tmp_path)
+
+    def script(request: Any) -> Any:
+        last = request.messages[-1]
+        return last["content"] if last["role"] == "tool" else calls(("buy", {"city": "Rome"}))
+
+    with perdure.open(url) as db, db.session("s") as s, pytest.raises(InDoubt) as doubt:
+        LOST["run"](s, bought)
+    agent = perdure.Agent("desk", model=perdure.ScriptedModel(script), tools=[bought])
+    assert agent.run_sync(url, session="s", message="go").status == "in_doubt"
+    assert len(paid) == 1
+    with perdure.open(url) as db, db.session("s") as s:
+        s.resolve(doubt.value.effect, done="a ticket")
+    assert agent.run_sync(url, session="s").text == "a ticket"
     assert len(paid) == 1
 
 

@@ -12,10 +12,11 @@ import pytest
 
 import perdure
 from perdure import Done, NotDone, Unknown, tool
+from perdure.session.tool_exceptions import LetThrough
 from perdure.testing.clock import FakeClock
 
 
-class Killed(BaseException):
+class Killed(LetThrough):
     """Ends a handle's life in the middle of a call, as kill -9 would: nothing after it is written."""
 
 
@@ -462,3 +463,24 @@ def test_tasks_that_ask_for_the_same_call_of_a_handle_get_one_outcome(url: str) 
 def test_a_read_takes_no_declaration_that_would_not_hold(declared: dict[str, Any]) -> None:
     with pytest.raises(perdure.InvalidInput, match=f"so {next(iter(declared))} would not hold"):
         tool(read=True, **declared)(lambda: 1)
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (len, "tool len: obj is taken by its position only"),
+        (dict.get, "tool get: self is taken by its position only"),
+        (int, "tool int: it does not say what it takes"),
+        (print, r"print: what it takes as \*args has no name"),
+    ],
+    ids=["len", "get", "int", "print"],
+)
+def test_what_cannot_be_called_by_name_is_refused_before_anything_is_written(fn: Any, said: str):
+    with perdure.open("memory://") as db, db.session("s") as s:
+        with pytest.raises(
+            perdure.InvalidInput, match=rf"{said}.*: write a function of your own, with a name for each argument"
+        ):
+            s.call(fn, "1")
+        assert (s.step, s.effects()) == (0, [])
+        # Without arguments that have no name there is nothing to get lost.
+        assert s.call(tool(read=True)(lambda *rest: len(rest))) == 0

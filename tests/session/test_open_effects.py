@@ -122,7 +122,7 @@ def test_a_branch_that_merely_saw_a_doubt_does_not_keep_it_from_being_settled(
     assert len(world.did) == 1
 
 
-def test_a_run_resumed_on_a_branch_goes_on_though_its_open_call_has_another_id(
+def test_a_run_resumed_on_a_branch_goes_on_with_its_open_call_under_the_id_it_has(
     db: perdure.Database, clock: FakeClock, world: World
 ) -> None:
     charge = charge_tool(world)
@@ -144,7 +144,7 @@ def test_a_run_resumed_on_a_branch_goes_on_though_its_open_call_has_another_id(
             s.run("job", work)
         effects.add(again.value.effect)
     (effect,) = effects
-    assert effect != doubt.value.effect
+    assert effect == doubt.value.effect
     world.crash = None
     with db.session("s", branch="other") as s:
         s.resolve(effect, done={"order": "o1"})
@@ -165,3 +165,37 @@ def test_who_is_asked_on_a_branch_is_told_that_somebody_had_the_same_call_made_o
     with db.session("s", branch="other") as s:
         told = 'the same was asked for on another branch, and made there as charge(order="o2")'
         assert _ask(s, charge).because == f"{told} (effect {approval.effect})"
+
+
+@pytest.mark.parametrize("way", ["rewind", "fork"])
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_keyed_call_that_a_person_has_made_again_keeps_its_key_on_every_line(
+    db: perdure.Database, clock: FakeClock, way: str, lost: bool
+) -> None:
+    keys: list[str] = []
+    trouble: list[Exception] = [TimeoutError() if lost else KeyError("after the charge")]
+
+    @perdure.tool(if_unsure="retry", key_valid_for="1s")
+    def pay(order: str, ctx: perdure.Context) -> str:
+        keys.append(ctx.effect_id)
+        for error in trouble:
+            clock.advance(5_000)
+            raise error
+        return "paid"
+
+    with db.session("s") as s:
+        with pytest.raises(perdure.InDoubt if lost else perdure.EffectRaised) as unsure:
+            s.call(pay, order="o1")
+        s.resolve(unsure.value.effect, retry=True, by="ana")
+        before = s.step
+        if way == "fork":
+            s.fork("other")
+        else:
+            s.vars["on"] = 1
+            s.commit()
+            s.rewind(before)
+    trouble.clear()
+    for branch in ("other", "main") if way == "fork" else ("main",):
+        with db.session("s", branch=branch) as s:
+            assert s.call(pay, order="o1") == "paid"
+    assert set(keys) == {unsure.value.effect}, "another key is another charge"

@@ -226,17 +226,110 @@ def test_of_a_call_that_is_over_no_outcome_is_taken(db: perdure.Database, way: s
 
 
 def test_an_outcome_that_no_line_would_take_is_refused(db: perdure.Database, clock: FakeClock, world: World) -> None:
-    charge = _retried(db, clock, world)
-    with db.session("s") as s:
+    _planned(db, clock, world)
+    with db.session("s", owner="ana") as s:
         effect, planned = s.effects()[0]["id"], s.step
         s.vars["on"] = 1
         s.commit()
         s.rewind(planned)
     with pytest.raises(perdure.CallError, match="goes on under its own id"):
         db.post_outcome("s", effect, {"order": "late"})
+
+
+@pytest.mark.parametrize("way", ["rewind", "fork"])
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_call_that_is_to_be_made_again_is_the_same_one_on_every_line(
+    db: perdure.Database, clock: FakeClock, world: World, way: str, reported: bool
+) -> None:
+    charge = _retried(db, clock, world)
     with db.session("s") as s:
-        assert s.call(charge, order="o1") == {"order": "o1"}
-        assert s.effects()[0]["id"] != effect
+        effect, planned = s.effects()[0]["id"], s.step
+        s.vars["on"] = 1
+        s.commit()
+        if way == "rewind":
+            s.rewind(planned)
+        else:
+            s.fork("other", at=planned)
+    if reported:
+        assert db.post_outcome("s", effect, {"order": "late"})
+    made = world.entered
+    for branch in ("main",) if way == "rewind" else ("other", "main"):
+        with db.session("s", branch=branch) as s:
+            assert s.call(charge, order="o1") == {"order": "late" if reported else "o1"}
+            assert s.effects()[0]["id"] == effect
+    assert world.entered == made + (not reported)
+
+
+@pytest.mark.parametrize("begin", [_started, _in_doubt])
+@pytest.mark.parametrize("way", ["rewind", "fork"])
+@pytest.mark.parametrize("happened", [True, False])
+def test_an_outcome_is_used_by_a_line_that_asks_for_a_call_from_before_it_parted(
+    db: perdure.Database, clock: FakeClock, world: World, begin: Begin, way: str, happened: bool
+) -> None:
+    with db.session("s") as s:
+        s.vars["on"] = 1
+        s.commit()
+        s.tag("base")
+    charge = begin(db, clock, world)
+    effect = _effect(db)["id"]
+    with db.session("s") as s:
+        if way == "rewind":
+            s.rewind("base")
+        else:
+            s.fork("other", at="base")
+    said: Any = {"order": "late"} if happened else None
+    assert db.post_outcome("s", effect, said, failed=None if happened else "no such card")
+    made = world.entered
+    for branch in ("main",) if way == "rewind" else ("other", "main"):
+        with db.session("s", branch=branch) as s:
+            if happened:
+                assert s.call(charge, order="o1") == said
+            else:
+                with pytest.raises(perdure.EffectFailed, match="no such card"):
+                    s.call(charge, order="o1")
+    assert world.entered == made, "what became of it was known"
+    assert db.look("s").pending == 0
+
+
+@pytest.mark.parametrize("in_run", [True, False])
+def test_what_has_not_happened_has_not_happened_on_any_branch(
+    db: perdure.Database, clock: FakeClock, world: World, in_run: bool
+) -> None:
+    @tool
+    def charge(order: str, ctx: perdure.Context) -> Later:
+        world.do(order, ctx.effect_id)
+        return Later()
+
+    def work(s: Any) -> None:
+        s.call(charge, order="o1")
+
+    def go_on(s: Any) -> None:
+        if in_run:
+            s.run("job", work)
+        else:
+            work(s)
+
+    with db.session("s") as s:
+        with pytest.raises(perdure.ResultPending) as pending:
+            go_on(s)
+        s.fork("other")
+    assert db.post_outcome("s", pending.value.effect, failed="no luck")
+    with db.session("s") as s, pytest.raises(perdure.EffectFailed, match="no luck"):
+        go_on(s)
+    told = why(db, "s", branch="other")
+    assert "has its outcome from another branch" in told.line
+    assert db.post_outcome("s", pending.value.effect, failed="no luck") is False
+    with pytest.raises(perdure.CallError, match="was reported already: it was taken up, and stands"):
+        db.post_outcome("s", pending.value.effect, 1)
+    with db.session("s", branch="other") as s, pytest.raises(perdure.EffectFailed, match="no luck"):
+        go_on(s)
+    assert world.entered == 1
+
+
+def test_an_outcome_for_a_session_that_never_was_is_refused(db: perdure.Database) -> None:
+    with pytest.raises(perdure.NotFound, match="there is no session 'nobody'"):
+        db.post_outcome("nobody", "ef_1", "x")
+    assert db.sessions() == []
 
 
 def test_a_second_outcome_that_differs_is_told_of_the_first(

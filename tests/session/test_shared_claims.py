@@ -355,3 +355,76 @@ def test_who_waits_is_told_a_command_that_can_be_typed(db: perdure.Database):
     shop.meanwhile = ask
     call(db, "my trip", shop)
     assert "perdure resolve 'my trip' ef_" in str(told[0])
+
+
+def raises() -> None:
+    raise KeyError("after the charge")
+
+
+def test_a_call_that_raised_and_is_agreed_to_takes_its_claim_over(db: perdure.Database):
+    shop = Shop()
+    shop.meanwhile = raises
+    with db.session("a", owner="ana", ttl=None) as s:
+        with pytest.raises(perdure.EffectRaised) as first:
+            s.call(shop.buy, "Rome")
+        with pytest.raises(ResultPending):
+            call(db, "b", shop)
+        # It raises once more: whoever waits is told of the call as it stands now.
+        for paid in (2, 3):
+            with pytest.raises(perdure.ApprovalNeeded) as asked:
+                s.call(shop.buy, "Rome")
+            assert (why(db, "b").severity, why(db, "b").do) == ("act", "approve")
+            db.approve("a", asked.value.approval.id, by="eve", wake=False)
+            shop.meanwhile = raises if paid == 2 else lambda: None
+            if paid == 2:
+                with pytest.raises(perdure.EffectRaised) as again:
+                    s.call(shop.buy, "Rome")
+                assert again.value.effect != first.value.effect
+                with pytest.raises(ResultPending, match=again.value.effect):
+                    call(db, "b", shop)
+        assert s.call(shop.buy, "Rome") == "ticket 3"
+    assert call(db, "b", shop) == "ticket 3"
+
+
+def test_a_repetition_that_did_nothing_leaves_the_claim_to_the_call_that_raised(db: perdure.Database):
+    shop = Shop()
+    shop.meanwhile = raises
+
+    def refuse() -> None:
+        raise NotDone("sold out")
+
+    with db.session("a", owner="ana", ttl=None) as s:
+        with pytest.raises(perdure.EffectRaised) as first:
+            s.call(shop.buy, "Rome")
+        with pytest.raises(perdure.ApprovalNeeded) as asked:
+            s.call(shop.buy, "Rome")
+        db.approve("a", asked.value.approval.id, by="eve", wake=False)
+        shop.meanwhile = refuse
+        with pytest.raises(perdure.EffectFailed):
+            s.call(shop.buy, "Rome")
+    # Nobody knows yet whether the first one was paid for.
+    with pytest.raises(ResultPending, match=first.value.effect):
+        call(db, "b", shop)
+
+
+@pytest.mark.parametrize("policy", ["ask", "retry", "report"])
+@pytest.mark.parametrize("verdict", [{"done": "ticket 1"}, {"abort": True}], ids=str)
+def test_who_waits_for_a_call_that_raised_is_told_where_to_settle_it(
+    db: perdure.Database, policy: str, verdict: dict[str, Any]
+):
+    shop = Shop(if_unsure=policy)
+    shop.meanwhile = raises
+    with pytest.raises(perdure.EffectRaised) as raised:
+        call(db, "a", shop)
+    with pytest.raises(ResultPending, match=rf"--abort.* gives it up, .*{raised.value.effect} --done RESULT"):
+        call(db, "b", shop)
+    told = why(db, "b")
+    (action,) = told.actions
+    assert (told.severity, action.name, action.session) == ("act", "resolve", "a")
+    assert action.argument == raised.value.effect
+    assert told.line.count("waits for") == 1
+    with db.session("a") as s:
+        s.resolve(action.argument, by="eve", **verdict)
+    shop.meanwhile = lambda: None
+    assert why(db, "b").do == "program"
+    assert call(db, "b", shop) == ("ticket 1" if "done" in verdict else "ticket 2")

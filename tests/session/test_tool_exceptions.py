@@ -1,30 +1,36 @@
-"""What an exception, a lost answer or an end means for a call is what its tool declares: every cell of that table.
+"""What an exception, a lost answer or an end means for a call is what its tool declares: around that table.
 
-The same cells are gone through by an agent in ``tests/agent/test_tool_exceptions.py``.
+The cells themselves are gone through, by sessions and agents, in ``tests/agent/test_what_a_call_means.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import http.client
+import socket
+import ssl
+import subprocess
 import threading
-from collections import Counter
-from itertools import count
+import time
+import urllib.error
+from concurrent.futures import BrokenExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import perdure
-from perdure import Done, EffectFailed, EffectRaised, InDoubt, ModelRetry, NotDone, ToolError, Unknown, errors, tool
+from perdure import Done, EffectRaised, InDoubt, NotDone, ToolError, Unknown, errors, tool
+from perdure.session.late_returns import runs_on
+from perdure.session.tool_calls import LONGEST_PAUSE, RETRY_FOR
 from perdure.session.tool_exceptions import Meaning, described, meaning
-from perdure.testing import FakeClock
+from perdure.testing.clock import FakeClock
+from tests.doors import LEASE, Door, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SAYS_NOTHING_HAPPENED = (NotDone("no"), ToolError("no"), ModelRetry("ask otherwise"))
-OWN = (
-    errors.LeaseLost("x"), errors.OutcomeUnknown("x"), errors.Unavailable("x"), errors.Busy("s", "somebody", 1),
-)  # fmt: skip
+    from pathlib import Path
 
 
 class Answered(Exception):
@@ -41,131 +47,27 @@ def _caused(by: BaseException) -> BaseException:
     return outer
 
 
-LOST = (
-    TimeoutError(), ConnectionResetError(), BrokenPipeError(), Answered(503), Answered(408), _caused(TimeoutError()),
-    ExceptionGroup("several", [ValueError(), ConnectionAbortedError()]), asyncio.CancelledError(),
-)  # fmt: skip
-DECLARED: dict[str, dict[str, Any]] = {
-    "read": {"read": True},
-    "retry": {"if_unsure": "retry", "key_valid_for": "24h"},
-    "hasty": {"if_unsure": "retry", "key_valid_for": "10m"},
-    "function": {},
-    "ask": {},
-    "report": {"if_unsure": "report"},
-}
-
-
-_NUMBERS = count()
-
-
-class World:
-    """A provider whose answers can be planned: what a call raises or returns, by turns."""
-
-    def __init__(self, *plan: Any, declared: str, finds: Any = None) -> None:
-        self._plan = list(plan)
-        self.ids: list[str] = []
-        self.asked_about = 0
-        options = dict(DECLARED[declared])
-        if declared == "function":
-            options["if_unsure"] = self._find_out
-        self._finds = finds if finds is not None else Unknown()
-
-        @tool(**options)
-        def pay(amount: int, ctx: perdure.Context) -> str:
-            return self._pay(ctx)
-
-        @tool(name="pay", **options)
-        async def pay_async(amount: int, ctx: perdure.Context) -> str:
-            return self._pay(ctx)
-
-        self.tools = {"sync": pay, "async": pay_async}
-
-    def _pay(self, ctx: perdure.Context) -> str:
-        self.ids.append(ctx.effect_id)
-        next = self._plan.pop(0) if self._plan else "paid"
-        if isinstance(next, BaseException):
-            raise next
-        return next
-
-    def _find_out(self, amount: int) -> Any:
-        self.asked_about += 1
-        return self._finds
-
-
-class Desk:
-    """A session in memory through which calls are made, one way or the other; what came of each, in a word."""
-
-    def __init__(self, way: str) -> None:
-        self.way = way
-        self.clock = FakeClock()
-        self.url = f"memory://tools-{next(_NUMBERS)}"
-        self._keep = perdure.open(self.url, clock=self.clock, maintain=False)
-
-    def call(self, world: World, times: int = 1) -> list[str]:
-        if self.way == "sync":
-            with perdure.open(self.url, clock=self.clock, maintain=False) as db, db.session("s") as s:
-                return [_told(lambda: s.call(world.tools["sync"], 5)) for _ in range(times)]
-        return asyncio.run(self._call(world, times))
-
-    async def _call(self, world: World, times: int) -> list[str]:
-        found: list[str] = []
-        async with perdure.open_async(self.url, clock=self.clock, maintain=False) as db, db.session("s") as s:
-            for _ in range(times):
-                try:
-                    result = await s.call(world.tools["async"], 5)
-                    found.append("unknown" if isinstance(result, Unknown) else result)
-                except (Exception, asyncio.CancelledError) as e:
-                    found.append(_word(e))
-        return found
-
-    def effects(self) -> list[dict[str, Any]]:
-        return list(self._keep.read("s").book.get("effects", {}).plain().values())
-
-    @property
-    def status(self) -> str:
-        return self._keep.look("s").status
-
-    def close(self) -> None:
-        self._keep.close()
-
-
 def _told(call: Callable[[], Any]) -> str:
     try:
-        result = call()
-    except (Exception, asyncio.CancelledError) as e:
-        return _word(e)
-    return "unknown" if isinstance(result, Unknown) else result
+        return call()
+    except perdure.CallError as e:
+        return {EffectRaised: "raised", InDoubt: "parked"}[type(e)]
 
 
-def _word(error: BaseException) -> str:
-    names = {
-        EffectFailed: "failed", EffectRaised: "raised", InDoubt: "parked", perdure.ApprovalNeeded: "asks",
-    }  # fmt: skip
-    return names.get(type(error), type(error).__name__)
-
-
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=["session-sync", "session-async"])
 def desk(request: pytest.FixtureRequest) -> Any:
-    desk = Desk(request.param)
+    desk = Door(request.param)
     yield desk
     desk.close()
 
 
-# -- what the tool says on purpose ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("declared", ["retry", "function", "ask", "report"])
-@pytest.mark.parametrize("error", SAYS_NOTHING_HAPPENED, ids=repr)
-def test_what_says_that_nothing_happened_has_failed(desk: Desk, declared: str, error: Exception) -> None:
-    world = World(error, declared=declared)
-    assert desk.call(world) == ["failed"]
-    assert len(world.ids) == 1
-    assert desk.status == "idle"
-
-
-def test_a_read_gives_its_own_exception(desk: Desk) -> None:
-    assert desk.call(World(ToolError("no"), declared="read")) == ["ToolError"]
-    assert desk.call(World(KeyError("id"), declared="read")) == ["KeyError"]
+def test_a_read_gives_its_own_exception() -> None:
+    world = World(ToolError("no"), KeyError("id"), declared="read")
+    with perdure.open("memory://") as db, db.session("s") as s:
+        with pytest.raises(ToolError):
+            s.call(world.tools["sync"], 5)
+        with pytest.raises(KeyError):
+            s.call(world.tools["sync"], 5)
 
 
 def test_bad_arguments_are_refused_before_anything_is_written() -> None:
@@ -174,14 +76,13 @@ def test_bad_arguments_are_refused_before_anything_is_written() -> None:
         with pytest.raises(errors.InvalidInput):
             s.call(world.tools["sync"], 5, 6)
         assert s.head is None
-    assert world.ids == []
 
 
 # -- any other exception -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("declared", ["retry", "ask", "report", "function"])
-def test_any_other_exception_is_raised_and_told(desk: Desk, declared: str) -> None:
+def test_any_other_exception_is_raised_and_told(desk: Door, declared: str) -> None:
     world = World(KeyError("id"), declared=declared)
     assert desk.call(world) == ["raised"]
     assert world.asked_about == (declared == "function")
@@ -190,15 +91,15 @@ def test_any_other_exception_is_raised_and_told(desk: Desk, declared: str) -> No
     assert effect["raised"]["class"] == "KeyError"
     assert effect["raised"]["message"] == "'id'"
     assert "in _pay" in effect["raised"]["traceback"]
-    assert "session/effects.py" not in effect["raised"]["traceback"]
+    assert "session/tool_calls.py" not in effect["raised"]["traceback"]
     assert desk.status == "idle", "nobody is asked about what nobody waits for"
 
 
-def test_who_can_be_asked_about_it_is_asked(desk: Desk) -> None:
+def test_who_can_be_asked_about_it_is_asked(desk: Door) -> None:
     assert desk.call(World(KeyError("id"), declared="function", finds=Done("paid before"))) == ["paid before"]
 
 
-def test_what_certainly_did_not_happen_has_failed(desk: Desk) -> None:
+def test_what_certainly_did_not_happen_has_failed(desk: Door) -> None:
     assert desk.call(World(KeyError("id"), declared="function", finds=NotDone)) == ["failed"]
 
 
@@ -211,43 +112,13 @@ def test_the_cause_is_the_exception_itself() -> None:
     assert "What it had changed by then is not known" in str(raised.value)
 
 
-REPEATED = {
-    "retry": (["raised", "paid"], 1),
-    "ask": (["raised", "asks"], 1),
-    "report": (["raised", "failed"], 1),
-    "function": (["raised", "parked"], 1),
-}
-
-
-@pytest.mark.parametrize("declared", REPEATED)
-def test_what_a_repetition_of_a_call_that_raised_means(desk: Desk, declared: str) -> None:
-    world = World(KeyError("id"), declared=declared)
-    wanted, ids = REPEATED[declared]
-    assert desk.call(world, 2) == wanted
-    assert len(set(world.ids)) == ids, "never under a new id unasked"
-    assert len(world.ids) == wanted.count("paid") + 1
-
-
-def test_the_same_in_another_process_that_resumes(desk: Desk) -> None:
-    world = World(KeyError("id"), declared="retry")
-    assert desk.call(world) + desk.call(world) == ["raised", "paid"]
-    assert len(set(world.ids)) == 1
-
-
-def test_a_repetition_asks_the_world_first(desk: Desk) -> None:
+def test_a_repetition_asks_the_world_first(desk: Door) -> None:
     world = World(KeyError("id"), declared="function")
     assert desk.call(world) == ["raised"]
-    world._finds = NotDone
+    world.finds = NotDone
     assert desk.call(world) == ["paid"]
     assert len(world.ids) == 2
     assert world.asked_about == 2
-
-
-def test_a_repetition_after_the_key_is_forgotten_asks_a_person(desk: Desk) -> None:
-    world = World(KeyError("id"), declared="retry")
-    assert desk.call(world) == ["raised"]
-    desk.clock.advance(25 * 3600 * 1000)
-    assert desk.call(world) == ["asks"]
 
 
 def test_who_agreed_to_a_repetition_has_it_made() -> None:
@@ -263,7 +134,7 @@ def test_who_agreed_to_a_repetition_has_it_made() -> None:
     assert len(world.ids) == 2
 
 
-def test_in_a_resumed_run_the_record_speaks(desk: Desk) -> None:
+def test_in_a_resumed_run_the_record_speaks(desk: Door) -> None:
     world = World(KeyError("id"), declared="ask")
 
     def work(s: Any) -> str:
@@ -282,39 +153,16 @@ def test_in_a_resumed_run_the_record_speaks(desk: Desk) -> None:
 # -- lost answers --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", LOST, ids=repr)
-@pytest.mark.parametrize(
-    ("declared", "wanted", "calls"),
-    [("retry", "paid", 2), ("function", "parked", 1), ("ask", "parked", 1), ("report", "unknown", 1)],
-)
-def test_a_lost_answer(desk: Desk, declared: str, wanted: str, calls: int, error: BaseException) -> None:
-    world = World(error, declared=declared)
-    assert desk.call(world) == [wanted]
-    assert len(world.ids) == calls
-    assert len(set(world.ids)) == 1
-
-
-@pytest.mark.parametrize("error", LOST, ids=repr)
-def test_a_read_whose_answer_is_lost_is_tried_three_times(desk: Desk, error: BaseException) -> None:
-    world = World(error, error, declared="read")
-    assert desk.call(world) == ["paid"]
-    before = desk.clock.wall()
-    world = World(error, error, error, declared="read")
-    assert desk.call(world) == [type(error).__name__]
-    assert len(world.ids) == 3
-    assert desk.clock.wall() - before == 3000
-
-
 @pytest.mark.parametrize(
     ("finds", "wanted", "calls"), [(Done("found"), "found", 1), (NotDone, "paid", 2), (Unknown(), "parked", 1)]
 )
-def test_a_lost_answer_is_asked_about(desk: Desk, finds: Any, wanted: str, calls: int) -> None:
+def test_a_lost_answer_is_asked_about(desk: Door, finds: Any, wanted: str, calls: int) -> None:
     world = World(TimeoutError(), declared="function", finds=finds)
     assert desk.call(world) == [wanted]
     assert len(world.ids) == calls
 
 
-def test_an_outage_is_waited_for_under_the_same_id(desk: Desk) -> None:
+def test_an_outage_is_waited_for_under_the_same_id(desk: Door) -> None:
     world = World(*[TimeoutError()] * 10, declared="retry")
     before = desk.clock.wall()
     assert desk.call(world) == ["paid"]
@@ -323,17 +171,89 @@ def test_an_outage_is_waited_for_under_the_same_id(desk: Desk) -> None:
     assert desk.clock.wall() - before == (1 + 2 + 4 + 8 + 16 + 32 + 60 * 4) * 1000
 
 
-def test_an_outage_longer_than_the_key_is_valid_asks_a_person(desk: Desk) -> None:
-    world = World(*[TimeoutError()] * 500, declared="hasty")
+@pytest.mark.parametrize("kind", ["session-sync", "session-async", "agent-sync"])
+def test_what_is_found_not_to_have_happened_is_made_again_after_the_same_pauses(kind: str) -> None:
+    desk, world = Door(kind), World(*[TimeoutError()] * 10, declared="function", finds=NotDone)
+    before = desk.clock.wall()
+    assert desk.call(world) == ["paid"]
+    assert len(world.ids) == 11
+    assert len(set(world.ids)) == 1
+    assert desk.clock.wall() - before == (1 + 2 + 4 + 8 + 16 + 32 + 60 * 4) * 1000
+    desk.close()
+
+
+def test_so_is_it_for_a_day_and_then_a_person_is_asked(desk: Door) -> None:
+    world = World(*[TimeoutError()] * 3000, declared="function", finds=NotDone)
+    before = desk.clock.wall()
+    assert desk.call(world) == ["parked"]
+    assert desk.status == "in_doubt"
+    made = len(world.ids)
+    assert made < 1500
+    assert abs(desk.clock.wall() - before - RETRY_FOR * 1000) <= LONGEST_PAUSE
+    # Whoever calls again has it looked up; nothing but the lookup or a person can settle it.
+    assert desk.call(world) == ["parked"]
+    assert len(world.ids) == made
+
+
+def test_what_arrives_during_the_pause_is_found(desk: Door) -> None:
+    world = World(
+        TimeoutError(), declared="function", finds=lambda: Done("found") if world.asked_about > 1 else NotDone
+    )
+    assert desk.call(world) == ["found"]
+    assert len(world.ids) == 1
+
+
+def test_the_pause_before_it_is_looked_up_again_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, world, pauses = (
+        Door("session-sync"),
+        World(*[TimeoutError()] * 3, declared="function", finds=NotDone),
+        list[int](),
+    )
+
+    def sleep(ms: int) -> None:
+        pauses.append(ms)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+        desk.clock.advance(ms)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.clock, "sleep", sleep)
+        with pytest.raises(KeyboardInterrupt):
+            desk.call(world)
+    desk.clock.advance(LEASE)
+    before = desk.clock.wall() - LEASE
+    # The process died in the third pause.
+    desk.clock.set_wall(before + 1000)
+    assert desk.call(world) == ["paid"]
+    assert pauses == [1000, 2000, 4000]
+    assert desk.clock.wall() - before == 4000
+    desk.close()
+
+
+def test_an_outage_longer_than_the_key_is_valid_asks_a_person(desk: Door) -> None:
+    world = World(*[TimeoutError()] * 500, declared="retry", key_valid_for="10m")
     assert desk.call(world) == ["parked"]
     assert len(set(world.ids)) == 1
     assert desk.status == "in_doubt"
 
 
-@pytest.mark.parametrize(("declared", "wanted"), [("retry", "paid"), ("ask", "raised"), ("report", "raised")])
-def test_who_cannot_be_reached_was_asked_for_nothing(desk: Desk, declared: str, wanted: str) -> None:
-    world = World(ConnectionRefusedError(), declared=declared)
-    assert desk.call(world) == [wanted]
+def test_who_says_that_it_is_to_be_tried_again_begins_its_time_anew() -> None:
+    over: list[str] = []
+
+    @tool(if_unsure="retry")
+    def pay(amount: int) -> str:
+        over.append("asked")
+        if len(over) in again:
+            return "paid"
+        raise TimeoutError
+
+    again: set[int] = set()
+    with perdure.open("memory://", clock=FakeClock(), maintain=False) as db, db.session("s") as s:
+        with pytest.raises(perdure.InDoubt) as lost:
+            s.call(pay, amount=5)
+        again.add(len(over) + 5)
+        s.resolve(lost.value.effect, retry=True, by="ana")
+        assert s.call(pay, amount=5) == "paid"
 
 
 def test_a_tool_names_what_else_means_a_lost_answer() -> None:
@@ -346,57 +266,6 @@ def test_a_tool_names_what_else_means_a_lost_answer() -> None:
 
     with perdure.open("memory://") as db, db.session("s") as s, pytest.raises(InDoubt):
         s.call(pay, 5)
-
-
-# -- ends ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize(
-    ("declared", "wanted"),
-    [("read", "paid"), ("retry", "paid"), ("function", "parked"), ("ask", "parked"), ("report", "unknown")],
-)
-def test_of_an_end_nothing_is_written_and_who_resumes_finds_a_lost_answer(
-    declared: str, wanted: str, end: type[BaseException]
-) -> None:
-    desk = Desk("sync")
-    world = World(end(), declared=declared)
-    with perdure.open(desk.url, clock=desk.clock, maintain=False) as db, db.session("s") as s, pytest.raises(end):
-        s.call(world.tools["sync"], 5)
-    if declared != "read":
-        assert [effect["status"] for effect in desk.effects()] == ["started"]
-    assert desk.call(world) == [wanted]
-    assert len(set(world.ids) - {""}) <= 1
-    desk.close()
-
-
-def test_the_end_of_our_own_task_writes_nothing() -> None:
-    asyncio.run(_cancelled())
-
-
-async def _cancelled() -> None:
-    inside = asyncio.Event()
-
-    @tool
-    async def pay() -> None:
-        inside.set()
-        await asyncio.sleep(3600)
-
-    async with perdure.open_async("memory://") as db, db.session("s") as s:
-        task = asyncio.create_task(s.call(pay))
-        await inside.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert [effect["status"] for effect in s.effects()] == ["started"]
-
-
-@pytest.mark.parametrize("error", OWN, ids=repr)
-@pytest.mark.parametrize("declared", ["retry", "function", "ask", "report"])
-def test_errors_of_our_own_store_say_nothing_of_the_call(desk: Desk, declared: str, error: Exception) -> None:
-    world = World(error, declared=declared)
-    assert desk.call(world) == [type(error).__name__]
-    assert [effect["status"] for effect in desk.effects()] == ["started"]
 
 
 # -- threads that cannot be stopped --------------------------------------------------------------------------------
@@ -424,27 +293,81 @@ def test_a_tool_that_took_too_long_and_returns_late_settles_its_doubt() -> None:
         assert s.call(pay, 5) == "paid"
 
 
-def test_there_is_no_second_attempt_while_the_first_lives() -> None:
+def test_what_returns_when_nobody_can_write_it_down_any_more_says_what_becomes_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     go_on = threading.Event()
-    living: Counter[str] = Counter()
-    most = 0
 
-    @tool(timeout=0.05, if_unsure="retry")
+    @tool(timeout=0.05)
     def pay(amount: int) -> str:
-        nonlocal most
-        living["now"] += 1
-        living["all"] += 1
-        most = max(most, living["now"])
-        if living["all"] == 1:
-            threading.Timer(0.5, go_on.set).start()
-            go_on.wait(30)
-        living["now"] -= 1
+        go_on.wait(30)
         return "paid"
 
-    with perdure.open("memory://") as db, db.session("s") as s:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with perdure.open(url) as db, db.session("s") as s, pytest.raises(perdure.CallError) as lost:
+        s.call(pay, 5)
+    go_on.set()
+    while runs_on(lost.value.effect):
+        time.sleep(0.01)
+    (said,) = [r.getMessage() for r in caplog.records if "has returned late" in r.getMessage()]
+    assert "its database was closed meanwhile. " in said
+    settle = f"perdure resolve s {lost.value.effect} --done RESULT"
+    assert f"It stands in doubt: find out whether it happened, then settle it with {settle}" in said
+    assert "open a new one" not in said
+    with perdure.open(url) as db, db.session("s") as s:
+        s.resolve(lost.value.effect, done="paid", by="ana")
         assert s.call(pay, 5) == "paid"
-    assert most == 1
-    assert living["all"] == 1, "what it returned late was taken"
+
+
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [
+        (lambda amount: perdure.Done("found"), "The call is recorded as done already"),
+        ("report", "Whoever called was told"),
+    ],
+    ids=["function", "report"],
+)
+def test_what_returns_late_does_not_say_that_the_doubt_is_still_to_be_settled_once_it_is(
+    declared: Any, says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+
+    @tool(if_unsure=declared, timeout=0.05)
+    def pay(amount: int) -> str:
+        go_on.wait(30)
+        return "paid"
+
+    with perdure.open(f"sqlite:///{tmp_path}/a.db") as db, db.session("s") as s:
+        s.call(pay, 5)
+        effect = s.effects()[0]["id"]
+    go_on.set()
+    while runs_on(effect):
+        time.sleep(0.01)
+    (said,) = [r.getMessage() for r in caplog.records if "has returned late" in r.getMessage()]
+    assert says in said
+    assert "Whoever goes on" not in said
+
+
+def test_of_a_time_out_it_is_kept_where_the_tool_hangs() -> None:
+    go_on, inside = threading.Event(), threading.Event()
+
+    def ask_the_bank() -> None:
+        inside.set()
+        go_on.wait(30)
+
+    @tool(timeout=0.5)
+    def pay(amount: int) -> str:
+        ask_the_bank()
+        return "paid"
+
+    with perdure.open("memory://hangs") as db, db.session("s") as s:
+        assert _told(lambda: s.call(pay, 5)) == "parked"
+        kept = s.effects()[0]["lost"]["traceback"]
+        go_on.set()
+    assert inside.is_set()
+    assert "in pay\n    ask_the_bank()" in kept
+    assert "in ask_the_bank\n    go_on.wait(30)" in kept
+    assert "tool_calls.py" not in kept
 
 
 # -- what is kept of an exception ----------------------------------------------------------------------------------
@@ -489,6 +412,133 @@ def test_an_exception_whose_text_cannot_be_told_is_kept_all_the_same() -> None:
 )
 def test_what_exceptions_mean(error: BaseException, wanted: Meaning) -> None:
     assert meaning(error) is wanted
+
+
+def _within(by: BaseException) -> BaseException:
+    outer = RuntimeError("while that was handled")
+    outer.__context__ = by
+    return outer
+
+
+@pytest.mark.parametrize("wrapped", [_caused, _within, lambda by: ExceptionGroup("several", [ValueError(), by])])
+@pytest.mark.parametrize(
+    ("error", "wanted"), [(TimeoutError(), Meaning.LOST), (socket.gaierror(-2, "?"), Meaning.UNREACHED)], ids=repr
+)
+def test_what_is_beneath_counts(wrapped: Callable[[Any], BaseException], error: BaseException, wanted: Meaning) -> None:
+    assert meaning(wrapped(error)) is wanted
+    assert meaning(wrapped(wrapped(error))) is wanted
+    assert meaning(wrapped(ValueError())) is Meaning.RAISED
+
+
+def test_an_unknown_host_was_not_reached() -> None:
+    with pytest.raises(socket.gaierror) as caught:
+        socket.getaddrinfo("nowhere.invalid", 80, flags=socket.AI_NUMERICHOST)
+    assert meaning(caught.value) is Meaning.UNREACHED
+
+
+LOST_AS = (
+    ("httpx", "ReadTimeout"), ("httpx", "WriteTimeout"), ("httpx", "ReadError"), ("httpx", "WriteError"),
+    ("httpx", "CloseError"), ("httpx", "RemoteProtocolError"), ("httpcore", "ReadTimeout"),
+    ("httpcore._exceptions", "ReadError"), ("requests.exceptions", "ReadTimeout"),
+    ("requests.exceptions", "ChunkedEncodingError"), ("urllib3.exceptions", "ReadTimeoutError"),
+    ("urllib3.exceptions", "ProtocolError"), ("urllib3.exceptions", "IncompleteRead"),
+    ("aiohttp.client_exceptions", "ServerDisconnectedError"), ("aiohttp.client_exceptions", "ServerTimeoutError"),
+    ("aiohttp.client_exceptions", "ClientPayloadError"), ("botocore.exceptions", "ReadTimeoutError"),
+    ("botocore.exceptions", "ConnectionClosedError"),
+)  # fmt: skip
+UNREACHED_AS = (
+    ("httpx", "ConnectError"), ("httpx", "ConnectTimeout"), ("httpx", "PoolTimeout"), ("httpcore", "ConnectError"),
+    ("requests.exceptions", "ConnectTimeout"), ("urllib3.exceptions", "NewConnectionError"),
+    ("urllib3.exceptions", "ConnectTimeoutError"), ("urllib3.exceptions", "NameResolutionError"),
+    ("aiohttp.client_exceptions", "ClientConnectorError"), ("aiohttp.client_exceptions", "ConnectionTimeoutError"),
+    ("botocore.exceptions", "EndpointConnectionError"), ("botocore.exceptions", "ConnectTimeoutError"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("wanted", [Meaning.LOST, Meaning.UNREACHED])
+def test_clients_are_known_by_the_names_of_their_exceptions(wanted: Meaning) -> None:
+    for module, name in LOST_AS if wanted is Meaning.LOST else UNREACHED_AS:
+        kind = type(name, (Exception,), {"__module__": module})
+        assert meaning(kind()) is wanted, (module, name)
+        assert meaning(type("Ours", (kind,), {})()) is wanted, "whatever is made of it"
+        assert meaning(type(name, (Exception,), {"__module__": "shop.errors"})()) is Meaning.RAISED
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (http.client.IncompleteRead(b""), Meaning.LOST),
+        (http.client.RemoteDisconnected("no answer"), Meaning.LOST),
+        (ssl.SSLEOFError(), Meaning.LOST),
+        (subprocess.TimeoutExpired("pay", 1), Meaning.LOST),
+        (asyncio.IncompleteReadError(b"", 1), Meaning.LOST),
+        (BrokenExecutor(), Meaning.LOST),
+        (concurrent.futures.CancelledError(), Meaning.LOST),
+    ],
+    ids=repr,
+)
+def test_so_are_those_of_the_standard_library(error: BaseException, wanted: Meaning) -> None:
+    assert meaning(error) is wanted
+
+
+STATUSES = {
+    Meaning.LOST: (408, 500, 502, 503, 504, 599),
+    Meaning.RAISED: (400, 401, 403, 404, 409, 422, 429),
+}
+
+
+class _OfBotocore(Exception):
+    def __init__(self, status: int) -> None:
+        self.response = {"Error": {"Code": "?"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+        super().__init__(f"HTTP {status}")
+
+
+class _OfRequests(Exception):
+    def __init__(self, status: int) -> None:
+        self.response = Answered(status)
+        super().__init__(f"HTTP {status}")
+
+
+class _OfAiohttp(Exception):
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(f"HTTP {status}")
+
+
+def _of_urllib(status: int) -> BaseException:
+    return urllib.error.HTTPError("http://shop", status, "?", http.client.HTTPMessage(), None)
+
+
+@pytest.mark.parametrize("answered", [Answered, _OfBotocore, _OfRequests, _OfAiohttp, _of_urllib])
+@pytest.mark.parametrize(("wanted", "statuses"), STATUSES.items())
+def test_an_http_status_says_whether_there_was_an_answer(
+    answered: Callable[[int], BaseException], wanted: Meaning, statuses: tuple[int, ...]
+) -> None:
+    for status in statuses:
+        assert meaning(answered(status)) is wanted, status
+        assert meaning(_caused(answered(status))) is wanted, status
+        if wanted is Meaning.RAISED:
+            error = answered(status)
+            error.__context__ = TimeoutError()
+            assert meaning(error) is wanted, "there was an answer, in the end"
+
+
+GRPC = {
+    Meaning.LOST: ("CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"),
+    Meaning.RAISED: (
+        "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "UNAUTHENTICATED",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", ["grpc._channel", "grpc.aio._call"])
+@pytest.mark.parametrize(("wanted", "codes"), GRPC.items())
+def test_so_does_that_of_grpc(module: str, wanted: Meaning, codes: tuple[str, ...]) -> None:
+    for name in codes:
+        code = SimpleNamespace(name=name)
+        kind = type("RpcError", (Exception,), {"__module__": module, "code": lambda _, code=code: code})
+        assert meaning(kind()) is wanted, name
 
 
 def test_a_chain_that_bites_its_tail_has_an_end() -> None:

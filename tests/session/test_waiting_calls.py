@@ -10,7 +10,7 @@ import pytest
 
 import perdure
 from perdure import Done, Later, NotDone, tool
-from perdure.errors import ApprovalError, ApprovalNeeded, EffectFailed, InDoubt, ResultPending
+from perdure.errors import ApprovalError, ApprovalNeeded, EffectFailed, InDoubt, InvalidInput, ResultPending
 from perdure.testing.clock import FakeClock
 
 Open = Callable[..., perdure.Database]
@@ -169,6 +169,38 @@ def test_a_call_that_takes_too_long_is_in_doubt(open_db: Open):
         enough.set()
 
 
+@pytest.mark.parametrize("verdict", [{"abort": True}, {"done": "nothing"}, {"done": "key sk-0123456789abcdef"}])
+def test_what_returns_late_and_is_not_what_a_person_has_said_is_logged(
+    open_db: Open, caplog: pytest.LogCaptureFixture, verdict: dict[str, Any]
+):
+    enough = threading.Event()
+    inside: list[threading.Thread] = []
+
+    @tool(timeout=0.05)
+    def charge(amount: int) -> str:
+        inside.append(threading.current_thread())
+        enough.wait(60)
+        return "key sk-0123456789abcdef"
+
+    with open_db().session("s") as s:
+        with pytest.raises(InDoubt):
+            s.call(charge, amount=1)
+        effect = s.effects()[0]["id"]
+        s.resolve(effect, by="ana", **verdict)
+        caplog.clear()
+        enough.set()
+        inside[0].join()
+        lines = [record.getMessage() for record in caplog.records]
+        if verdict == {"done": "key sk-0123456789abcdef"}:
+            assert lines == [], "it is just that"
+            return
+        (line,) = lines
+        assert f"charge (effect {effect} of session 's') has returned late" in line
+        decided = "counts as not done by ana (given up)" if "abort" in verdict else 'as done by ana with "nothing"'
+        assert decided in line
+        assert "0123456789abcdef" not in line
+
+
 def test_progress_is_durable_and_given_to_the_next_attempt(open_db: Open):
     seen: list[Any] = []
 
@@ -226,11 +258,9 @@ def test_an_approval_may_change_the_arguments_which_are_checked_again(open_db: O
     db = open_db()
     with db.session("s") as s, pytest.raises(ApprovalNeeded) as asked:
         s.call(refund, order="o1", amount=100)
-    db.approve("s", asked.value.approval.id, by="ana", args={"order": "o1", "sum": 60})
-    with db.session("s") as s, pytest.raises(ApprovalNeeded, match="waits for approval") as again:
-        s.call(refund, order="o1", amount=100)
-    assert "do not fit" in again.value.approval.because
-    db.approve("s", again.value.approval.id, by="ana", args={"order": "o1", "amount": 60})
+    with pytest.raises(InvalidInput, match="has no amount"):
+        db.approve("s", asked.value.approval.id, by="ana", args={"order": "o1", "sum": 60})
+    db.approve("s", asked.value.approval.id, by="ana", args={"order": "o1", "amount": 60})
     with db.session("s") as s:
         assert s.call(refund, order="o1", amount=100) == 60
         assert s.call(refund, order="o1", amount=100) == 60

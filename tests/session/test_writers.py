@@ -17,6 +17,8 @@ def test_a_second_handle_finds_the_session_busy(db: perdure.Database, open_db: A
         with pytest.raises(perdure.Busy) as busy:
             open_db().session("s")
         assert "process" in busy.value.holder
+        assert busy.value.own
+        assert "another handle of this very process has it: close that one first" in str(busy.value)
         s.vars["a"] = 1
         s.commit()
     with open_db().session("s") as s:
@@ -35,6 +37,9 @@ def test_a_writer_that_lost_its_lease_cannot_write(db: perdure.Database, open_db
         s.vars["a"] = 3
         with pytest.raises(perdure.LeaseLost):
             s.commit()
+        # Neither commits nor a reload bring this handle's lease back.
+        with pytest.warns(perdure.UncommittedEdits, match="its lease was lost, so open the session again"):
+            s.__exit__(None, None, None)
     assert db.read("s").vars["a"] == 2
 
 

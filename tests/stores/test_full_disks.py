@@ -158,7 +158,7 @@ def test_a_read_only_folder_is_a_clear_error_and_nothing_is_lost(kind: str, froz
     assert isinstance(caught.value, Unavailable)
     assert str(frozen) in str(caught.value)
     with pytest.raises(Unavailable):
-        perdure.open(url_of(kind, frozen / "new")).session("s")
+        perdure.open(f"{url_of(kind, frozen)}-new.db").session("s")
     assert mount("-o", "remount,rw", str(frozen))
     with perdure.open(url_of(kind, frozen)) as db:
         db.update("s", lambda s: s.messages.append("second"))
@@ -168,6 +168,6 @@ def test_a_read_only_folder_is_a_clear_error_and_nothing_is_lost(kind: str, froz
 @pytest.mark.parametrize("kind", ON_DISK)
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_a_place_where_nobody_can_write_says_so(kind: str):
-    url = {"sqlite": "sqlite:////proc/perdure/agents.db", "file": "file:///proc/perdure"}[kind]
+    url = {"sqlite": "sqlite:////proc/perdure.db", "file": "file:///proc/perdure"}[kind]
     with pytest.raises(Unavailable, match="/proc"):
         perdure.open(url)

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import perdure
 from perdure import Agent, ScriptedModel, tool
 from perdure.agent.models.scripted import calls
+from perdure.system.lease_holders import describe, new_holder
+from perdure.system.secrets import scrubbed
 from perdure.telemetry import logs
 
 if TYPE_CHECKING:
@@ -58,6 +60,17 @@ def test_a_line_says_what_where_and_when(lines: Callable[[], list[dict[str, Any]
         "session": "trip-42", "agent": "travel", "step": 7, "tool": "book",
     }  # fmt: skip
     assert set(second) == {"time", "level", "logger", "message"}
+
+
+def test_people_are_told_a_worker_in_short_and_programs_in_full(plain_text: io.StringIO):
+    name = new_holder()
+    with logs.about(worker=name):
+        log.info("hello")
+        assert plain_text.getvalue().endswith(f"hello  [worker={describe(name)}]\n")
+        stream = io.StringIO()
+        logs.configure(as_json=True, stream=stream)
+        log.info("hello")
+    assert json.loads(stream.getvalue())["worker"] == name
 
 
 def test_whatever_a_tool_logs_names_its_session_and_step(lines: Callable[[], list[dict[str, Any]]]):
@@ -125,7 +138,7 @@ def test_values_of_secret_variables_are_masked_wherever_they_turn_up(monkeypatch
         log.info("opened with correct horse battery, as it were")
     finally:
         restore()
-    assert json.loads(stream.getvalue())["message"] == "opened with ***, as it were"
+    assert json.loads(stream.getvalue())["message"] == "opened with (PERDURE_KEY), as it were"
 
 
 @given(st.text(max_size=60), st.text(max_size=20))
@@ -141,7 +154,7 @@ def test_any_text_is_one_line_of_json(text: str, session: str):
 
 def test_ordinary_addresses_stay_readable():
     said = "see https://docs.example/guide#start, file:///data/agents and redis://cache:6379/0"
-    assert logs.masked(said) == said
+    assert scrubbed(said) == said
 
 
 def test_plain_lines_are_for_people(plain_text: io.StringIO):

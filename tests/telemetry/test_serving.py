@@ -37,6 +37,14 @@ def test_measurements_are_served():
         assert get(port.port, "/metrics", "HEAD")[::2] == (200, "")
 
 
+def test_what_nobody_has_measured_is_not_told():
+    telemetry.disable()
+    with serve(0) as port:
+        assert "perdure_workers" not in get(port.port, "/metrics")[2]
+        telemetry.beat(0, 20)
+        assert "perdure_worker_busy 0.0" in get(port.port, "/metrics")[2]
+
+
 def test_a_caller_that_says_nothing_keeps_nobody_waiting():
     with serve(0) as port, socket.create_connection(("127.0.0.1", port.port)):
         assert get(port.port, "/healthz")[0] == 200

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -234,6 +238,70 @@ def test_bytes_errors_and_results_that_come_later_are_given_again(path: Path):
     assert first[1][0] == "OutOfStockError"
 
 
+@dataclass
+class Bike:
+    frame: str
+    built: datetime | None = None
+
+
+class Kind(Enum):
+    CITY = "city"
+
+
+def typed(kind: Any, value: Any) -> Any:
+    """A tool that takes and returns one type, the call and what comes of it."""
+
+    def ride(x: Any) -> Any:
+        WORLD.append(x)
+        return x
+
+    ride.__annotations__ = {"x": kind, "return": kind}
+    with perdure.open("memory://") as db, db.session("s") as s:
+        given = s.call(tool(ride, if_unsure="retry"), value)
+        return given, s.effects()[0]["result"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Bike, Bike("F-1", datetime(2026, 1, 1, tzinfo=UTC))), (datetime, datetime(2026, 1, 1, tzinfo=UTC)),
+        (Kind, Kind.CITY),
+        (Decimal, Decimal("1.5")), (bytes, b"\xff"), (dict[str, list[Bike]], {"all": [Bike("F-2")]}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_arguments_and_results_are_recorded_as_the_journal_has_them_and_come_back_typed(
+    path: Path, kind: Any, value: Any
+):
+    with recorded(path, record=True):
+        first = typed(kind, value)
+    assert [value] == WORLD
+    with recorded(path):
+        assert typed(kind, value) == first
+    assert (WORLD, first[0], type(first[0])) == ([value], value, type(value))
+
+
+def test_what_a_result_that_comes_later_is_called_may_be_typed(path: Path):
+    def poll(handle: Bike) -> Any:
+        return handle
+
+    @tool(poll=poll)
+    def order(what: str) -> Any:
+        WORLD.append(what)
+        return Later(Bike(what))
+
+    def work() -> Any:
+        with perdure.open("memory://") as db, db.session("s") as s:
+            with pytest.raises(perdure.errors.ResultPending):
+                s.call(order, "F-3")
+            return s.effects()[-1]["handle"]
+
+    with recorded(path, record=True):
+        first = work()
+    with recorded(path):
+        assert (work(), WORLD) == (first, ["F-3"])
+
+
 def test_a_model_that_failed_fails_again(path: Path):
     class Down(ScriptedModel):
         async def answer(self, request: Request, on_delta: Any = None) -> Any:
@@ -380,7 +448,7 @@ def test_a_result_that_is_not_json_cannot_be_recorded(path: Path):
         with perdure.open("memory://") as db, db.session("s") as s:
             s.call(now)
 
-    with pytest.raises(RecordingMiss, match="now returned a object, which is not JSON"), recorded(path, record=True):
+    with pytest.raises(RecordingMiss, match="now returned an object, which is not JSON"), recorded(path, record=True):
         work()
     assert not path.exists()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
+from perdure.session.tool_exceptions import LetThrough
 from perdure.system import faults
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 HOUR = 3_600_000
 
 
-class Killed(BaseException):
+class Killed(LetThrough):
     """Stands for the end of the process."""
 
 

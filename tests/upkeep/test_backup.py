@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import perdure
-from perdure.errors import Conflict, Corrupted, CursorExpired, NotFound, PerdureError, UnsupportedFormat
+from perdure.errors import Conflict, Corrupted, CursorExpired, InvalidInput, NotFound, PerdureError, UnsupportedFormat
 from perdure.system import faults
 from tests.upkeep.aging import killed_at
 from tests.upkeep.pasts import all_states, write_past
@@ -219,3 +219,62 @@ def test_places_that_cannot_be_used_are_refused_clearly(db: perdure.Database, tm
     with pytest.raises(UnsupportedFormat):
         db.restore(tmp_path / "text")
     assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-journal", "-blobs", "-blobs/new", "-live/new", "link", "hard"])
+@pytest.mark.parametrize("write", ["backup", "export"])
+def test_a_backup_is_not_written_over_the_database_it_is_of(tmp_path: Path, ending: str, write: str):
+    path = tmp_path / "agents.db"
+    link, hard, linked = tmp_path / "agents.dblink", tmp_path / "agents.dbhard", tmp_path / "linked.db"
+    linked.symlink_to(path)
+    perdure.open(path).close()
+    link.symlink_to(path)
+    hard.hardlink_to(path)
+    for opened in (path, linked):
+        with perdure.open(opened) as db, db.session("s") as s:
+            s.vars["a"] = "large " * 10_000
+            s.commit()
+            with pytest.raises(InvalidInput, match="belongs to the store"):
+                _ = db.backup(f"{path}{ending}") if write == "backup" else db.export_session("s", f"{path}{ending}")
+            with pytest.raises(InvalidInput, match="belongs to the store"):
+                db.witness(f"{path}{ending}")
+    with perdure.open(path) as db:
+        assert len(db.read("s").vars["a"]) == 60_000
+        assert db.verify().ok
+
+
+@pytest.mark.parametrize("name", ["perdure.json", "lock", "new", "blobs/new"])
+def test_a_backup_is_not_written_into_the_folder_it_is_of(tmp_path: Path, name: str):
+    with perdure.open(f"file://{tmp_path}/store") as db, pytest.raises(InvalidInput, match="belongs to the store"):
+        db.backup(tmp_path / "store" / name)
+
+
+def test_a_backup_is_not_written_among_blobs_that_lie_elsewhere(tmp_path: Path):
+    with (
+        perdure.open(tmp_path / "a.db", blobs=f"file://{tmp_path}/large") as db,
+        pytest.raises(InvalidInput, match="belongs to the store"),
+    ):
+        db.backup(tmp_path / "large" / "all.bak")
+
+
+def test_a_backup_replaces_an_earlier_one_and_nothing_else(db: perdure.Database, tmp_path: Path):
+    path = tmp_path / "all.bak"
+    path.touch()
+    db.backup(path)
+    db.backup(path)
+    with perdure.open(tmp_path / "other.db"), pytest.raises(InvalidInput, match="is no backup"):
+        db.backup(tmp_path / "other.db")
+    (tmp_path / "notes").write_text("by hand")
+    with pytest.raises(InvalidInput, match="is no backup"):
+        db.backup(tmp_path / "notes")
+    assert (tmp_path / "notes").read_text() == "by hand"
+    with pytest.raises(InvalidInput, match="is no backup"):
+        db.backup(tmp_path)
+
+
+def test_a_backup_through_a_link_replaces_the_file_that_it_names(db: perdure.Database, tmp_path: Path):
+    (tmp_path / "link.bak").symlink_to(tmp_path / "all.bak")
+    db.backup(tmp_path / "link.bak")
+    db.backup(tmp_path / "link.bak")
+    assert (tmp_path / "link.bak").is_symlink()
+    assert (tmp_path / "all.bak").read_bytes().startswith(b"perdure backup")

@@ -483,3 +483,21 @@ def test_a_store_that_is_out_of_reach_ends_the_copy_and_a_session_that_is_does_n
     assert (done.unchanged, done.copied, done.failed) == (1, 1, [("b", "the connection was lost")])
     dst.kernel.store = real
     assert src.copy_to(dst).copied == 1
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["only posted to", "begun there"])
+def test_a_message_there_under_the_key_of_another_one_is_not_lost(at: Open, begun: bool):
+    src, dst = at("sqlite", "one"), at("memory", "two")
+    with src.session("s") as s:
+        s.commit()
+    if begun:
+        assert src.copy_to(dst).copied == 1
+    src.post("s", "ours", key="m")
+    with src.session("s") as s:
+        s.take()
+        s.commit()
+    dst.post("s", "theirs", key="m")
+    ((id, why),) = src.copy_to(dst).failed
+    assert (id, "'m'" in why) == ("s", True)
+    with dst.session("s") as s:
+        assert [m.body for m in s.take()] == ["theirs"]

@@ -21,7 +21,7 @@ import pytest
 import perdure
 from perdure import Agent, ScriptedModel, tool
 from perdure.agent.models.scripted import calls
-from perdure.errors import BehindWitness, Corrupted, Gone, InDoubt, Misuse
+from perdure.errors import BehindWitness, Corrupted, Gone, InDoubt, Misuse, ResultPending
 from perdure.fleet.why import why
 from perdure.history.lives import end_session, life_of
 from perdure.record.codec import Point
@@ -423,6 +423,43 @@ def test_an_effect_that_only_the_witness_knows_of_is_not_made_again(put: Put):
             s.call(refund.options(key="k"), order="new")
         assert db.verify(witness=put.witness).ok
     assert PAID == ["before", "after", "new"]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["lost as a whole", "there before"])
+@pytest.mark.parametrize("verdict", ["done", "abort"])
+def test_a_shared_call_that_was_lost_is_still_claimed(put: Put, *, whole: bool, verdict: str):
+    PAID.clear()
+    shared = tool(if_unsure="ask", cache="7d", cache_scope="shared", name="refund")(refund.fn)
+    put.write("other", 1, owner="ana")
+    if not whole:
+        put.write("payer", 1, owner="ana")
+    put.save()
+    with put.open() as db:
+        for session in ("payer", "taker"):
+            with db.session(session, owner="ana", ttl=None) as s:
+                assert s.run("monday", lambda r: r.call(shared, order="1")) == "paid 1"
+    put.put_back()
+    with put.open(witness=None) as db:
+        ((session, effect, _),) = db.accept_loss(put.witness).in_doubt
+        assert session == "payer", "who took its result has made nothing"
+    with put.open() as db:
+        assert db.look("payer").owner == "ana"
+        for session in ("other", "new"):
+            with db.session(session, owner="ana", ttl=None) as s, pytest.raises(ResultPending) as pending:
+                s.call(shared, order="1")
+            assert pending.value.effect == effect
+        with db.session("stranger", owner="bob", ttl=None) as s:
+            assert s.call(shared, order="1") == "paid 1"
+        with db.session("payer", owner="ana") as s:
+            with pytest.raises(InDoubt) as doubt:
+                s.run("friday", lambda r: r.call(shared, order="1"))
+            assert doubt.value.effect == effect
+            options: dict[str, Any] = {"done": "paid then"} if verdict == "done" else {"abort": True}
+            s.resolve(effect, **options)
+        with db.session("other") as s:
+            assert s.call(shared, order="1") == ("paid then" if verdict == "done" else "paid 1")
+        assert db.verify(witness=put.witness).ok
+    assert len(PAID) == (2 if verdict == "done" else 3)
 
 
 def test_an_approved_refund_is_not_paid_again_from_a_backup(put: Put, tmp_path: Path):

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from perdure import telemetry
+from perdure.agent.checkpoint_policy import STEP
 from perdure.agent.children import Handoff
 from perdure.agent.context.recall import shown
-from perdure.agent.run_result import STOPPED, note_raised
-from perdure.errors import ApprovalRuleFailed, InvalidInput, StoreError
+from perdure.agent.models.parts import is_spoken, is_whole, taken_apart, text
+from perdure.agent.run_result import STOPPED, note_misfit, note_raised
+from perdure.errors import ApprovalRuleFailed, InvalidInput, StoreError, an
 from perdure.model import Status
 from perdure.protocols import Boarded
-from perdure.session.effects import DRY, OPEN, Call, left_open, no_json, twins
+from perdure.session.call_state import UNKEPT
+from perdure.session.effects import OPEN, TOLD, left_open
+from perdure.session.tool_calls import DRY, Call, no_json, twins, unkept
 from perdure.session.tools import Tool
 from perdure.state.document import plain
 from perdure.system.flow_async import AsyncDriver
+from perdure.system.wording import storable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -32,8 +37,6 @@ if TYPE_CHECKING:
 
 WITHDRAW, QUEUE = "withdraw", "queue"
 """What becomes of a request for approval when the user says something meanwhile: it is taken back, or goes first."""
-STEP, ANSWER = "step", "answer"
-"""When an agent's work is made durable: after every call too, or reads only together with the next answer."""
 SLOTS = "a:"
 """Begins the journal's places of an agent's calls: a:<turn>:<number>."""
 
@@ -58,7 +61,7 @@ class Calls:
         """Check the calls of an answer and put them into the journal; its commit makes them durable."""
         loop = self._loop
         s, turn = loop.s, loop.book["turn"]
-        s.effect_records.retire(SLOTS)
+        s.effect_records.retire(lambda slot: slot.startswith(SLOTS))
         self.started, self.unwritten = [], False
         listed: list[dict[str, Any]] = []
         calls: list[Call] = []
@@ -70,7 +73,7 @@ class Calls:
                 calls.append(Call(loop.tool(asked.name), spec.arguments(asked.arguments), slot, asked.id))
                 entry["slot"] = slot
             except InvalidInput as e:
-                entry["error"] = str(e)
+                entry["error"] = storable(str(e))
             listed.append(entry)
         records = await s.driver.drive(s.calls.begin(calls))
         # Listed when all have their records: a call that is settled at once must not answer for those after it.
@@ -175,14 +178,14 @@ class Calls:
             if record["status"] != "planned":
                 left.append(plain(record))
                 continue
-            reported = await s.driver.drive(s.effect_records.posted(record))
+            reported = await s.driver.drive(s.effect_records.posted(self._loop.tool(record["tool"]), record))
             request = s.book.get("approvals", {}).get(record.get("approval", ""))
             if request is not None and request["status"] == "pending":
                 # A decision that came too late goes with it.
                 await s.driver.drive(s.inbox.take_by_key("decision", f"decision:{request['id']}"))
                 request.update(status="withdrawn", reason=why, decided=s.kernel.clock.wall())
                 telemetry.decided(request, request["decided"])
-            s.effect_records.settle(record, *(reported or ("failed", None, why)))
+            s.effect_records.settle(record, *(reported or ("failed", None, why, None)))
         return left
 
     async def _make(self, slot: str) -> None:
@@ -200,6 +203,8 @@ class Calls:
                 self._broken, status = e, record["status"]
         if status == "done" and "problem" in record:
             self._loop.note(str(no_json(tool.name, record["id"], record["problem"])))
+        if status == "done" and UNKEPT in record:
+            self._loop.note(unkept(record))
         self._loop.tell("outcome", tool=record["tool"], effect=record["id"], status=status)
 
     def may_wait(self, record: TrackedDict) -> bool:
@@ -208,16 +213,21 @@ class Calls:
         if name not in self._loop.own and name not in self._loop.agent.tools:
             # The call of a tool that is gone was turned down.
             return False
-        tool = self._loop.tool(name)
-        waits = self._loop.agent.checkpoints == ANSWER and tool.read and tool.cache is None
+        waits = self._loop.agent.checkpoints != STEP and _is_free(self._loop.tool(name))
         self.unwritten = self.unwritten or waits
         return waits
+
+    def all_free(self) -> bool:
+        """Whether every call of the answer can be made again without harm, whatever is lost with the process."""
+        return all(_is_free(self._loop.tool(c["name"])) for c in self._loop.book["calls"] if "slot" in c)
 
     # -- answering ------------------------------------------------------------------------------------------------
 
     def outcome(self, record: TrackedDict) -> None:
         """An outcome is about to be written: when it is the last one, the model's messages go with it."""
         note_raised(self._loop.book, plain(record))
+        if said := note_misfit(self._loop.book, plain(record)):
+            self._loop.note(said)
         self._answer_if_settled()
 
     def _answer_if_settled(self) -> None:
@@ -231,6 +241,8 @@ class Calls:
             return
         for entry, record in zip(plain(listed), records, strict=True):
             said = said_of(loop.s, plain(record)) if record is not None else _error(entry.get("error", "unknown call"))
+            if record is not None and record["status"] in ("unknown", "raised"):
+                record[TOLD] = True
             loop.s.messages.append({"role": "tool", "tool_call_id": entry["id"], "content": said})
             tool = loop.agent.tools.get(entry["name"])
             if isinstance(tool, Handoff) and record is not None and record["status"] == "done":
@@ -238,17 +250,37 @@ class Calls:
         loop.book["calls"] = []
 
 
-def said_of(s: SessionHandle, record: dict[str, Any]) -> str:
-    """What the model is told of a call's outcome; a large result is kept in the state and told in short."""
+def _is_free(tool: Tool) -> bool:
+    """Whether calling a tool once more changes nothing and is not paid for."""
+    return tool.read and tool.cache is None
+
+
+def said_of(s: SessionHandle, record: dict[str, Any]) -> str | list[dict[str, Any]]:
+    """What the model is told of a call's outcome; a large result is kept in the state and told in short.
+
+    Pictures, recordings and files are told as they are, after the text, or where they stand among parts of a message.
+    """
     if record["status"] == "done":
         if "problem" in record:
-            return _error(f"it was done, and its result cannot be kept: it is a {record['problem']}, which is not JSON")
-        said = shown(s, record["id"], record["result"])
-        if "edited" not in record:
-            return said
-        # The model asked for something else: it must know what was done instead.
-        changed = {"note": "a person changed the arguments", "arguments": record["args"], "result": said}
-        return json.dumps(changed, ensure_ascii=False)
+            return _error(
+                f"it was done, and its result cannot be kept: it is {an(record['problem'])}, which is not JSON"
+            )
+        rest, pieces = taken_apart(record["result"])
+        told: dict[str, Any] = {}
+        if "edited" in record:
+            # The model asked for something else: it must know what was done instead.
+            told |= {"note": "a person changed the arguments", "arguments": record["args"]}
+        if UNKEPT in record:
+            told["state"] = f"it was done, and what it wrote into the session's state was not kept: {record[UNKEPT]}"
+        if pieces and not told:
+            if is_spoken(record["result"]):
+                return _spoken(s, record["id"], record["result"])
+            if is_whole(record["result"]):
+                return pieces
+        said = shown(s, record["id"], rest)
+        if told:
+            said = json.dumps({**told, "result": said}, ensure_ascii=False)
+        return [text(said), *pieces] if pieces else said
     if record["status"] == "raised":
         told = record["raised"]
         said = f"it ended with {told['class']}: {told['message']}. What it had changed by then is not known"
@@ -258,8 +290,13 @@ def said_of(s: SessionHandle, record: dict[str, Any]) -> str:
     return _error(str(record.get("error")))
 
 
-def _error(text: str) -> str:
-    return json.dumps({"error": text}, ensure_ascii=False)
+def _spoken(s: SessionHandle, effect: str, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parts of a message, a long text among them in short."""
+    return [text(shown(s, f"{effect}.{n}", p["text"])) if p["type"] == "text" else p for n, p in enumerate(parts)]
+
+
+def _error(said: str) -> str:
+    return json.dumps({"error": said}, ensure_ascii=False)
 
 
 TTL = 15_000

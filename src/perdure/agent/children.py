@@ -11,7 +11,8 @@ from perdure.agent import run_result as ended
 from perdure.errors import Busy, CallError, InvalidInput, Misuse, NotFound
 from perdure.model import Status
 from perdure.session.effects import OPEN
-from perdure.session.tools import Context, Done, Later, NotDone, Tool
+from perdure.session.tool_context import Context
+from perdure.session.tools import Done, Later, NotDone, Tool
 from perdure.session.typed_values import as_json
 from perdure.state.document import plain
 from perdure.system.names import check_name
@@ -47,13 +48,15 @@ class AgentTool(Tool):
     def __init__(self, agent: Agent, name: str, description: str, options: dict[str, Any]) -> None:
         self.agent = agent
         self._options = options
+        self.opens: Any = options.get("deps", agent.deps)
+        """What opens the dependencies of that agent, or has them."""
 
         async def work(task: str, ctx: Context) -> Any:
-            return await self._go_on(_here(), child_id(ctx.session, ctx.effect_id), ctx.effect_id, task)
+            return await self._go_on(here(), child_id(ctx.session, ctx.effect_id), ctx.effect_id, task)
 
         async def poll(handle: Any) -> Any:
             try:
-                answer = await self._go_on(_here(), handle["session"], handle["effect"], None)
+                answer = await self._go_on(here(), handle["session"], handle["effect"], None)
             except NotDone as e:
                 return e
             return None if isinstance(answer, Later) else Done(answer)
@@ -63,7 +66,7 @@ class AgentTool(Tool):
 
     async def _go_on(self, loop: Loop, session: str, effect: str, task: str | None) -> Any:
         """Work on the child's session: its answer, or that it comes later."""
-        parent = {"session": loop.s.id, "effect": effect}
+        parent = {"session": loop.s.id, "branch": loop.s.branch, "step": loop.s.step, "effect": effect}
         try:
             result = await self._run(loop, session, effect, task, parent)
         except Busy as busy:
@@ -77,7 +80,7 @@ class AgentTool(Tool):
             raise NotDone(f"{self.agent.name} ended with {result.status}: {result.reason or result.text}"[:500])
         return said_by(result)
 
-    async def _run(self, loop: Loop, session: str, effect: str, task: str | None, parent: dict[str, str]) -> RunResult:
+    async def _run(self, loop: Loop, session: str, effect: str, task: str | None, parent: dict[str, Any]) -> RunResult:
         db = loop.db
         assert db is not None
         # A process that died with the child in its hands holds it for a while.
@@ -102,10 +105,11 @@ def said_by(result: RunResult) -> Any:
     return result.text if result.output is None else as_json(result.output)
 
 
-def _here() -> Loop:
+def here() -> Loop:
+    """The loop that a tool of an agent runs for."""
     loop = HERE.get()
     if loop is None or loop.db is None:
-        raise Misuse("an agent is used as a tool inside the run of another agent: agent.run(...)")
+        raise Misuse("this tool is called inside the run of an agent: agent.run(...)")
     return loop
 
 
@@ -128,7 +132,7 @@ def handoff(agent: Agent | str, *, name: str | None = None, description: str | N
 
     An agent that does not exist yet is named: so that two can give it to each other.
     """
-    to = check_name(agent, "agent") if isinstance(agent, str) else agent.name
+    to = check_name(agent, "agent's name") if isinstance(agent, str) else agent.name
     said = description or f"Give the conversation to {to}, who goes on with it."
     return Handoff(agent, name or f"hand_to_{to}", said)
 
@@ -149,18 +153,25 @@ def _handed_to(agent: Agent) -> list[Agent]:
     return [t.target for t in agent.tools.values() if isinstance(t, Handoff) and t.target is not None]
 
 
-async def release(*agents: Agent) -> None:
-    """Close the connections of agents, of all that work for them, and of all that may get their conversations."""
+def reachable(*agents: Agent) -> list[Agent]:
+    """Agents, all that work for them, and all that may get their conversations; those given come first."""
     seen: list[Agent] = []
     todo = list(agents)
     while todo:
-        one = todo.pop()
+        one = todo.pop(0)
         if one in seen:
             continue
         seen.append(one)
         todo += _handed_to(one)
         todo += [t.agent for t in one.tools.values() if isinstance(t, AgentTool)]
-        await one.model.close()
+    return seen
+
+
+async def release(*agents: Agent) -> None:
+    """Close the connections of agents, of all that work for them, and of all that may get their conversations."""
+    for one in reachable(*agents):
+        for model in one.models:
+            await model.close()
         if one.compactor is not None and one.compactor.model is not None:
             await one.compactor.model.close()
 
@@ -196,7 +207,8 @@ async def cancel_children(loop: Loop, left: list[dict[str, Any]], why: dict[str,
         if not isinstance(tool, AgentTool) or loop.db is None:
             continue
         session = child_id(loop.s.id, record["id"])
-        await loop.db.cancel(session, by=why.get("by", ""), reason=why.get("reason", ""))
+        # Also one that has not begun: it must not begin when somebody looks at its call again.
+        await loop.db.driver.drive(loop.db.posting.stop(session, why.get("by", ""), why.get("reason", "")))
         try:
             await tool.agent.run(loop.db, session=session, owner=loop.s.owner)
         except Busy:

@@ -39,7 +39,8 @@ def check_notify(notify: Notify | None) -> Notify | None:
     """What an agent was given to tell: an address of the web, or a function."""
     if notify is None or callable(notify):
         return notify
-    parts = urlsplit(notify)
+    given: Any = notify
+    parts = urlsplit(given if isinstance(given, str) else "")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInput("notify is a URL that begins with https:// or http://, or a function of one argument")
     return notify
@@ -108,7 +109,8 @@ def _tell(notify: Notify, body: dict[str, Any]) -> None:
             time.sleep(PAUSE * 2 ** (attempt - 1))
         try:
             problem = _post(notify, body) if isinstance(notify, str) else _call(notify, body)
-        except Exception as e:  # whatever it is, a run does not fail of it; its words may hold a secret
+        except BaseException as e:
+            # Whatever it is, neither a run nor this thread fails of it; its words may hold a secret.
             problem = type(e).__name__
         if not problem:
             return

@@ -34,9 +34,15 @@ def note(book: Any, setup: dict[str, Any], context: dict[str, Any] | None, sent:
 
 
 def note_setup(book: Any, setup: dict[str, Any]) -> None:
-    """Write down how the agent is made, if that has changed."""
-    if plain(book.get("setup")) != setup:
+    """Write down how the agent is made, as far as that has changed."""
+    held = book.get("setup")
+    if held is None or plain(held).keys() != setup.keys():
         book["setup"] = setup
+        return
+    for name, value in setup.items():
+        # Part by part: what is asked for before each answer, or who is asked, may change with each.
+        if plain(held[name]) != value:
+            held[name] = value
 
 
 def build(state: Any, book: Any) -> Request:
@@ -48,7 +54,7 @@ def build(state: Any, book: Any) -> Request:
     start = window.get("from", 0)
     held = state["messages"]
     messages = [sendable(plain(held[i])) for i in window.get("kept", ())]
-    messages += [sendable(plain(m)) for m in held[start : book["sent"]]]
+    messages += map(sendable, held.plain(start, book["sent"]))
     recall = start > 0 and bool(setup["search"])
     text = system_text(setup["instructions"], plain(book.get("context")), plain(state["summary"]), start, recall)
     if text:

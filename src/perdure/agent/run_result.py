@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.requests import AGENT
-from perdure.session.effects import OPEN, exception_of
+from perdure.session.effects import MISFIT, OPEN, exception_of, unfit
 from perdure.state.document import plain
 from perdure.system.times import timestamp
 from perdure.system.wording import call_words
@@ -61,6 +61,8 @@ class Raised(NamedTuple):
     message: str
     traceback: str
     """Where it came from, the innermost place last; without secrets, and no longer than is of use."""
+    again: str = ""
+    """The effect under which the same call was made again since, and was done."""
 
     def __str__(self) -> str:
         return f"{self.call} raised {self.error}{': ' + self.message if self.message else ''}"
@@ -137,20 +139,45 @@ class RunResult(NamedTuple):
 MOST_RAISED = 20
 """Calls with exceptions that are kept of a run, the newest."""
 _RAISED = "raised"
+_MISFITS = "misfits"
 _WORDS = 200
 """Characters of such a call's arguments that are kept with its exception."""
 
 
 def note_raised(notes: Any, record: dict[str, Any]) -> None:
     """Keep the exception of a call that has an outcome now among the notes of the run that is under way."""
+    noted: list[dict[str, str]] = plain(notes.get(_RAISED, []))
+    if record["status"] == "done" and any(_is_same(r, record) for r in noted):
+        notes[_RAISED] = noted = [{**r, "again": record["id"]} if _is_same(r, record) else r for r in noted]
     if (told := exception_of(record)) is None:
         return
-    notes[_RAISED] = [*plain(notes.get(_RAISED, [])), {**_about(record), **told}][-MOST_RAISED:]
+    notes[_RAISED] = [*noted, {**_about(record), "digest": record["digest"], **told}][-MOST_RAISED:]
 
 
-def forget_raised(notes: Any) -> None:
+def _is_same(noted: Mapping[str, str], record: Mapping[str, Any]) -> bool:
+    return noted.get("digest") == record["digest"] and noted["status"] == "raised"
+
+
+def note_misfit(notes: Any, record: dict[str, Any]) -> str:
+    """Keep that a result is not what its tool declares among the notes of the run that is under way; it in words."""
+    if record["status"] != "done" or MISFIT not in record:
+        return ""
+    noted: dict[str, str] = {**plain(notes.get(_MISFITS, {})), record["id"]: unfit(record)}
+    notes[_MISFITS] = dict(list(noted.items())[-MOST_RAISED:])
+    return noted[record["id"]]
+
+
+def forget_noted(notes: Any) -> None:
     """Another run begins."""
     notes.pop(_RAISED, None)
+    notes.pop(_MISFITS, None)
+
+
+def misfits_in(book: Mapping[str, Any]) -> list[str]:
+    """What is said of results that are not what their tools declare: of the last run, and of calls still held."""
+    notes: dict[str, Any] = book.get(AGENT) or {}
+    done = [r for r in book.get("effects", {}).values() if r["status"] == "done" and MISFIT in r]
+    return list({**notes.get(_MISFITS, {}), **{r["id"]: unfit(r) for r in done}}.values())
 
 
 def raised_in(book: Mapping[str, Any]) -> list[Raised]:
@@ -158,8 +185,9 @@ def raised_in(book: Mapping[str, Any]) -> list[Raised]:
     notes: dict[str, Any] = book.get(AGENT) or {}
     noted = [_raised(r) for r in notes.get(_RAISED, ())]
     seen = {one.effect for one in noted}
+    done = {r["digest"]: r["id"] for r in book.get("effects", {}).values() if r["status"] == "done"}
     held = [
-        _raised({**_about(r), **told})
+        _raised({**_about(r), **told, "again": done.get(r["digest"], "") if r["status"] == "raised" else ""})
         for r in book.get("effects", {}).values()
         if r["id"] not in seen and r["status"] not in OPEN and (told := exception_of(r)) is not None
     ]
@@ -172,7 +200,8 @@ def _about(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _raised(r: Mapping[str, str]) -> Raised:
-    return Raised(r["effect"], r["tool"], r["call"], r["status"], r["class"], r["message"], r["traceback"])
+    again = r.get("again", "")
+    return Raised(r["effect"], r["tool"], r["call"], r["status"], r["class"], r["message"], r["traceback"], again)
 
 
 def approval_interrupt(a: Approval, session: str, branch: str, tool_call_id: str = "") -> dict[str, Any]:
@@ -182,6 +211,7 @@ def approval_interrupt(a: Approval, session: str, branch: str, tool_call_id: str
         if a.question
         else {"approved": {"type": "boolean"}, "editedArgs": {"type": "object"}}
     )
+    wanted["reason"] = {"type": "string"}
     reason = "input_required" if a.question else "tool_call"
     message = a.question or f"May {a.tool} be called?{' ' + a.because if a.because else ''}"
     about = {"facts": a.facts, "because": a.because, "asked_at": timestamp(a.asked)}
@@ -200,13 +230,15 @@ def _interrupt(
     id: str, reason: str, message: str, wanted: dict[str, Any], of: Approval | Doubt, session: str, branch: str,
     about: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
+    # A doubt is settled by a call that takes more than this.
+    closed = {} if reason == "in_doubt" else {"additionalProperties": False}
     call = {"session": session, "branch": branch, "effect": of.effect, "tool": of.tool, "args": of.args}
     return {
         "id": id,
         "reason": reason,
         "message": message,
         "toolCallId": of.effect,
-        "responseSchema": {"type": "object", "properties": wanted, "required": [next(iter(wanted))]},
+        "responseSchema": {"type": "object", "properties": wanted, "required": [next(iter(wanted))], **closed},
         "expiresAt": None,
         "metadata": {**call, **about, "truncated": []},
     }

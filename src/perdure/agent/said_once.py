@@ -5,21 +5,26 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perdure import errors
 from perdure.agent import run_result as ended
+from perdure.agent.conversation import check_message, is_answer
 from perdure.agent.models import text_of
 from perdure.agent.models.parts import packed
 from perdure.agent.requests import AGENT
 from perdure.agent.run_result import RunResult, Spent
-from perdure.errors import Gone, NotFound
+from perdure.errors import Busy, Gone, NotFound, PerdureError
 from perdure.history.checkpoint import Reading
-from perdure.history.expiry import living
+from perdure.history.expiry import check_branch_is_there, living
 from perdure.history.hydrate import load_at, load_head
-from perdure.history.reader import change_of, history
+from perdure.history.reader import change_of
 from perdure.model import MAIN, Status
-from perdure.session.inbox import open_entry
+from perdure.session.inbox import open_edited, seal_entry
 from perdure.session.journal import session_closed
+from perdure.session.waiting_messages import LISTED, named_at, withdrawn
+from perdure.session.wakes import sort_out
 from perdure.state.document import plain
 from perdure.system.names import check_name, check_session
 
@@ -27,19 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.aio import AsyncDatabase
-    from perdure.errors import PerdureError
     from perdure.history.checkpoint import StateView
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
-    from perdure.record.codec import Envelope
     from perdure.state.document import TrackedDict, TrackedList
 
 ANSWERED = "answered"
 KEPT = 200
 """Messages of a session whose answers the newest state knows by their keys; those of older ones are looked for in its
 history."""
-LISTED = 500
-"""Checkpoints that are looked through at a time."""
 RESTING = (ended.DONE, ended.SLEEPING)
 
 
@@ -80,10 +81,13 @@ def answer_of(kernel: Kernel, session: str, key: str, branch: str) -> Answered |
             return Answered(name, found)
         if key in ((view.book.get(AGENT) or {}).get("run") or {}).get("messages", ()):
             return None
-    if kernel.store.inbox(session, 1, key):
+    if kernel.store.inbox(session, 1, key) and not withdrawn(kernel, session, branch, key, None):
         return None
     for name in branches:
-        if (taken := _taken_at(kernel, session, name, key)) is not None:
+        taken = named_at(kernel, session, name, key)
+        if who := withdrawn(kernel, session, name, key, taken):
+            raise Gone(f"message {key!r:.80} of session {session!r} gets no answer: {who}", "withdrawn")
+        if taken is not None:
             found = _after(kernel, row, name, taken.step, key)
             return None if found is None else Answered(name, found)
     return None
@@ -103,21 +107,10 @@ def recorded(view: StateView, session: str, key: str) -> RunResult | None:
 
 def _entry(view: StateView, key: str) -> list[Any] | None:
     found = plain((view.book.get(AGENT) or {}).get(ANSWERED, {}).get(key))
-    if found is None or found[0] >= len(view.messages) or view.messages[found[0]].get("role") != "assistant":
+    if found is None or found[0] >= len(view.messages) or not is_answer(view.messages[found[0]]):
         # It is not noted, or somebody has edited the conversation since.
         return None
     return found
-
-
-def _taken_at(kernel: Kernel, session: str, branch: str, key: str) -> Envelope | None:
-    """The checkpoint that took a message, on this branch."""
-    before: int | None = None
-    while points := history(kernel, session, branch, LISTED, before):
-        for point in points:
-            if key in point.envelope.x.get("takes", ()):
-                return point.envelope
-        before = points[-1].envelope.step
-    return None
 
 
 def _after(kernel: Kernel, row: SessionRow, branch: str, taken: int, key: str) -> RunResult | None:
@@ -141,7 +134,7 @@ def _after(kernel: Kernel, row: SessionRow, branch: str, taken: int, key: str) -
         }  # fmt: skip
         if env.status == Status.CANCELLED:
             return RunResult(ended.CANCELLED, row.id, step=env.step, reason=env.x.get("note", ""), **about)
-        if messages and messages[-1].get("role") == "assistant":
+        if messages and is_answer(messages[-1]):
             return RunResult(ended.DONE, row.id, text_of(plain(messages[-1])), step=env.step, **about)
     return None
 
@@ -149,18 +142,18 @@ def _after(kernel: Kernel, row: SessionRow, branch: str, taken: int, key: str) -
 def same_unanswered(kernel: Kernel, session: str, message: Any) -> str | None:
     """The key of an identical message to main that has no answer yet, for a person who types it once more. Blocks."""
     body = packed(message)
-    waiting = kernel.store.inbox(check_session(session), LISTED)
+    waiting = sort_out(kernel.store.inbox(check_session(session), LISTED), set(), kernel.clock.wall())
     # What somebody wanted it to stop after is not answered.
-    stop = max((entry.seq for entry in waiting if entry.kind == "cancel"), default=0)
-    for entry in waiting:
-        if entry.kind == "message" and entry.seq > stop and open_entry(kernel, entry).body == body:
+    stop = max((entry.seq for entry in waiting.cancels), default=0)
+    for entry in waiting.ready:
+        if entry.kind == "message" and entry.seq > stop and open_edited(kernel, entry, waiting).body == body:
             return entry.key
     try:
         view = Reading(kernel, load_head(kernel, living(kernel, session), MAIN))
     except NotFound:
         return None
     for key in plain(((view.book.get(AGENT) or {}).get("run") or {}).get("messages", ())):
-        taken = _taken_at(kernel, session, MAIN, key)
+        taken = named_at(kernel, session, MAIN, key)
         change = change_of(kernel, taken) if taken is not None else None
         if change is not None and any(name == key and said == body for name, _, said in change[1].get("took", ())):
             return key
@@ -169,6 +162,8 @@ def same_unanswered(kernel: Kernel, session: str, message: Any) -> str | None:
 
 def _check_it_can_be_said(kernel: Kernel, session: str, branch: str, key: str) -> None:
     """Refuse what nobody could answer before it lies in an inbox: on a branch that is not there, or that was closed."""
+    if branch != MAIN:
+        check_branch_is_there(kernel, session, branch)
     try:
         row = living(kernel, check_session(session))
     except NotFound:
@@ -191,7 +186,9 @@ class Said:
         self._db = db
         self.session = session
         self._branch = branch
-        self._message = message
+        if message is not None:
+            check_message(message)
+        self._message = packed(message) if message is not None else None
         self._owner = owner
         self._output = output
         """The structured output of an agent's text, by its name."""
@@ -203,12 +200,18 @@ class Said:
         self.new = not self.named
         """Whether nobody can have answered it: it is put there by this call, which has not been waiting since."""
 
-    async def post_first(self) -> None:
+    async def post_first(self, *, reopens: bool = False) -> None:
         """Put a message with a key into the inbox, durably; the same key with another message is refused."""
         if self.named and self._message is not None:
-            check = (self._db.kernel, self.session, self._branch, self.key)
-            await self._db.driver.call(_check_it_can_be_said, *check)
-            await self._post()
+            if not reopens:
+                check = (self._db.kernel, self.session, self._branch, self.key)
+                await self._db.driver.call(_check_it_can_be_said, *check)
+            # Of one that has expired, and that somebody has still, nobody can say yet whether it knows this key.
+            with suppress(Busy):
+                await self._post()
+        elif self._message is not None:
+            # What cannot be kept is refused before the session is opened, and perhaps opened again.
+            seal_entry(self._db.kernel, self.session, self.key, "message", self._message)
 
     async def post_last(self, *, anew: bool) -> None:
         """Put it there now that nothing can refuse it, if it is not; of an earlier life nothing is there any more."""
@@ -216,7 +219,7 @@ class Said:
             await self._post()
 
     async def _post(self) -> None:
-        self.new = await self._db.post(self.session, packed(self._message), key=self.key, owner=self._owner)
+        self.new = await self._db.post(self.session, self._message, key=self.key, owner=self._owner)
         self.kept = True
 
     async def answer(self) -> RunResult | None:
@@ -257,7 +260,21 @@ class Said:
             **{name: getattr(found, name) for name in own},
         )
 
-    def mark(self, error: PerdureError) -> None:
-        """Have an error say that the message is not lost with it."""
-        if self.kept and not isinstance(error, Gone):
-            error.kept, error.message_key = True, self.key
+    def mark(self, error: BaseException) -> None:
+        """Have an error say that the message is not lost with it, or that it is; also one that is none of ours."""
+        if self._message is None:
+            return
+        kept = self.kept and not isinstance(error, Gone)
+        # The same one may be raised again and again, and have said it of another message.
+        vars(error).update(kept=kept, message_key=self.key if kept else "")
+        if isinstance(error, PerdureError):
+            if not kept and isinstance(error, Busy):
+                error.args = (f"{error.args[0]}. The message is not kept: one with a key of yours would be",)
+        elif kept:
+            twice = "" if self.named else "; without a key it is said twice"
+            said = (
+                f"The message is kept in session {self.session!r}: run it again without a message to go on with it, or "
+                f"{errors.say_again(self.key)}{twice}"
+            )
+            if said not in getattr(error, "__notes__", ()):
+                error.add_note(said)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from perdure.agent.live_answers import Event, Piece, live_of, open_pieces
 from perdure.agent.models import text_of
 from perdure.agent.requests import AGENT, is_answer
-from perdure.errors import Gone, InvalidInput, NotFound, PerdureError
+from perdure.errors import Corrupted, Gone, InvalidInput, NotFound, PerdureError
 from perdure.history.checkpoint import Checkpoint, Reading
-from perdure.history.hydrate import find, load, locate, payload_of, steady
+from perdure.history.hydrate import find, load, locate, payload_of, steady, where_is
 from perdure.history.reader import read_rows
 from perdure.model import MAIN, Status
 from perdure.state.delta import APPEND
 from perdure.state.document import STATE, plain
+from perdure.system.flow import check_awaited
 from perdure.system.lease_holders import is_dead
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ async def follow(
     event that was seen; None: from now on.
     """
 
+    check_awaited(db, "perdure.follow")
     blocking = db.driver.call
     reader = SessionReader(db.kernel, session)
     for event in await blocking(reader.begin, after):
@@ -272,10 +274,15 @@ class SessionReader:
                 continue
             at = self.position.step if line == self.position.line else first - 1
             last = head.step if line == head.line else store.slice(self._session, line, first, first).last
+            due = at + 1
             # Retention may have left a gap that is wider than a page.
             for low in range(at, last, PAGE):
-                for point, body in read_rows(self._kernel, self._session, line, low + 1, min(low + PAGE, last)):
-                    yield from self._commit(Checkpoint(point), self._answer(point, body))
+                high = min(low + PAGE, last)
+                for row in read_rows(self._kernel, self._session, line, low + 1, high, open_end=high < last):
+                    if row.since > due:
+                        raise Corrupted(where_is(self._session, line, due), "it is missing")
+                    due = row.point.envelope.step + 1
+                    yield from self._commit(Checkpoint(row.point), self._answer(row.point, row.body))
         self.position = head
 
     def _commit(self, c: Checkpoint, answer: str | None) -> Iterator[Event]:

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.errors import InvalidInput
-from perdure.session.tools import Context, NotDone, tool
-from perdure.session.typed_values import MISFITS, TypedValue, hints_of, in_short
+from perdure.session.tool_context import Context
+from perdure.session.tools import NotDone, tool
+from perdure.session.typed_values import (
+    MISFITS,
+    MisplacedContext,
+    TypedValue,
+    hints_of,
+    in_short,
+    refuse_no_number,
+)
 from perdure.state.values import Wire
 from perdure.system.times import when as in_words
 
@@ -65,6 +73,8 @@ class ToolSpec:
             return TypedValue(
                 msgspec.defstruct(f"{self.name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
             )
+        except MisplacedContext as e:
+            raise InvalidInput(f"tool {self.name}: {e}") from None
         except TypeError as e:
             raise InvalidInput(
                 f"tool {self.name}: {in_short(e)}: declare its parameters with JSON types, dataclasses, enums, or "
@@ -88,7 +98,14 @@ class ToolSpec:
             given = parsed(raw or "{}")
         except MISFITS as e:
             raise InvalidInput(f"the arguments of {self.name} are not JSON: {in_short(e)}") from None
-        return self.checked(given)
+        found = self.checked(given)
+        if self._typed is None or not self._typed.has_decimals:
+            return found
+        # A decimal that was written as a number is read from its text, which no float is between.
+        try:
+            return _exactly(found, self._typed.as_json(self._typed.from_json(json.loads(raw, parse_float=str))))
+        except MISFITS:
+            return found
 
     def checked(self, given: Any) -> dict[str, Any]:
         """Arguments by name, defaults included, as JSON values of the declared types."""
@@ -98,7 +115,9 @@ class ToolSpec:
             if self._typed is None:
                 found = self.tool.bind((), typing.cast("dict[str, Any]", given))
             else:
-                found = self._typed.as_json(self._typed.from_json(given))
+                typed = self._typed.from_json(given)
+                refuse_no_number(typed)
+                found = self._typed.as_json(typed)
         except InvalidInput as e:
             raise InvalidInput(f"the arguments of {self.name} do not fit: {e}") from None
         except MISFITS as e:
@@ -113,6 +132,18 @@ class ToolSpec:
 def parsed(text: str) -> Any:
     """What a model wrote as JSON; one of ``MISFITS`` when it is none, as NaN is."""
     return json.loads(text, parse_constant=_no_number)
+
+
+def _exactly(found: Any, from_text: Any) -> Any:
+    """Arguments as JSON, with the decimals of the same ones whose numbers were read as text; a decimal is text here."""
+    if isinstance(found, dict) and isinstance(from_text, dict):
+        given = typing.cast("dict[str, Any]", from_text)
+        return {k: _exactly(v, given.get(k, v)) for k, v in typing.cast("dict[str, Any]", found).items()}
+    if isinstance(found, list) and isinstance(from_text, list):
+        pairs = zip(typing.cast("list[Any]", found), typing.cast("list[Any]", from_text), strict=False)
+        return [_exactly(one, other) for one, other in pairs]
+    is_text = isinstance(found, str) and isinstance(from_text, str)
+    return from_text if is_text else typing.cast("Any", found)
 
 
 def _no_number(name: str) -> Any:

@@ -24,6 +24,7 @@ from perdure.system import faults
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from perdure.agent.agent import Agent
     from perdure.agent.loop import Loop
 
     Change = Callable[[Any], Any]
@@ -97,9 +98,12 @@ async def upgrade(loop: Loop) -> str:
     old = plain(loop.book.get("setup"))
     if old is None:
         return ""
-    new = loop.setup()
+    # Whichever of its models was asked last: that another one is asked now is no change of the agent.
+    new = loop.setup(loop.agent.named(old["model"]))
     if old == new:
         return ""
+    if why := _too_different(loop.agent, old):
+        return why
     for record in loop.calls.open_records():
         # Turned down is turned down: that needs no tool.
         await loop.s.driver.drive(loop.s.requests.settle_refusal(record))
@@ -117,7 +121,8 @@ async def upgrade(loop: Loop) -> str:
 
 def compare(loop: Loop, old: dict[str, Any], new: dict[str, Any]) -> Plan:
     """What is different, and what that means for the calls of the last answer."""
-    plan = Plan(_differences(old, new), [], [])
+    made = loop.declared
+    plan = Plan(_differences(old, new, told=made.instruct is None, fixed=made.choose is None), [], [])
     effects = loop.s.book.get("effects", {})
     for entry in plain(loop.book["calls"]):
         record = plain(effects.get(entry.get("slot", "")))
@@ -182,6 +187,18 @@ def _moved(slot: str, record: dict[str, Any], way: Way) -> Moved:
     return Moved(slot, way, None, result)
 
 
+def _too_different(agent: Agent, old: dict[str, Any]) -> str:
+    """Why a program does not go on with what another version of it has left; "" when it does."""
+    known, left = agent.goes_on_from, old["version"]
+    if known is None or old["agent"] != agent.name or left == agent.version or left in known:
+        return ""
+    which = ", ".join(sorted(known)) or "no other"
+    return (
+        f"it was left by version {left!r:.80} of agent {agent.name!r:.80}, and version {agent.version!r:.80} goes on "
+        f"from {which:.200}: run it with that version, or have goes_on_from name it"
+    )
+
+
 async def _ways_out(loop: Loop) -> str:
     """What can be done about calls that this program cannot go on with."""
     s = loop.s
@@ -206,6 +223,7 @@ async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
                 record["result"] = moved.result
             continue
         record["tool"] = moved.way.tool
+        s.effect_records.note_result_schema(loop.tool(moved.way.tool), record)
         record["digest"] = call_digest(moved.way.tool, moved.way.version, moved.args)
         record["args"] = moved.args
         request = s.book.get("approvals", {}).get(record.get("approval", ""))
@@ -220,13 +238,15 @@ async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
     faults.point("agent.after_upgrade")
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What has changed about the agent, a line each."""
+def _differences(old: dict[str, Any], new: dict[str, Any], *, told: bool, fixed: bool) -> list[str]:
+    """What has changed about the agent, a line each; not what functions give anew each time."""
     notes: list[str] = []
     for field, said in (("agent", "agent"), ("version", "agent version"), ("model", "model")):
         if old[field] != new[field]:
             notes.append(f"the {said} was {old[field]!r} and is {new[field]!r}")
-    if old["instructions"] != new["instructions"]:
+    if old.get("deps", "") and new.get("deps", "") and old["deps"] != new["deps"]:
+        notes.append(f"the dependencies were {old['deps']!r} and are {new['deps']!r}")
+    if told and old["instructions"] != new["instructions"]:
         notes.append("the instructions have changed")
     params = sorted(
         k for k in {**old["params"], **new["params"]} if not same(old["params"].get(k), new["params"].get(k))
@@ -234,8 +254,8 @@ def _differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     if params:
         notes.append(f"the model's parameters have changed: {', '.join(params)}")
     before, now = ({t["name"]: t for t in setup["tools"]} for setup in (old, new))
-    notes += [f"the tool {name} is new" for name in now if name not in before]
-    notes += [f"the tool {name} is gone" for name in before if name not in now]
+    notes += [f"the tool {name} is new" for name in now if fixed and name not in before]
+    notes += [f"the tool {name} is gone" for name in before if fixed and name not in now]
     for name in before:
         if name in now:
             notes += _tool_differences(name, before[name], now[name], old["versions"], new["versions"])

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perdure.system.disk import Disk, make_folder
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,6 +33,9 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 def main(argv: list[str]) -> int:
     """Run a suite and print its report; 0 also when a goal was missed."""
     given = _parser().parse_args(argv)
+    if given.out:
+        # Before hours of measuring.
+        make_folder(Disk(), str(given.out.absolute()))
     from perdure.bench.plan import FULL, QUICK
 
     report = run(
@@ -41,7 +46,6 @@ def main(argv: list[str]) -> int:
     text = json.dumps(report, indent=2)
     print(text if given.json else as_text(report))
     if given.out:
-        given.out.mkdir(parents=True, exist_ok=True)
         (given.out / f"bench-{given.suite}.json").write_text(text + "\n", encoding="utf-8")
         (given.out / f"bench-{given.suite}.md").write_text(as_markdown(report), encoding="utf-8")
     return 0

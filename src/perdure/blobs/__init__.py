@@ -21,6 +21,8 @@ def open_blobs(url: str, store_id: str, *, clock: Clock | None = None, **options
         case "file":
             from perdure.blobs.local import LocalBlobs
 
+            if not rest.strip("/"):
+                raise InvalidInput(f"{url!r} names no folder for blobs: write file:///absolute/folder")
             return LocalBlobs(rest, clock=clock, **options)
         case "s3" | "gs" | "az":
             from perdure.blobs.object_storage import ObjectBlobs

@@ -39,7 +39,7 @@ def check_size(data: bytes, most: int, where: str) -> None:
     if len(data) > most:
         raise LimitExceeded(
             f"a blob in {where} may have {most} bytes, and this one has {len(data)}: "
-            'keep blobs in a bucket, as in perdure.open(url, blobs="s3://bucket/prefix")'
+            'keep blobs in a bucket, as in perdure.open(url, blobs="s3://bucket/prefix") or --blobs s3://bucket/prefix'
         )
 
 

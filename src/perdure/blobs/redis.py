@@ -6,6 +6,7 @@ scripts, so a blob that is being put again is never deleted under the hands of t
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 from perdure.blobs.content import WholeStreams, check_content, check_ref, check_size, verified
@@ -30,12 +31,14 @@ local function now()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 """
-# A blob that is there, and whole, is only renewed; never back in time.
+# A blob that is there, and whole, is only renewed; never back in time. SHA-1 is what the server has, and tells damage:
+# whoever would forge a content can write the server's data anyway.
 _RENEW = Script(
     "renew",
     _NOW
     + """
 if redis.call('STRLEN', KEYS[1]) ~= tonumber(ARGV[4]) or not redis.call('ZSCORE', ARGV[2], ARGV[3]) then return 0 end
+if redis.sha1hex(redis.call('GET', KEYS[1])) ~= ARGV[5] then return 0 end
 redis.call('ZADD', ARGV[2], 'GT', now(), ARGV[3])
 return 1
 """,
@@ -88,7 +91,8 @@ class RedisBlobs(WholeStreams):
         check_content(ref, data)
         check_size(data, MAX_BLOB, "Redis")
         key, name = self._key(ref), ref.encode()
-        if not self._link.one(_RENEW.call(key, self._now(), self._index, name, b"%d" % len(data)), writes=True):
+        seen = hashlib.sha1(data, usedforsecurity=False).hexdigest().encode()
+        if not self._link.one(_RENEW.call(key, self._now(), self._index, name, b"%d" % len(data), seen), writes=True):
             self._link.one(_PUT.call(key, self._now(), self._index, name, data), writes=True)
 
     def get(self, ref: str) -> bytes:

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.agent.app_loader import load_agent
-from perdure.agent.run_result import CANCELLED
+from perdure.agent.app_loader import load_for_sessions
+from perdure.agent.run_result import CANCELLED, FAILED
 from perdure.agent.said_once import same_unanswered
-from perdure.cli.options import Again, App, AsJson, BlobsAt, Made, Message, MessageKey, Owner, Session, Store, Wait
+from perdure.cli.approvals import user_name
+from perdure.cli.options import (
+    Again,
+    App,
+    AsJson,
+    BlobsAt,
+    By,
+    Made,
+    Message,
+    MessageKey,
+    Owner,
+    Reopen,
+    Session,
+    Store,
+    Wait,
+)  # fmt: skip
 from perdure.cli.output import STOPPED, Out, print_json, print_raised, tell
-from perdure.cli.terminal_text import brief, cut
-from perdure.cli.which_database import open_existing_async, open_or_make_async
-from perdure.errors import Busy, InvalidInput, NotFound
+from perdure.cli.terminal_text import call_in_full, cut, safe
+from perdure.cli.which_database import NoDatabase, open_existing_async, open_or_make_async
+from perdure.errors import InvalidInput, NotFound
 from perdure.history.expiry import ended, living
 from perdure.history.hydrate import find
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
+from perdure.session.handover import is_worked_on
 from perdure.shapes import work as shapes
 from perdure.shapes.machine import NewAgent
 from perdure.system.commands import quoted, typed
@@ -30,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.agent.agent import Agent
+    from perdure.agent.app_loader import App as Loaded
     from perdure.agent.branching_off import Rerun
     from perdure.agent.replay.replay import Replayed
     from perdure.agent.run_result import RunResult
@@ -77,8 +93,8 @@ def chat(
     """Talk to an agent. Stop or kill it at any moment: the same command goes on where it was."""
     from perdure.cli.chat import Chat
 
-    agent = load_agent(app)
-    raise typer.Exit(Chat(agent, session or agent.name, owner).hold(store, blobs))
+    loaded = load_for_sessions(app)
+    raise typer.Exit(Chat(loaded, session or loaded.agent().name, owner).hold(store, blobs))
 
 
 OnBranch = Annotated[str, typer.Option("--branch", metavar="NAME", help="The branch to run on.")]
@@ -107,32 +123,48 @@ def run(
     branch: OnBranch = MAIN,
     effects: Effects = None,
     max_turns: Turns = None,
+    objective: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What the session is to achieve; it is told to the agent.")
+    ] = None,
+    reopen: Reopen = False,
+    by: By = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an agent on a session until it is done or must wait. Killed at any moment, the same command goes on.
 
-    A message that is there already and not answered yet is not said twice: it is gone on with.
+    A message that is there already and not answered yet is not said twice: it is gone on with. With --branch it is said
+    there, and main's inbox is left alone.
     """
-    if message and branch != MAIN:
-        raise InvalidInput(
-            "a message goes to main: on a branch, change what was said with "
-            + typed(f"fork {quoted(session)}@STEP --set said=TEXT")
-        )
     if key is not None and not message:
         raise InvalidInput("--key names a message: say one")
     if again and (key is not None or not message):
         raise InvalidInput("--again says a message once more: say one, without --key")
     if wait and branch != MAIN:
         raise InvalidInput("--wait goes with main")
+    if key is not None and branch != MAIN:
+        raise InvalidInput("--key names a message of the inbox, which is main's: on a branch, say it without")
+    if (reopen or objective is not None) and branch != MAIN:
+        raise InvalidInput(f"{'--reopen' if reopen else '--objective'} goes with main")
+    if by is not None and not reopen:
+        raise InvalidInput("--by says who opens a closed session again: it goes with --reopen")
+
+    loaded = load_for_sessions(app)
 
     def opened() -> AsyncDatabase:
         # A branch is of a session that is there.
         if branch != MAIN:
-            return open_existing_async(store, blobs, maintain=True)
-        return open_or_make_async(store, blobs)
+            try:
+                return open_existing_async(store, blobs, maintain=True)
+            except NoDatabase as e:
+                where = str(e).partition(":")[0] if store is None else f"there is no database {store}"
+                first = "branch off a session that has run (perdure fork), or leave --branch out"
+                msg = f"a branch is of a session that is there, and {where}: nothing was made; {first}"
+                raise NoDatabase(msg) from None
+        return open_to_run(loaded, store, blobs)
 
-    _run(app, session, opened, branch, effects, as_json, message=message or None, key=key, owner=owner,
-         max_turns=max_turns, again=again, wait=wait)  # fmt: skip
+    _run(app, loaded, session, opened, branch, effects, as_json, message=message or None, key=key, owner=owner,
+         max_turns=max_turns, again=again, wait=wait, objective=objective, reopen=reopen,
+         by=by or (user_name() if reopen else ""))  # fmt: skip
 
 
 def resume(
@@ -150,12 +182,32 @@ def resume(
     def opened() -> AsyncDatabase:
         return open_existing_async(store, blobs, maintain=True)
 
-    _run(app, session, opened, branch, effects, as_json, must_exist=True, max_turns=max_turns)
+    _run(app, load_for_sessions(app), session, opened, branch, effects, as_json, must_exist=True, max_turns=max_turns)
+
+
+def open_to_run(loaded: Loaded, store: str | None, blobs: str | None) -> AsyncDatabase:
+    """Open the database for a session that need not be there yet; made only where it is plain which agent is meant."""
+    if loaded.usual is not None:
+        return open_or_make_async(store, blobs)
+    try:
+        return open_existing_async(store, blobs, maintain=True)
+    except NoDatabase:
+        loaded.agent()
+        raise
+
+
+async def agent_for(db: AsyncDatabase, loaded: Loaded, session: str) -> Agent:
+    """The agent that goes on with a session: its own, where that is known here."""
+    row = await db.driver.call(find, db.kernel, check_session(session))
+    # What has not begun, or has ended and begins anew, is of nobody.
+    if row is None or not row.heads or await db.driver.call(ended, db.kernel, session):
+        return loaded.agent()
+    return loaded.agent(row.agent)
 
 
 def _run(
-    app: str, session: str, opened: Callable[[], AsyncDatabase], branch: str, effects: str | None, as_json: bool,
-    **options: Any,
+    app: str, loaded: Loaded, session: str, opened: Callable[[], AsyncDatabase], branch: str, effects: str | None,
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     import asyncio
 
@@ -165,7 +217,6 @@ def _run(
     how = effects or usual_effects(branch)
     if how not in EFFECTS:
         raise InvalidInput(f"--effects is one of {', '.join(EFFECTS)}, not {how!r:.40}")
-    agent = load_agent(app)
     on = "" if branch == MAIN else f" --branch {quoted(branch)}"
     on += f" --effects {how}" if effects else ""
     # What has no checkpoint yet cannot be resumed, only run.
@@ -174,7 +225,7 @@ def _run(
     screen = None if as_json else Screen()
     try:
         result = asyncio.run(
-            _once(agent, opened, session, branch, how, on_event=screen.event if screen else None, **options)
+            _once(loaded, opened, session, branch, how, on_event=screen.event if screen else None, **options)
         )
     except KeyboardInterrupt:
         if screen is not None:
@@ -188,51 +239,54 @@ def _run(
 
 
 async def _once(
-    agent: Agent, opened: Callable[[], AsyncDatabase], session: str, branch: str, effects: str, *,
+    loaded: Loaded, opened: Callable[[], AsyncDatabase], session: str, branch: str, effects: str, *,
     on_event: Callable[[Event], None] | None, max_turns: int | None, must_exist: bool = False,
     again: bool = False, wait: float = 0, **options: Any,
 ) -> RunResult:  # fmt: skip
+    from perdure.agent.children import release
+
     async with opened() as db:
+        agent = await agent_for(db, loaded, session)
+        others = loaded.others(agent)
         try:
             if branch != MAIN:
-                from perdure.agent.branching_off import run_on
+                from perdure.agent.branching_off import is_said_on, run_on, say_on
+                from perdure.agent.dependencies import check_deps
 
-                return await run_on(
-                    db, agent, session, branch, effects=effects, max_turns=max_turns, on_event=on_event, live=True
-                )
+                check_deps(agent)
+                said, notes = options.get("message"), ()
+                if (
+                    said is not None
+                    and not again
+                    and await db.driver.call(is_said_on, db.kernel, session, branch, said)
+                ):
+                    notes = (GOES_ON,)
+                elif said is not None:
+                    await say_on(db, session, branch, said)
+                result = await run_on(
+                    db, agent, session, branch, effects=effects, max_turns=max_turns, on_event=on_event, live=True,
+                    agents=others,
+                )  # fmt: skip
+                return result._replace(notes=(*notes, *result.notes))
             if must_exist:
                 await db.driver.call(_check_it_goes_on, db, session)
             said, notes = options.get("message"), ()
             if said is not None and options.get("key") is None and not again:
                 options["key"] = await db.driver.call(same_unanswered, db.kernel, session, said)
                 notes = (GOES_ON,) if options["key"] is not None else ()
-            await keep_owner(db, agent, session, options.get("owner", ""))
             result = await agent.run(
                 db, session=session, effects=effects, on_event=on_event, live=True, max_turns=max_turns, wait=wait,
-                **options,
+                agents=others, **options,
             )  # fmt: skip
             return result._replace(notes=(*notes, *result.notes))
         finally:
-            await agent.close()
-
-
-async def keep_owner(db: AsyncDatabase, agent: Agent, session: str, owner: str) -> None:
-    """Write down whose a new session is to be, before anything else: whoever is killed in its first answer has it."""
-    row = await db.driver.call(find, db.kernel, check_session(session))
-    if not owner or (row is not None and (row.heads or row.reason)):
-        return
-    # Whoever has it writes it.
-    with suppress(Busy):
-        async with await db.session(session, owner=owner) as s:
-            s.journal.settings.agent = agent.name
-            if s.head is None:
-                await s.commit()
+            await release(agent, *others)
 
 
 def _check_it_goes_on(db: AsyncDatabase, session: str) -> None:
     """There is something to go on with: a session, or what waits for one that has expired and begins anew."""
     row = find(db.kernel, check_session(session))
-    if row is not None and row.pending and not row.heads and not row.reason:
+    if row is not None and row.pending and not row.heads and not row.reason and not is_worked_on(row):
         begins = Action(Do.START, session).command
         raise NotFound(f"session {session!r} has no checkpoint yet: {begins} begins it, with --owner where it has one")
     if row is None or not row.pending or not ended(db.kernel, session):
@@ -253,10 +307,13 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
         out.line(cut(note, 400), "dim")
     for approval in result.approvals:
         asked = approval.question or approval.because
-        out.line(f"{approval.id}: {cut(approval.tool, 60)} {brief(approval.args)} {cut(asked, 200)}".rstrip(), "yellow")
+        call, more = call_in_full(approval.tool, approval.args)
+        out.line(f"{approval.id}: {call} {safe(asked)}".rstrip(), "yellow")
+        out.lines(more)
     print_raised(out, result.raised)
     for doubt in result.in_doubt:
         out.line(f"{doubt.effect}: {cut(doubt.question, 400)}", "bold red")
+        out.lines(call_in_full(doubt.tool, doubt.args)[1])
     ended = f"{result.status}{': ' + result.reason if result.reason else ''}"
     out.line(cut(f"{ended} (step {result.step})", 1000), "dim" if result.ok else "yellow")
     asks = [Action(Do.ANSWER if a.question else Do.APPROVE, result.session, a.id) for a in result.approvals]
@@ -269,6 +326,13 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
     for action in (doubts or asks)[:1]:
         for command in (action.command, *action.others):
             out.line(f"  {cut(command, 1000)}", "dim")
+    if result.status == FAILED:
+        out.line(f"  {cut(look_why(result.session, branch), 1000)}", "dim")
+
+
+def look_why(session: str, branch: str) -> str:
+    """What to type to be told why a session has got no further, and what to do."""
+    return typed(f"why {quoted(session)}{'' if branch == MAIN else f' --branch {quoted(branch)}'}")
 
 
 def replay(
@@ -303,22 +367,24 @@ def replay(
         raise InvalidInput("--from, --as and --effects go with --live")
     if live and (agent is None or start is None):
         raise InvalidInput("--live needs --agent APP and --from STEP")
-    runs = load_agent(agent) if agent is not None else None
+    runs = load_for_sessions(agent) if agent is not None else None
 
     async def recorded() -> Replayed:
         from perdure.agent.replay.replay import replay as again
 
         async with open_existing_async(store, blobs) as db:
-            return await again(db, session, agent=runs, branch=branch)
+            own = await agent_for(db, runs, session) if runs is not None else None
+            return await again(db, session, agent=own, branch=branch)
 
-    async def asked_anew(runs: Agent, start: int) -> Rerun:
+    async def asked_anew(runs: Loaded, start: int) -> Rerun:
         from perdure.agent.branching_off import rerun
 
         async with open_existing_async(store, blobs) as db:
+            own = await agent_for(db, runs, session)
             try:
-                return await rerun(db, runs, session, at=start, branch=branch, name=name, effects=effects)
+                return await rerun(db, own, session, at=start, branch=branch, name=name, effects=effects)
             finally:
-                await runs.close()
+                await own.close()
 
     if runs is not None and start is not None:
         _print_live(asyncio.run(asked_anew(runs, start)), start, as_json=as_json)
@@ -330,6 +396,7 @@ def _print_replayed(found: Replayed, *, as_json: bool) -> None:
     words = f"identical: {found.turns} answers of {cut(found.session, 80)} on {cut(found.branch, 80)}"
     if not found.identical:
         words = f"step {found.step} differs, after {found.turns} identical answers: {cut(found.what, 600)}"
+    words += "".join(f"\n{cut(str(change), 400)}" for change in found.versions)
     tell(as_json, shapes.replay(found), words, "green" if found.identical else "red")
     if not found.identical:
         raise typer.Exit(1)
@@ -347,5 +414,7 @@ def _print_live(went: Rerun, start: int, *, as_json: bool) -> None:
                 out.line(cut(line, 2000))
         for approval in result.approvals:
             out.line(f"waits for {approval.id}: {cut(approval.tool, 60)}; {cut(approval.because, 200)}", "yellow")
+        if result.status == FAILED:
+            out.line(f"  {cut(look_why(result.session, went.branch), 1000)}", "dim")
     if result.status in ("failed", "incompatible", "in_doubt"):
         raise typer.Exit(1)

@@ -13,24 +13,26 @@ import typer
 from perdure.agent.said_once import answer_of, same_unanswered
 from perdure.cli.options import Again, AsJson, BlobsAt, By, DryRun, Reason, Session, Store, Yes
 from perdure.cli.output import Out, answered, print_json, print_raised, print_traceback, tell
-from perdure.cli.session_at import in_words, known_matters, open_matters, open_place
+from perdure.cli.session_at import NOBODY_DECIDED, in_words, known_matters, open_matters, open_place, ways_out
 from perdure.cli.session_selection import Failed, Selection, act, each, pick, sure
 from perdure.cli.state_edits import parse_json
-from perdure.cli.terminal_text import brief, cut
+from perdure.cli.terminal_text import below, call_in_full, cut, safe
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, NotFound
-from perdure.fleet.status import settle, settle_all, to_resolve
+from perdure.fleet.status import settle, settle_all, to_resolve, to_stop
 from perdure.fleet.why import ACT, why
-from perdure.history.expiry import ended, living
+from perdure.history.expiry import ended, expired, living
+from perdure.history.hydrate import known
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
 from perdure.session.decisions import undecided
 from perdure.session.effects import exception_of
-from perdure.shapes.approvals import decided, waiting
+from perdure.shapes.approvals import Waiting, decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
+from perdure.shapes.basics import Page
 from perdure.shapes.work import Posted, Run, run
 from perdure.system.commands import quoted, typed
-from perdure.system.names import check_session
+from perdure.system.names import check_name, check_session
 from perdure.system.times import ago
 from perdure.system.wording import count, json_or_text
 
@@ -52,8 +54,6 @@ Question = Annotated[
 ]
 Listed = Annotated[bool, typer.Option("--list", help="Only list what waits, and decide nothing.")]
 Branch = Annotated[str, typer.Option(metavar="NAME", help="The branch that is looked at.")]
-DECISIONS = {"done": "done", "failed": "given up"}
-"""What is said of a call that was settled, by its status; any other may be made again."""
 
 
 def approve(
@@ -64,7 +64,10 @@ def approve(
     by: By = None,
     reason: Reason = "",
     edit: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Agree to other arguments: the whole object.")
+        str | None,
+        typer.Option(
+            metavar="JSON", help="Agree to other arguments: all of them, as one object; what does not fit is refused."
+        ),
     ] = None,
     listed: Listed = False,
     branch: Branch = MAIN,
@@ -144,6 +147,9 @@ def _only_one(db: Database, session: str, branch: str, as_json: bool, decision: 
     matters = open_matters(db, opened)
     meant = [a["id"] for a in matters.approvals if decision != "approved" or not a.get("question")]
     if len(meant) == 1:
+        if not as_json:
+            # Nobody has named it: what is decided on is seen here, if it was not before.
+            _print_call(Out(), next(a for a in matters.approvals if a["id"] == meant[0]), "", "")
         return meant[0]
     if not meant and not as_json and any(matters):
         Out().line(f"nothing in {cut(session, 200)} waits for {'approval' if decision == 'approved' else 'a decision'}")
@@ -167,13 +173,14 @@ def cancel(
 ) -> None:
     """Stop agents: they end as soon as they notice, and go on only with a new message."""
     with open_existing(store, blobs) as db:
-        who = by or user_name()
+        who = check_name(by or user_name(), "name", empty=True)
         failed: list[Failed] = []
 
         def stop(batch: list[SessionRow]) -> int:
             return each(batch, lambda session: db.cancel(session, by=who, reason=reason), failed)
 
-        picked = pick(db, Selection(sessions, agent, owner, status))
+        picked = pick(db, Selection(sessions, agent, owner, status), failed)
+        picked = to_stop(db, picked) if dry_run else picked
         act(picked, "cancel", stop, dry_run=dry_run, as_json=as_json, failed=failed)
 
 
@@ -181,42 +188,69 @@ def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
     """What waits for somebody in a session, with what to type."""
     opened = open_place(db, session, branch)
     if as_json:
-        open_ = undecided(db.kernel, opened.row, opened.reading.book, opened.reading.checkpoint.line)
-        print_json(waiting(opened.reading, opened.row.id, branch, open_))
+        print_json(_waiting(db, opened, branch))
         return
     matters = open_matters(db, opened)
     out, now = Out(), db.kernel.clock.wall()
     for a in matters.approvals:
-        asked = f"{cut(a['tool'], 60)} {brief(a['args'])}"
-        if a.get("question"):
-            out.line(f"{a['id']}: {asked} asks: {cut(a['question'], 300)}", "yellow")
-        else:
-            out.line(f"{a['id']}: {asked} waits for agreement", "yellow")
+        _print_call(out, a, f"asks: {safe(a['question'])}" if a.get("question") else "waits for agreement", "yellow")
         for name in ("because", "facts", "schema"):
             if a.get(name) is not None and a[name] != "":
-                out.line(f"  {name}: {brief(a[name], 300)}")
+                out.lines(below(name, a[name]))
         out.line(f"  asked {ago(a['asked'], now)}, expires {ago(a['expires'], now)}", "dim")
         decide = Action(Do.ANSWER if a.get("question") else Do.APPROVE, opened.row.id, a["id"])
         for way in (decide.command, *decide.others):
             out.line(f"  {cut(way, 1000)}", "dim")
     for a, said in matters.decided:
-        out.line(
-            f"{a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} was {cut(said, 300)}, and waits to be taken up", "dim"
-        )
+        _print_call(out, a, f"was {cut(said, 300)}, and waits to be taken up", "dim")
+    for a in matters.late:
+        _print_call(out, a, NOBODY_DECIDED, "yellow")
+        out.line(f"  {cut(typed(f'why {quoted(opened.row.id)}'), 1000)} says how it does", "dim")
     for e in matters.effects:
-        out.line(f"{e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} {in_words(e, now)}", "bold red")
+        told = matters.reported.get(e["id"], "")
+        _print_call(out, e, in_words(e, opened, now, told), "dim" if told else "bold red")
         print_traceback(out, exception_of(e))
-        if e["status"] in ("in_doubt", "raised"):
-            settle = Action(Do.RESOLVE, opened.row.id, e["id"], branch)
+        for way in ways_out(e, opened, branch, told):
+            out.line(f"  {cut(way, 1000)}", "dim")
+    for one in matters.raised:
+        print_raised(out, [one])
+        if one.status in ("raised", "unknown") and not one.again:
+            settle = Action(Do.RESOLVE, opened.row.id, one.effect, branch)
             for way in (settle.command, *settle.others):
                 out.line(f"  {cut(way, 1000)}", "dim")
-    print_raised(out, matters.raised)
-    if not any(matters[:3]):
+    if not any(matters[:4]):
         where = "" if branch == MAIN else f" on branch {cut(branch, 80)}"
         out.line(f"nothing in {cut(opened.row.id, 200)} waits for anybody{where}")
     for name, number in _elsewhere(db, opened, branch):
         waits = "1 more waits" if number == 1 else f"{number} more wait"
         out.line(f"{waits} on branch {cut(name, 80)}: see it with --branch {cut(quoted(name), 100)}", "yellow")
+
+
+def _waiting(db: Database, opened: Opened, branch: str) -> Waiting:
+    open_ = undecided(db.kernel, opened.row, opened.reading.book, opened.reading.checkpoint.line)
+    return waiting(opened.reading, opened.row.id, branch, open_)
+
+
+def _list_of_many(db: Database, chosen: Selection, branch: str, as_json: bool) -> None:
+    """What waits for somebody in each of these sessions; not in those whose time is over."""
+    rows = [row for row in pick(db, chosen, []) if branch in row.branches and not expired(db.kernel, row)]
+    if as_json:
+        found = [_waiting(db, open_place(db, f"{row.id}@", branch), branch) for row in rows]
+        print_json(Page(items=found, next=None))
+        return
+    out = Out()
+    for row in rows:
+        out.line(f"session {cut(row.id, 200)}", "bold")
+        list_open(db, f"{row.id}@", branch, as_json)
+    if not rows:
+        out.line("no call in doubt waits for anybody")
+
+
+def _print_call(out: Out, record: dict[str, Any], said: str, style: str) -> None:
+    """A call that somebody decides on, or a request for it, with all its arguments, and what is said of it."""
+    call, more = call_in_full(record["tool"], record["args"])
+    out.line(f"{record['id']}: {call} {said}".rstrip(), style)
+    out.lines(more)
 
 
 def _elsewhere(db: Database, opened: Opened, branch: str) -> list[tuple[str, int]]:
@@ -264,13 +298,20 @@ def resolve(
     status: Annotated[
         str | None, typer.Option(metavar="STATUS", help="All with this status; in_doubt, if only others are said.")
     ] = None,
+    listed: Listed = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what became of a call that was started and whose outcome nobody knows; or of all of them in many sessions."""
     verdicts = [name for name, said in (("done", done is not None), ("retry", retry), ("abort", abort)) if said]
-    if session is not None and effect is None and not (verdicts or dry_run):
+    if listed and (verdicts or dry_run or yes or effect is not None):
+        raise InvalidInput("--list only lists what waits: say what became of it without --list")
+    if listed and session is None:
+        with open_existing(store, blobs) as db:
+            _list_of_many(db, Selection(None, agent, owner, status or "in_doubt"), branch, as_json)
+        return
+    if session is not None and effect is None and not (verdicts or dry_run or agent or owner or status):
         with open_existing(store, blobs) as db:
             list_open(db, session, branch, as_json)
         return
@@ -285,7 +326,8 @@ def resolve(
             raise InvalidInput("one call is named: --dry-run and the options for many sessions do not go with it")
         with _awaited(store, blobs) as (db, wait):
             record, handed = wait(settle(db, session, effect, branch, **said))
-        words = f"{record['id']}: {DECISIONS.get(record['status'], 'to be made again')}. {cut(handed.words, 1000)}"
+        became = {"done": "done", "abort": "given up"}.get(said["verdict"], "to be made again")
+        words = f"{record['id']}: {became}. {cut(handed.words, 1000)}"
         tell(as_json, effect_shape(record, session, branch), words)
         return
     if session is None and not (agent or owner or status):
@@ -293,7 +335,8 @@ def resolve(
     if session is not None and (agent or owner or status):
         raise InvalidInput("a session is named: --agent, --owner and --status are for many")
     with open_existing(store, blobs) as db:
-        picked = pick(db, Selection([session] if session is not None else None, agent, owner, status or "in_doubt"))
+        named = [session] if session is not None else None
+        picked = pick(db, Selection(named, agent, owner, status or "in_doubt"), [])
     if session is not None or dry_run:
         with _awaited(store, blobs) as (db, wait):
             picked = wait(to_resolve(db, picked))
@@ -422,7 +465,7 @@ def wake(
     if cancel is not None and (at or delay or cron or message or key):
         raise InvalidInput("--cancel takes one back: it goes with nothing else")
     with open_existing(store, blobs) as db:
-        db.look(session)
+        known(db.kernel, check_session(session))
         if cancel is not None:
             there = db.cancel_wake(session, cancel)
             words = "taken back" if there else f"no wake {cut(cancel, 100)} waits there, so nothing was taken back"

@@ -8,22 +8,24 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from perdure.agent import run_result as ended
+from perdure.agent.children import release
 from perdure.agent.models import text_of
 from perdure.agent.said_once import same_unanswered
-from perdure.cli.agents import keep_owner
+from perdure.cli.agents import agent_for, look_why, open_to_run
 from perdure.cli.output import STOPPED, Out
-from perdure.cli.terminal_text import cut, safe
-from perdure.cli.which_database import open_or_make_async
-from perdure.errors import Gone, NotFound, PerdureError
+from perdure.cli.terminal_text import call_in_full, cut, safe
+from perdure.errors import Gone, InvalidInput, NotFound, PerdureError
 from perdure.fleet.status import settle
 from perdure.model import MAIN
 from perdure.session.inbox import open_entry
+from perdure.system.flow_async import in_thread
 from perdure.system.wording import as_json, json_or_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from perdure.agent.agent import Agent
+    from perdure.agent.app_loader import App
     from perdure.agent.run_result import Doubt, RunResult
     from perdure.agent.session_stream import Event
     from perdure.aio import AsyncDatabase
@@ -38,8 +40,8 @@ WIDE = 300
 class Chat:
     """One person, one agent, one session."""
 
-    def __init__(self, agent: Agent, session: str, owner: str = "") -> None:
-        self._agent = agent
+    def __init__(self, loaded: App, session: str, owner: str = "") -> None:
+        self._loaded = loaded
         self._session = session
         self._owner = owner
         self._screen = Screen()
@@ -48,8 +50,9 @@ class Chat:
         """Talk until somebody has had enough; the exit code."""
         with asyncio.Runner() as runner:
             self._wait = runner.run
-            db = open_or_make_async(store, blobs)
+            db = open_to_run(self._loaded, store, blobs)
             try:
+                self._agent = self._wait(agent_for(db, self._loaded, self._session))
                 self._wait(self._welcome(db))
                 self._settle(db, None)
                 while (said := self._screen.ask("> ")) is not None and said != "/quit":
@@ -61,9 +64,11 @@ class Chat:
                 self._screen.line("Stopped. The same command goes on from here.", "dim")
                 return STOPPED
             finally:
-                self._wait(_close(self._agent, db))
+                self._wait(_close(self._loaded, db))
         return 0
 
+    _agent: Agent
+    """Whose session it is; known as soon as that was looked at."""
     _wait: Callable[[Coroutine[Any, Any, Any]], Any]
     """Waits for something asynchronous. Questions are put outside of it, where an interrupt ends them at once."""
 
@@ -86,7 +91,7 @@ class Chat:
             for message in [m for m in messages if m.get("role") in ("user", "assistant") and text_of(m)][-SHOWN:]:
                 who = ">" if message["role"] == "user" else " "
                 screen.line(f"{who} {cut(text_of(message), WIDE)}", "dim")
-        for entry in await asyncio.to_thread(db.kernel.store.inbox, self._session, 100):
+        for entry in await in_thread(db.kernel.store.inbox, self._session, 100):
             if entry.kind == "message":
                 said = open_entry(db.kernel, entry).body
                 text = said if isinstance(said, str) else as_json(said)
@@ -100,7 +105,8 @@ class Chat:
             except PerdureError as e:
                 if message is None:
                     raise
-                self._screen.line(f"{'Not answered yet' if e.kept else 'Not said'}: {e}", "red")
+                kept = "Not answered yet, and kept: say the same again to go on with it. "
+                self._screen.line(f"{kept if e.kept else 'Not said: '}{e.args[0] if e.kept else e}", "red")
                 return
             message = None
             if not self._decided(db, result):
@@ -113,10 +119,10 @@ class Chat:
             if key is not None:
                 self._screen.line("The same message is there and not answered yet: it is gone on with.", "dim")
         try:
-            await keep_owner(db, self._agent, self._session, self._owner)
             return await self._agent.run(
-                db, session=self._session, owner=self._owner, message=message, key=key, on_event=self._screen.event
-            )
+                db, session=self._session, owner=self._owner, message=message, key=key, on_event=self._screen.event,
+                agents=self._loaded.others(self._agent),
+            )  # fmt: skip
         finally:
             self._screen.end_line()
 
@@ -135,15 +141,23 @@ class Chat:
         decided += [self._resolve(db, doubt, by) for doubt in result.in_doubt]
         if result.status not in (ended.DONE, ended.WAITING_APPROVAL, ended.IN_DOUBT):
             self._screen.line(f"({result.status}{': ' + result.reason if result.reason else ''})", "yellow")
+            if result.status == ended.FAILED:
+                self._screen.line(f"  {cut(look_why(self._session, MAIN), 1000)}", "dim")
         return any(decided)
 
     def _approve(self, db: AsyncDatabase, approval: Approval, by: str) -> bool:
         screen = self._screen
         if approval.question:
             return self._answer(db, approval, by)
-        facts = f" ({_brief(approval.facts)})" if approval.facts is not None else ""
-        why = f", because {approval.because}" if approval.because else ""
-        screen.line(f"May I? {approval.tool} {_brief(approval.args)}{facts}{why}", "yellow")
+        asked, facts = as_json(approval.args), "" if approval.facts is None else as_json(approval.facts)
+        because = f", because {approval.because}" if approval.because else ""
+        if len(asked) + len(facts) <= WIDE:
+            screen.line(f"May I? {approval.tool} {asked}{f' ({facts})' if facts else ''}{because}", "yellow")
+        else:
+            # Who agrees must have seen all of it.
+            screen.line(f"May I? {approval.tool}{because}", "yellow")
+            screen.line(as_json(approval.args, indent=2))
+            screen.line(f"facts: {as_json(approval.facts, indent=2)}" if facts else "")
         while True:
             match screen.ask("? yes, no, edit or later: "):
                 case "y" | "yes":
@@ -154,11 +168,16 @@ class Chat:
                     self._wait(db.reject(self._session, approval.id, by=by, reason=reason, wake=False))
                     return True
                 case "e" | "edit":
-                    args = json_or_text(screen.ask(f"? the arguments as JSON, now {_brief(approval.args)}: ") or "")
-                    if _is_object(args):
+                    args = json_or_text(screen.ask(f"? the arguments as JSON, now {safe(asked)}: ") or "")
+                    if not _is_object(args):
+                        screen.line("That is no JSON object.", "red")
+                        continue
+                    try:
                         self._wait(db.approve(self._session, approval.id, by=by, args=args, wake=False))
-                        return True
-                    screen.line("That is no JSON object.", "red")
+                    except InvalidInput as e:
+                        screen.line(str(e), "red")
+                        continue
+                    return True
                 case "l" | "later" | None:
                     return self._left()
                 case _:
@@ -167,7 +186,7 @@ class Chat:
     def _answer(self, db: AsyncDatabase, approval: Approval, by: str) -> bool:
         from perdure.session.answer_schema import misfit
 
-        while value := self._screen.ask(f"? {cut(approval.question, WIDE)} "):
+        while value := self._screen.ask(f"? {safe(approval.question)} "):
             # Where text is wanted, what was typed is text, even if it looks like a number.
             given = value if approval.schema and not misfit(value, approval.schema) else json_or_text(value)
             if not (wrong := misfit(given, approval.schema)):
@@ -179,6 +198,8 @@ class Chat:
     def _resolve(self, db: AsyncDatabase, doubt: Doubt, by: str) -> bool:
         screen, result = self._screen, None
         screen.line(doubt.question, "yellow")
+        for line in call_in_full(doubt.tool, doubt.args)[1]:
+            screen.line(line)
         while True:
             match screen.ask("? done (it happened), retry (it did not), abort (it did not, give up) or later: "):
                 case "d" | "done":
@@ -201,13 +222,9 @@ class Chat:
         return False
 
 
-async def _close(agent: Agent, db: AsyncDatabase) -> None:
-    await agent.close()
+async def _close(loaded: App, db: AsyncDatabase) -> None:
+    await release(*loaded.agents)
     await db.close()
-
-
-def _brief(value: Any) -> str:
-    return cut(as_json(value), WIDE)
 
 
 def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:

@@ -13,20 +13,22 @@ import typer
 from perdure.agent.app_loader import load_agents
 from perdure.agent.said_once import answer_of
 from perdure.cli.options import AsJson, BlobsAt, DryRun, Made, Message, MessageKey, Owner, Session, Sessions, Store
-from perdure.cli.output import Out, answered, print_json, tell
-from perdure.cli.session_selection import Selection, act, pick
+from perdure.cli.output import SHOWN, Out, answered, print_json, tell
+from perdure.cli.session_selection import Failed, Selection, act, pick
 from perdure.cli.terminal_text import cut
 from perdure.cli.which_database import find_or_default, open_existing, witness
 from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.fleet.board import board_of
 from perdure.fleet.board import submit as submit_to
 from perdure.fleet.status import change, drain_workers, fleet_of, to_retry
-from perdure.fleet.why import MOST_TRIES, why
+from perdure.fleet.why import MOST_TRIES, OK, why
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
-from perdure.shapes.work import Drained, Submitted, fleet, run
+from perdure.session.handover import served_by, workers_of
+from perdure.shapes.work import Drained, fleet, run, submitted
 from perdure.system.lease_holders import is_dead
 from perdure.system.times import ago
+from perdure.system.wording import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -66,15 +68,33 @@ def submit(
     """Give a fleet something to do: a session that names its agent, and a message in its inbox."""
     with open_existing(store, blobs) as db:
         named = agent or _agent_of(db, session)
+        if not message:
+            _check_something_to_do(db, session)
         said = (key or os.urandom(12).hex()) if message else ""
-        new = submit_to(db, session, message or None, agent=named, owner=owner, key=said or None, priority=priority)
-        found = None if new or not said else answer_of(db.kernel, session, said, MAIN)
+        given = submit_to(db, session, message or None, agent=named, owner=owner, key=said or None, priority=priority)
+        found = None if given or not said else answer_of(db.kernel, session, said, MAIN)
     answer = None if found is None else run(found.result, found.branch)
-    shape = Submitted(session=session, agent=named, new=new, queued=True, message_key=said, answer=answer)
-    words = "submitted" if new else "was there already"
+    words = "submitted" if given else "was there already"
+    if given.instead_of:
+        moved = cut(f"given to {named} instead of {given.instead_of}, which nobody serves", 300)
+        words = f"{words}, {moved}" if message else moved
     if found is not None:
         words = f"{answered(found.result)}: {cut(found.result.text or found.result.reason, 2000)}"
-    tell(as_json, shape, f"{session}: {words}")
+    tell(as_json, submitted(session, named, given, said, answer), f"{session}: {words}")
+    if found is None and given.handover.to == "nobody" and not as_json:
+        Out().line(cut(given.handover.words, 1000), "yellow")
+
+
+def _check_something_to_do(db: Database, session: str) -> None:
+    """Without a message only what waits in a session is handed over."""
+    try:
+        found = why(db, session)
+    except NotFound:
+        found = None
+    if found is None or (found.severity == OK and not found.line.startswith("It sleeps")):
+        there = "it is new" if found is None else one_line(found.line, 200)
+        where = f"{session!r:.80} ({there})"
+        raise InvalidInput(f"the message is empty, and nothing is to be done in {where}: say something")
 
 
 def _agent_of(db: Any, session: str) -> str:
@@ -158,19 +178,32 @@ def _steering(do: Literal["pause", "unpause", "retry"], about: str) -> Callable[
             status = "failed"
         chosen = Selection(sessions, agent, owner, status, state)
         with open_existing(store, blobs) as db:
-            picked = pick(db, chosen)
+            missing: list[Failed] = []
+            picked = pick(db, chosen, missing)
             if do == "retry" and (sessions or dry_run):
                 wanted = to_retry(db, picked)
-                if sessions and not wanted:
+                if sessions and not wanted and not missing:
                     raise NotFound(_nothing_to_retry(db, picked))
                 picked = wanted if dry_run else picked
-            act(picked, do, lambda batch: change(db, batch, do), dry_run=dry_run, as_json=as_json)
+            act(picked, do, lambda batch: change(db, batch, do), dry_run=dry_run, as_json=as_json, failed=missing)
             if do != "retry" and not dry_run and chosen.agent is not None and chosen.only_agent:
                 board_of(db).hold(chosen.agent, do == "pause")
+            if do != "pause" and not (dry_run or as_json):
+                _tell_who_is_missing(db, picked)
 
     command.__name__ = do
     command.__doc__ = about
     return command
+
+
+def _tell_who_is_missing(db: Database, rows: list[SessionRow]) -> None:
+    """Which agents of sessions that workers are to take have none, and what goes on with them."""
+    served = served_by(workers_of(db.kernel))
+    for agent in sorted({row.agent for row in rows if row.agent and row.agent not in served})[:SHOWN]:
+        left = [row.id for row in rows if row.agent == agent]
+        alone = f", or go on with {Action(Do.RUN, left[0]).command}" if len(left) == 1 else ""
+        starts = f"start one with {Action(Do.WORKER, left[0]).command}{alone}"
+        Out().line(cut(f"No worker serves agent {agent}: {starts}.", 1000), "yellow")
 
 
 def _nothing_to_retry(db: Database, rows: list[SessionRow]) -> str:

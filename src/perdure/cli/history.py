@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure.agent.model_versions import between, versions_in
 from perdure.cli.options import AsJson, BlobsAt, Place, Session, Store
 from perdure.cli.output import SHOWN, Out, extra, print_json, print_traceback, tell
 from perdure.cli.session_at import open_place, split
@@ -17,13 +18,16 @@ from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, MergeConflict, NotFound
 from perdure.history.hydrate import load_at
 from perdure.model import MAIN, TAG_PREFIX, Kind
-from perdure.session.effects import exception_of
+from perdure.session.actions import Action, Do
+from perdure.session.effects import MISFIT, exception_of
 from perdure.session.tool_exceptions import in_short
+from perdure.session.wakes import VOID, is_of_another
 from perdure.shapes.basics import page
 from perdure.shapes.history import Merge, checkpoint
 from perdure.shapes.history import diff as diff_shape
 from perdure.state.document import BOOK, STATE, genesis, plain
 from perdure.state.merge import differences
+from perdure.system.commands import quoted, typed
 from perdure.system.times import ago
 
 if TYPE_CHECKING:
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
     from perdure.session.handle import Session as Handle
     from perdure.state.merge import Difference
 
-_WITH_EXCEPTIONS = (Kind.RAISED, Kind.FAILED, Kind.IN_DOUBT, Kind.RETRYING)
+_WITH_EXCEPTIONS = (Kind.RAISED, Kind.DONE, Kind.FAILED, Kind.IN_DOUBT, Kind.RETRYING)
 PREFERENCES = ("ours", "theirs", "both")
 _STYLES = {
     "in_doubt": "bold red",
@@ -81,7 +85,9 @@ def log(
 def _exceptions(db: Database, row: SessionRow, points: list[Checkpoint]) -> dict[str, dict[str, str]]:
     """Checkpoint id -> the exception of a tool that it records; of the newest that record one."""
     found: dict[str, dict[str, str]] = {}
-    for c in [c for c in points if c.kind in _WITH_EXCEPTIONS and c.more.get("error")][:SHOWN]:
+    for c in [c for c in points if c.kind in _WITH_EXCEPTIONS and (c.more.get("error") or c.more.get("exception"))][
+        :SHOWN
+    ]:
         book = plain(load_at(db.kernel, row, c.id, c.branch).doc[BOOK])
         for record in book.get("effects", {}).values():
             if record["id"] == c.more.get("effect") and (told := exception_of(record)) is not None:
@@ -133,8 +139,12 @@ def _print_log(
     out.table(("", *header) if graph else header, rows, styles)
     if following is not None:
         out.line(f"there are more: --before {following}", "dim")
-    if (last := next((c for c in points if c.id in told), None)) is not None:
-        out.line(f"the newest exception of a tool, at step {last.step}: {cut(in_short(told[last.id]), 400)}", "red")
+    with_one = [c for c in points if c.id in told]
+    # That of a call of which it is known whether it happened must not hide one of which it is not.
+    open_ = next((c for c in with_one if c.kind not in (Kind.FAILED, Kind.DONE)), None)
+    if (last := open_ or next(iter(with_one), None)) is not None:
+        which = "exception of a tool" if open_ is None else "exception of a tool that may have changed something"
+        out.line(f"the newest {which}, at step {last.step}: {cut(in_short(told[last.id]), 400)}", "red")
         print_traceback(out, told[last.id])
 
 
@@ -145,10 +155,18 @@ def _words(c: Checkpoint, told: dict[str, str] | None = None) -> str:
         value = in_short(told) if name == "error" and told is not None else c.more.get(name)
         if value:
             said.append(cut(str(value), 80) if name == "note" else f"{name} {cut(str(value), 60)}")
+    if wrong := c.more.get(MISFIT):
+        said.append(f"its result does not fit: {cut(str(wrong), 200)}")
     if isinstance(other := c.more.get("with"), list) and len(other) == 3:  # pyright: ignore[reportUnknownArgumentType]
         said.append(f"with {cut(str(other[2])[:12], 60)}")  # pyright: ignore[reportUnknownArgumentType]
-    if taken := c.more.get("takes"):
-        said.append(f"took {len(taken)} from the inbox")
+    if isinstance(parent := c.more.get("child_of"), dict):
+        said.append(cut(f"works on {parent['effect']} of {parent['session']}@{parent['step']}", 200))
+    void = [str(key) for key in c.more.get(VOID, ())]
+    told_of = [key for key in c.more.get("takes", ()) if key not in void and not is_of_another(key.partition(":")[0])]
+    if told_of:
+        said.append(f"took {len(told_of)} from the inbox")
+    if void and not c.more.get("note"):
+        said.append(f"{len(void)} in the inbox had been withdrawn")
     return ", ".join(said)
 
 
@@ -169,6 +187,8 @@ def diff(
             print_json(diff_shape(one.reading, two.reading, whole=True))
         else:
             _print_differences(found, one.name, two.name)
+            for change in between(versions_in(one.reading.book), versions_in(two.reading.book)):
+                Out().line(cut(str(change), 400), "yellow")
     if found and exit_code:
         raise typer.Exit(1)
 
@@ -282,6 +302,8 @@ def fork(
         name = name or _free(opened)
         step = opened.reading.step
         at = step if before else split(db, place)[1] or step
+        if edits.said is not None:
+            _check_it_is_heard(db, place, opened, at, branch, before=before)
         changed = state is not None or edits.instructions is not None
         made = None
         if not (before or changed):
@@ -326,6 +348,26 @@ def _draft(
         if new == old and edits.instructions is None:
             raise InvalidInput("nothing was changed: no branch was made")
     return new
+
+
+def _check_it_is_heard(db: Database, place: str, opened: Opened, at: int | str, branch: str, *, before: bool) -> None:
+    """Something said in place of what is answered already would change the record, and nothing that is done."""
+    from perdure.agent.branching_off import answered_at
+
+    session = opened.row.id
+    with contextlib.suppress(InvalidInput):
+        branch = _own_branch(db, place, opened, branch)
+    step = answered_at(db.kernel, session, at, branch, before=before)
+    if step is None:
+        return
+    on = "" if branch == MAIN else f" --branch {quoted(branch)}"
+    there = quoted(f"{session}@{step or 'STEP'}")
+    anew = typed(f"fork {there} --before{on} --set said=TEXT")
+    new = Action(Do.MESSAGE, session, branch="NAME").command
+    raise InvalidInput(
+        f"what was said last is answered there already{f', at step {step}' if step else ''}, so nobody would hear it, "
+        f"and no branch was made: {anew} has it asked anew; to go on from there, fork without it, then {new}"
+    )
 
 
 def _start_state(db: Database, opened: Opened, branch: str) -> dict[str, Any]:

@@ -20,7 +20,13 @@ def _named(ctx: typer.Context, param: typer.CallbackParam, value: str | None) ->
 Session = Annotated[str, typer.Argument(metavar="SESSION")]
 Sessions = Annotated[list[str] | None, typer.Argument(metavar="[SESSION]...", help="Which; or say it by options.")]
 Place = Annotated[str, typer.Argument(metavar="SESSION[@PLACE]", help="PLACE: a step, tag, branch or id.")]
-App = Annotated[str, typer.Argument(metavar="APP", help="A module or file, and a name in it: app, app.py:desk.")]
+App = Annotated[
+    str,
+    typer.Argument(
+        metavar="APP",
+        help="A module or file, and a name in it: app, app.py:desk. Without one: the session's own agent, or `agent`.",
+    ),
+]
 Message = Annotated[str, typer.Argument(metavar="[MESSAGE]", help="What is said to the agent.")]
 Store = Annotated[
     str | None,
@@ -79,6 +85,7 @@ Wait = Annotated[
         "--wait", metavar="SECONDS", min=0, help="While another process has the session: wait for it so long."
     ),
 ]
+Reopen = Annotated[bool, typer.Option("--reopen", help="Go on with it although it was closed.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; your user name if not said.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which sessions are meant, and do nothing.")]

@@ -22,7 +22,7 @@ from perdure.shapes.machine import Bench, Demo, Doctor, LogLine, NewAgent, Servi
 from perdure.shapes.schema import schemas
 from perdure.shapes.sessions import Session, SessionState, Why
 from perdure.shapes.store import Aside, Migrated, Pruned, Store, Swept, Table, Transferred, Verified
-from perdure.shapes.work import Bulk, Drained, Fleet, Posted, Replay, Run, Submitted
+from perdure.shapes.work import Amended, Bulk, Drained, Fleet, InboxMessage, Posted, Replay, Run, Submitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -77,6 +77,11 @@ class Out:
             self._console.print(shown)
         else:
             self._console.print(shown, no_wrap=True, overflow="ellipsis")
+
+    def lines(self, lines: Sequence[str], style: str = "") -> None:
+        """Several."""
+        for line in lines:
+            self.line(line, style)
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
         """Aligned columns; ``styles`` gives each row one."""
@@ -209,11 +214,15 @@ OUTPUTS: dict[str, Output] = {
     "approve": _DECIDED,
     "reject": _DECIDED,
     "answer": _DECIDED,
-    "resolve": Output((Waiting, Effect, Bulk), when=("of one session", "of one call", "of all calls of sessions")),
+    "resolve": Output(
+        (Waiting, Page[Waiting], Effect, Bulk),
+        when=("of one session", "with --list of many", "of one call", "of all calls of sessions"),
+    ),
     "cancel": _MANY,
     "post": _POSTED,
     "outcome": _POSTED,
     "wake": _POSTED,
+    "inbox": Output((Page[InboxMessage], Amended), when=("to list", "to withdraw or edit")),
     "verify": Output((Verified,), "something is not as it was written"),
     "doctor": Output((Doctor,), "a check failed"),
     "backup": _TRANSFERRED,

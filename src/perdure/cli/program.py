@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from perdure.cli import agents, approvals, demo, doctor, fleet, history, server, sessions, transfer, upkeep
+from perdure.cli import agents, approvals, demo, doctor, fleet, history, inbox, server, sessions, transfer, upkeep
 from perdure.cli.options import Witness
 from perdure.cli.terminal_text import safe
 from perdure.cli.which_database import use_witness
@@ -31,7 +31,7 @@ GROUPS = {
     "Past and branches": (history.log, history.diff, history.fork, history.rewind, history.merge, history.tag),
     "People (approvals, calls in doubt, messages)": (
         approvals.approve, approvals.reject, approvals.answer, approvals.resolve, approvals.post, approvals.outcome,
-        approvals.wake,
+        approvals.wake, inbox.inbox,
     ),
     "Agents and runs": (agents.new, agents.chat, agents.run, agents.resume, approvals.cancel, agents.replay),
     "Fleet": (fleet.worker, fleet.submit, fleet.workers, fleet.drain, fleet.pause, fleet.unpause, fleet.retry),

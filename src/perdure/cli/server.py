@@ -13,7 +13,7 @@ import typer
 from perdure.agent.app_loader import load_agents
 from perdure.cli.options import AsJson, BlobsAt, Store
 from perdure.cli.output import print_json, print_line
-from perdure.cli.which_database import find_url, witness
+from perdure.cli.which_database import find_or_new, find_url, witness
 from perdure.errors import InvalidInput, MissingExtra, NotFound
 from perdure.shapes.machine import Serving
 from perdure.system.urls import only_existing
@@ -41,6 +41,12 @@ NoToken = Annotated[bool, typer.Option("--no-token", help="Ask nobody for a toke
 AllowHost = Annotated[
     list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A further name the server may be called by.")
 ]
+AllowRole = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-role", metavar="ROLE", help="A role beside user that callers may give their messages, such as system."
+    ),
+]
 Browser = Annotated[bool, typer.Option("--browser/--no-browser", help="Open it in the browser, or only say where.")]
 AsJsonLine = Annotated[bool, typer.Option("--json", help="Say where it listens in one line of JSON, on stdout.")]
 
@@ -57,6 +63,7 @@ def _serving(name: str, about: str, *, opens: bool) -> Callable[..., None]:
         token: Token = None,
         no_token: NoToken = False,
         allow_host: AllowHost = None,
+        allow_role: AllowRole = None,
         browser: Browser = opens,
         as_json: AsJsonLine = False,
     ) -> None:
@@ -65,9 +72,12 @@ def _serving(name: str, about: str, *, opens: bool) -> Callable[..., None]:
         _check_token(host, token, no_token)
         agents = load_agents(app) if app is not None else []
         said = None if no_token else token or secrets.token_urlsafe(24)
-        url = find_url(store)
+        # A server is started with its workers: whoever is first makes the database. Who merely looks makes none.
+        url = find_url(store) if opens else find_or_new(store)
+        exists = only_existing(url) if opens else {}
         hosts = [*(allow_host or ()), *([] if _is_wildcard(host) else [host])]
-        asyncio.run(_run(url, blobs, agents, host, port, said, hosts, made=not token, browser=browser, as_json=as_json))
+        told: dict[str, Any] = {"made": not token, "browser": browser, "as_json": as_json}
+        asyncio.run(_run(url, blobs, exists, agents, host, port, said, hosts, allow_role or [], **told))
 
     command.__name__ = name
     command.__doc__ = about
@@ -75,7 +85,9 @@ def _serving(name: str, about: str, *, opens: bool) -> Callable[..., None]:
 
 
 serve = _serving(
-    "serve", "Serve the HTTP API and the console over a database. APP lets it run agents by itself.", opens=False
+    "serve",
+    "Serve the HTTP API and the console over a database, made if it is not there. APP lets it run agents by itself.",
+    opens=False,
 )
 console = _serving(
     "console", "Look at sessions in the browser: the same as serve, and the browser is opened.", opens=True
@@ -94,8 +106,8 @@ def _check_token(host: str, token: str | None, no_token: bool) -> None:
 
 
 async def _run(
-    url: str, blobs: str | None, agents: list[Agent], host: str, port: int, token: str | None, hosts: list[str], *,
-    made: bool, browser: bool, as_json: bool,
+    url: str, blobs: str | None, exists: dict[str, Any], agents: list[Agent], host: str, port: int, token: str | None,
+    hosts: list[str], roles: list[str], *, made: bool, browser: bool, as_json: bool,
 ) -> None:  # fmt: skip
     try:
         import uvicorn
@@ -104,10 +116,8 @@ async def _run(
     import perdure
     from perdure.server.app import create_app
 
-    async with perdure.open_async(
-        url, blobs=blobs or None, maintain=False, witness=witness(), **only_existing(url)
-    ) as db:
-        app = create_app(db, token=token, agents=agents, hosts=hosts)
+    async with perdure.open_async(url, blobs=blobs or None, maintain=False, witness=witness(), **exists) as db:
+        app = create_app(db, token=token, agents=agents, hosts=hosts, roles=roles)
 
         class Server(uvicorn.Server):
             async def startup(self, sockets: Any = None) -> None:

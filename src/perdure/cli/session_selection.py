@@ -9,12 +9,15 @@ import typer
 
 from perdure.cli.output import Out, print_json
 from perdure.cli.terminal_text import cut
-from perdure.errors import InvalidInput, PerdureError, Poisoned, Unavailable
-from perdure.fleet.board import board_of
+from perdure.errors import InvalidInput, NotFound, PerdureError, Poisoned, Unavailable
+from perdure.fleet.board import check_boarded
+from perdure.history.hydrate import known
 from perdure.model import Status
 from perdure.protocols import Filter
+from perdure.session.handover import made_board
 from perdure.shapes.basics import failure
 from perdure.shapes.work import Bulk
+from perdure.system.names import check_session
 from perdure.system.wording import count
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ SHOWN = 20
 STATES = ("queued", "working", "waiting", "parked", "paused")
 
 LEFT = {
+    "cancel": "not those in which there is nothing to stop",
     "pause": "not those that were paused already, or that no worker was ever given",
     "unpause": "not those that were not paused",
     "retry": "not those that name no agent, are paused, or have nothing to do",
@@ -63,10 +67,13 @@ def check_one_of(what: str, said: str | None, known: Sequence[str]) -> str:
     return said or ""
 
 
-def pick(db: Database, chosen: Selection) -> list[SessionRow]:
-    """The sessions that are meant; ``InvalidInput`` when nothing was said, for that would be all of them."""
+def pick(db: Database, chosen: Selection, missing: list[Failed]) -> list[SessionRow]:
+    """The sessions that are meant; ``InvalidInput`` when nothing was said, for that would be all of them.
+
+    Of several that are named, one that is not there keeps nobody from the others: it is put into ``missing``.
+    """
     if chosen.sessions:
-        return [db.look(session) for session in dict.fromkeys(chosen.sessions)]
+        return _named(db, list(dict.fromkeys(chosen.sessions)), missing)
     if not (chosen.agent or chosen.owner or chosen.status or chosen.state):
         raise InvalidInput("say which sessions: name them, or use --agent, --owner, --status or --state")
     check_one_of("status", chosen.status, list(Status))
@@ -80,8 +87,23 @@ def pick(db: Database, chosen: Selection) -> list[SessionRow]:
     return found
 
 
+def _named(db: Database, sessions: list[str], missing: list[Failed]) -> list[SessionRow]:
+    found: list[SessionRow] = []
+    for session in sessions:
+        try:
+            found.append(known(db.kernel, check_session(session)))
+        except NotFound as error:
+            if len(sessions) == 1:
+                raise
+            missing.append((session, error))
+    return found
+
+
 def _by_state(db: Database, chosen: Selection) -> set[str]:
-    board, found, after = board_of(db), set[str](), None
+    found, after = set[str](), None
+    check_boarded(db)
+    if (board := made_board(db.kernel.store)) is None:
+        return found
     which = Filter(chosen.agent, chosen.owner, chosen.state)
     while works := board.works(which, after=after, limit=BATCH):
         found |= {w.session for w in works}
@@ -128,9 +150,10 @@ def act(
 ) -> None:
     """Do it to all of them in batches, and say so; or only say which they are.
 
-    Those that ``on`` has put into ``failed`` are named, and the first of their errors says how the command ends.
+    ``failed`` are those that are not there, and whatever ``on`` puts there: they are named, and the first of their
+    errors says how the command ends.
     """
-    out, done, meant = Out(), 0, count(len(picked), "session")
+    out, done, missing = Out(), 0, len(failed)
     if not dry_run:
         for at in range(0, len(picked), BATCH):
             done += on(picked[at : at + BATCH])
@@ -140,10 +163,11 @@ def act(
     elif dry_run:
         for row in picked:
             out.line(f"{cut(row.id, 80)}  {row.status}  {cut(row.agent, 40)}")
-        out.line(f"would {verb} {meant}; nothing was done", "yellow")
+        out.line(f"would {verb} {count(len(picked), 'session')}; nothing was done", "yellow")
     else:
-        rest = f" ({LEFT[verb]})" if verb in LEFT and done < len(picked) - len(failed) else ""
-        out.line(f"{verb}: {done} of {meant}{rest}")
+        rest = f" ({LEFT[verb]})" if verb in LEFT and done < len(picked) + missing - len(failed) else ""
+        out.line(f"{verb}: {done} of {count(len(picked) + missing, 'session')}{rest}")
+    if not as_json:
         for session, error in failed[:SHOWN]:
             out.line(f"{cut(session, 80)}: {cut(str(error), 300)}", "bold red")
         if len(failed) > SHOWN:

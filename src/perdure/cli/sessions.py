@@ -12,19 +12,20 @@ import typer
 
 from perdure.cli.options import AsJson, BlobsAt, Place, Session, Store
 from perdure.cli.output import STOPPED, Out, print_json, print_line, print_raised, print_traceback
-from perdure.cli.session_at import in_words, open_matters, open_place
+from perdure.cli.session_at import NOBODY_DECIDED, in_words, open_matters, open_place
 from perdure.cli.session_selection import check_one_of
-from perdure.cli.terminal_text import Shown, brief, cut
+from perdure.cli.terminal_text import Shown, call_in_full, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, NotFound
-from perdure.fleet.why import SHOWN, inputs, trouble, waiting_counted
+from perdure.fleet.inputs import SHOWN, inputs, waiting_counted
+from perdure.fleet.why import trouble
 from perdure.fleet.why import why as look_into
-from perdure.history.expiry import living
+from perdure.history.expiry import BEGUN, living
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
 from perdure.session.decisions import pending, undecided
 from perdure.session.effects import exception_of
-from perdure.session.handover import works_of
+from perdure.session.handover import fleet_of, works_of
 from perdure.shapes import store as store_shapes
 from perdure.shapes.basics import Page
 from perdure.shapes.events import changes, run_event
@@ -34,7 +35,7 @@ from perdure.system.commands import quoted, typed
 from perdure.system.lease_holders import describe
 from perdure.system.names import check_session
 from perdure.system.times import ago, when
-from perdure.system.wording import count, size
+from perdure.system.wording import count, sessions_stored, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from perdure.cli.chat import Screen
     from perdure.cli.session_at import Matters, Opened
     from perdure.database import Database
-    from perdure.fleet.why import Input
+    from perdure.fleet.inputs import Input
     from perdure.model import Change, SessionRow
     from perdure.shapes.store import Store as Held
 
@@ -130,7 +131,8 @@ def ls(
                 print_json(Page(items=[session_row(row) for row in rows[:limit]], next=following))
             else:
                 works = works_of(db.kernel.store, [row.id for row in rows[:limit]])
-                notes = [trouble(row, works.get(row.id)) for row in rows[:limit]]
+                fleet = fleet_of(db.kernel.store, works)
+                notes = [trouble(row, works.get(row.id), fleet) for row in rows[:limit]]
                 _print_rows(rows[:limit], notes, db.kernel.clock.wall(), go_on, filtered=filtered)
 
         if not watch:
@@ -237,22 +239,35 @@ def _print_state(opened: Opened, matters: Matters, waiting: list[Input], now: in
     out.line(f"id {c.id}, schema {cut(c.schema, 40)}, digest {c.digest[:16]}…")
     if opened.row.expires is not None and opened.row.over:
         ran_out = ago(opened.row.expires, opened.row.now)
-        kept = "something waits in its inbox that came in time" if opened.row.pending else "its checkpoints live longer"
+        if any(e["status"] in BEGUN for e in matters.effects):
+            kept = "nobody knows what became of a call"
+        elif opened.row.pending:
+            kept = "something waits in its inbox that came in time"
+        else:
+            kept = "its checkpoints live longer"
         out.line(f"its time ran out {ran_out}, and no sweep takes it: {kept}", "yellow")
     waits = "waited" if opened.is_past else "waits"
+    shown = Shown(full=full)
+
+    def print_call(kind: str, record: dict[str, Any], said: str, style: str) -> None:
+        call, more = call_in_full(record["tool"], record["args"], shown)
+        out.line(f"{kind} {record['id']}: {call} {said}", style)
+        out.lines(more)
+
     for e in matters.effects:
-        out.line(
-            f"effect {e['id']}: {cut(e['tool'], 60)} {brief(e['args'])} {in_words(e, now, past=opened.is_past)}",
-            "bold red",
-        )
+        told = matters.reported.get(e["id"], "")
+        print_call("effect", e, in_words(e, opened, now, told), "dim" if told else "bold red")
         print_traceback(out, exception_of(e))
     print_raised(out, matters.raised)
+    for said in matters.misfits:
+        out.line(cut(said, 500), "yellow")
     for a in matters.approvals:
-        out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} {waits} for a decision", "yellow")
+        print_call("approval", a, f"{waits} for a decision", "yellow")
+    for a in matters.late:
+        print_call("approval", a, NOBODY_DECIDED, "yellow")
     for a, said in matters.decided:
-        out.line(f"approval {a['id']}: {cut(a['tool'], 60)} {brief(a['args'])} was {cut(said, 300)}", "yellow")
+        print_call("approval", a, f"was {cut(said, 300)}", "yellow")
     _print_inputs(out, waiting, now)
-    shown = Shown(full=full)
     for line in shown.lines(opened.reading.plain()):
         out.line(line, fold=full)
     if shown.shortened:
@@ -338,6 +353,9 @@ def why(
         return
     out = Out()
     out.line(cut(str(found), 1000), _SEVERITIES[found.severity])
+    if (wish := found.objective) is not None:
+        how = f": {wish['note']}" if wish["note"] else ""
+        out.line(cut(f"objective, {wish['status'].replace('_', ' ')}{how}: {wish['text']}", 1000), "dim")
     print_traceback(out, found.error)
     for action in found.actions:
         for command in (action.command, *action.others):
@@ -365,7 +383,7 @@ def stats(store: Store = None, blobs: BlobsAt = None, as_json: AsJson = False) -
 def _print_stats(found: Held) -> None:
     out = Out()
     out.line(cut(found.url, 400), "bold")
-    held = f"{count(found.sessions, 'session')}, {count(found.checkpoints, 'checkpoint')}"
+    held = f"{sessions_stored(found.sessions, found.set_aside)}, {count(found.checkpoints, 'checkpoint')}"
     out.line(f"{held}, {size(found.bytes)}")
     out.line(found.promise.words, "dim")
     for title, numbers, style in (

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, LimitExceeded
+from perdure.system.wording import GivenTwice, once_each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,14 +97,16 @@ def _value(value: str) -> Any:
         return parse_json(text, "")
     except LimitExceeded:
         raise
-    except InvalidInput:
+    except InvalidInput as e:
+        if isinstance(e.__context__, GivenTwice):
+            raise
         return text
 
 
 def parse_json(text: str, where: str) -> Any:
     """A JSON value; bytes are written as ``{"$bytes": "<base64>"}``."""
     try:
-        return json.loads(text, object_hook=_bytes, parse_constant=_no_number)
+        return json.loads(text, object_pairs_hook=lambda pairs: _bytes(once_each(pairs)), parse_constant=_no_number)
     except (ValueError, RecursionError) as e:
         if "integer string conversion" in str(e):
             # It is JSON, and must not be taken for a text.

@@ -42,9 +42,38 @@ def cut(text: str, limit: int) -> str:
 
 
 def brief(value: Any, limit: int = 80) -> str:
-    """A value in one short line."""
+    """A value in one short line, with an ellipsis where anything of it is left out."""
     lines = Shown(full=False, long=limit, many=6).lines([value])[1:-1]
     return cut(" ".join(line.strip() for line in lines), limit)
+
+
+def beside(value: Any) -> str:
+    """All of a value behind what it belongs to; "" where it is too long for that, and stands :func:`below`.
+
+    >>> beside({"order": "o1", "amount": 100}), beside({"note": "x" * 200})
+    ('{order: "o1", amount: 100}', '')
+    """
+    lines = Shown(full=True).lines([value])[1:-1]
+    return lines[0].strip() if len(lines) == 1 and len(lines[0]) <= WIDE else ""
+
+
+def below(name: str, value: Any, shown: Shown | None = None) -> list[str]:
+    """All of a value on lines of its own; with ``shown`` as much of it as that shows.
+
+    >>> below("facts", {"fare": 1200})
+    ['  facts: {fare: 1200}']
+    """
+    return (shown or Shown(full=True)).lines({name: value})[1:-1]
+
+
+def call_in_full(tool: str, args: Any, shown: Shown | None = None) -> tuple[str, list[str]]:
+    """A call that somebody decides on: its name with all its arguments, and the lines below that they take if long.
+
+    >>> call_in_full("refund", {"note": "x" * 120})[0]
+    'refund'
+    """
+    whole = beside(args)
+    return f"{cut(tool, 60)} {whole}".rstrip(), [] if whole else below("arguments", args, shown)
 
 
 class Shown:

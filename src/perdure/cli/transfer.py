@@ -11,6 +11,7 @@ import typer
 
 from perdure.cli.options import AsJson, BlobsAt, Store
 from perdure.cli.output import Out, all_of, print_each, print_json, progress
+from perdure.cli.terminal_text import cut
 from perdure.cli.upkeep import print_doubts
 from perdure.cli.which_database import NoDatabase, find_or_default, find_url, open_existing
 from perdure.cli.which_database import witness as live_witness
@@ -128,7 +129,11 @@ def restore(
     blobs: BlobsAt = None,
     witness: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Put in doubt what this witness saw since the backup; it begins anew."),
+        typer.Option(
+            envvar="PERDURE_WITNESS",
+            metavar="FILE",
+            help="Put in doubt what this witness saw since the backup; it begins anew.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -167,7 +172,10 @@ def _from_file(
         # Before a database is made for nothing.
         raise InvalidInput(f"there is no file {file}")
     if witness is not None and not os.path.isfile(witness):
-        raise InvalidInput(f"there is no witness {witness}: name the file, or leave --witness out")
+        raise InvalidInput(
+            f"there is no witness {witness}, so nobody knows what happened since the backup: name the file, or leave "
+            "--witness out (and PERDURE_WITNESS unset)"
+        )
     with (
         perdure.open(where, maintain=False, blobs=blobs or None, witness=live_witness()) as db,
         progress("restoring" if whole else "importing", show=not as_json) as told,
@@ -176,6 +184,8 @@ def _from_file(
         urls = file, db.url
     if not as_json:
         print_doubts(done.in_doubt)
+        if witness is not None:
+            Out().line(f"the witness {cut(witness, 1000)} begins anew with what is there")
     _tell(done, begun, "restored" if whole else "imported", urls, as_json)
 
 

@@ -19,10 +19,10 @@ from perdure.errors import Busy, InvalidInput
 from perdure.shapes import store as shapes
 from perdure.shapes.basics import Page
 from perdure.stores.listing import each_session
-from perdure.system.commands import typed
+from perdure.system.commands import quoted, typed
 from perdure.system.times import timestamp
 from perdure.system.urls import TIERED, shown, tiers
-from perdure.system.wording import count
+from perdure.system.wording import count, sessions_stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,8 +120,8 @@ def _print_report(report: Report) -> None:
         out.line(cut(str(finding), 1000), "bold red")
     if len(report.findings) > SHOWN:
         out.line(f"… {len(report.findings) - SHOWN} more: --json lists them all", "dim")
-    parts = ((report.sessions, "session"), (report.checkpoints, "checkpoint"), (report.blobs, "blob"))
-    looked = ", ".join(count(number, thing) for number, thing in parts)
+    read = f"{count(report.checkpoints, 'checkpoint')}, {count(report.blobs, 'blob')}"
+    looked = f"{sessions_stored(report.sessions, report.set_aside)}, {read}"
     if report.ok:
         out.line(f"{looked}: all as they were written", "green")
     else:
@@ -160,17 +160,29 @@ def revive(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]")] = None,
     store: Store = None,
     blobs: BlobsAt = None,
+    life: Annotated[
+        int | None,
+        typer.Option(
+            metavar="LIFE", min=0, help="Which of its lives, as the list says; the one set aside last if not."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring a session back that has expired, as it was; without a SESSION, list those that can be.
 
     It lives for its time to live from now on. If it has begun anew since, that life is set aside in its turn, and
-    reviving once more brings that one back.
+    reviving once more brings that one back. Messages that a life took stay with it; those that wait are for the one
+    that is brought back.
     """
+    if life is not None and session is None:
+        raise InvalidInput(f"name the session whose life it is: {typed(f'revive SESSION --life {life}')}")
     with open_existing(store, blobs) as db:
         if session is not None:
-            found = db.revive(session)
+            found = db.revive(session, life=life)
             tell(as_json, shapes.aside(found), f"{cut(session, 200)} is back: as it was at {timestamp(found.updated)}")
+            if found.made_way is not None and not as_json:
+                again = typed(f"revive {quoted(session)} --life {found.made_way}")
+                Out().line(f"The one that had begun since is set aside: {again} brings it back instead.")
             return
         lives = db.set_aside()
     if as_json:
@@ -179,8 +191,18 @@ def revive(
     if not lives:
         Out().line("nothing can be brought back: no session has expired, or it was deleted for good")
         return
-    rows = [(life.session, life.owner or "-", timestamp(life.updated), timestamp(life.until)) for life in lives]
-    Out().table(("SESSION", "OWNER", "UPDATED", "DELETED AFTER"), rows)
+    rows = [
+        (
+            one.session,
+            str(one.life),
+            one.owner or "-",
+            timestamp(one.created),
+            timestamp(one.updated),
+            timestamp(one.until),
+        )
+        for one in lives
+    ]
+    Out().table(("SESSION", "LIFE", "OWNER", "BEGAN", "UPDATED", "DELETED AFTER"), rows)
 
 
 def prune(

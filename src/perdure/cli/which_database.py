@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import InvalidInput, Unavailable
+from perdure.errors import InvalidInput, Misuse, Unavailable
 from perdure.stores import DEFAULT_PATH as DEFAULT
 from perdure.system.urls import TIERED, only_existing, path_of
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perdure.database import Database
 
 ENDINGS = (".db", ".sqlite", ".sqlite3")
-MAKERS = "perdure run, chat and worker"
+MAKERS = "perdure run, chat, worker and serve"
 """The commands that make a database where there is none."""
 _MAGIC = b"SQLite format 3\0"
 _OURS = b"PRDR"
@@ -66,6 +66,14 @@ def find_or_default(given: str | None) -> str:
         return find_url(None)
     except NoDatabase:
         return DEFAULT
+
+
+def find_or_new(given: str | None) -> str:
+    """The same for a program that is started together with those that make one; what is no database is refused."""
+    try:
+        return find_url(given)
+    except NoDatabase:
+        return find_or_default(given)
 
 
 def open_or_make_async(given: str | None, blobs: str | None = None) -> AsyncDatabase:
@@ -135,5 +143,7 @@ def _is_ours(path: Path) -> bool:
         # Young databases have their first page in the log only.
         with path.with_name(path.name + "-wal").open("rb") as file:
             return _OURS in file.read(1 << 16)
+    except Misuse:
+        return True  # it is open in this very process, as one of ours
     except OSError:
         return False

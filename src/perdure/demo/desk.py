@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from perdure.agent.agent import Agent
 from perdure.agent.models import Answer, Request, ToolCall, Usage, text_of
 from perdure.demo.shop import Shop, Unknown
-from perdure.session.tools import Context, NotDone, tool
+from perdure.session.tool_context import Context
+from perdure.session.tools import NotDone, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable

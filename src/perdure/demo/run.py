@@ -16,7 +16,8 @@ from perdure.demo.chaos import CONCURRENCY, GRACE, LEASE, Chaos, Workforce, plan
 from perdure.demo.crowd import Crowd
 from perdure.demo.crowd import night as planned
 from perdure.demo.desk import FACTOR, NAME, SHOP
-from perdure.demo.report import Measured, check_digests, check_sessions, check_shop, reckon
+from perdure.demo.ledger_checks import check_digests, check_sessions, check_shop
+from perdure.demo.report import Measured, reckon
 from perdure.demo.shop import Shop
 from perdure.errors import InvalidInput, Unavailable
 from perdure.fleet.board import board_of

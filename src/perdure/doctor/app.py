@@ -23,15 +23,6 @@ from perdure.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-ROUNDS = 120
-"""How often an app is run to see whether its state only grows."""
-SMALL = 16_000
-"""Tokens that the model takes which is played to see whether a conversation is cut."""
-MESSAGES = 24
-"""Long ones, of an eighth of that each."""
-LARGEST = 300_000
-"""The largest window that is filled to see whether it is kept."""
-
 
 def check_app(app: str, say: list[str], *, really: bool, timeout: float) -> Iterator[Finding]:
     """All checks of an app, one after the other; places in it are told as seen from this folder.
@@ -189,15 +180,15 @@ def _history(runner: AppRunner, place: str, first: AppRun) -> Finding:
     """See whether what an agent sends, or what an app keeps, only grows."""
     about = runner.about
     if about["kind"] != AGENT:
-        return app_checks.judge_growth(runner.run(place, "many", repeat=ROUNDS))
+        return app_checks.judge_growth(runner.run(place, "many", repeat=app_checks.ROUNDS))
     found = app_checks.judge_window(about)
-    if found.verdict == FAIL or not about["offline"] or (about["window"] or 0) > LARGEST:
+    if found.verdict == FAIL or not about["offline"] or (about["window"] or 0) > app_checks.LARGEST:
         return found
     # Long messages to a model that takes less than they come to; or, with a window, to one that takes everything.
     plain = max((event["size"] for event in first.of("answer")), default=0)
-    limit = about["window"] or max(SMALL, 4 * plain)
+    limit = about["window"] or max(app_checks.SMALL, 4 * plain)
     played = 0 if about["window"] else limit
-    talk = runner.run(place, "long", say=("Hello.",) * MESSAGES, padding=limit // 8, limit=played)
+    talk = runner.run(place, "long", say=("Hello.",) * app_checks.MESSAGES, padding=limit // 8, limit=played)
     return app_checks.judge_long_talk(talk, about, limit) or found
 
 

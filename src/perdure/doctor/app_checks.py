@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import perdure
 from perdure.doctor.findings import FAIL, NOTE, OK, AppRun, Finding
+from perdure.errors import an
 from perdure.system.wording import count
 
 if TYPE_CHECKING:
@@ -20,6 +21,14 @@ LONGEST = 500
 """Checkpoints of a session that are looked at."""
 AFTER_SAVES, IN_CALLS, IN_ANSWERS = 3, 2, 2
 """At how many moments an app is killed."""
+ROUNDS = 120
+"""How often an app is run to see whether its state only grows."""
+SMALL = 16_000
+"""Tokens that the model takes which is played to see whether a conversation is cut."""
+MESSAGES = 24
+"""Long ones, of an eighth of that each."""
+LARGEST = 300_000
+"""The largest window that is filled to see whether it is kept."""
 UNBOUNDED = 4_000_000
 """No model takes as many tokens: a window of that size is none."""
 REPEATED = 3
@@ -87,7 +96,7 @@ def judge_values(seen: AppRun, left: dict[str, Any]) -> Finding:
     tools = {event["name"]: event["where"] for event in seen.of("tool")}
     for kept in left.values():
         for tool, what in kept["problems"]:
-            words = f"the result of {tool} is a {what}, which is not JSON: it cannot be kept, and no model sees it; "
+            words = f"the result of {tool} is {an(what)}, which is not JSON: it cannot be kept, and no model sees it; "
             where = tools.get(tool, "")
             return Finding("serialisation", FAIL, f"{words}return dicts, lists, text and numbers", where)
     for refused in seen.of("refused"):

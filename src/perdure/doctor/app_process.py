@@ -159,14 +159,14 @@ def _is_program(app: str) -> bool:
 
 
 def _about(agent: Agent) -> dict[str, Any]:
-    from perdure.agent.models.scripted import ScriptedModel
+    from perdure.agent.models.scripted import FunctionModel
     from perdure.agent.replay.recorded_session import RecordedModel
 
     return {
         "kind": AGENT,
         "name": agent.name,
         "model": agent.model.name,
-        "offline": isinstance(agent.model, (ScriptedModel, RecordedModel)),
+        "offline": all(isinstance(m, FunctionModel | RecordedModel) for m in agent.models),
         "window": agent.window.max_tokens,
         "compactor": agent.compactor is not None,
     }

@@ -19,7 +19,7 @@ from perdure.protocols import Logged
 from perdure.record.keys import ENV, find_keys
 from perdure.system.disk import network_filesystem
 from perdure.system.urls import only_existing, path_of, shown
-from perdure.system.wording import count, size
+from perdure.system.wording import count, sessions_stored, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,8 @@ def check_store(url: str, blobs: str | None = None) -> Iterator[Finding]:
         with perdure.open(url, maintain=False, blobs=blobs or None, **only_existing(url)) as db:
             usage = db.usage()
             ahead = max((row.updated for row in db.sessions(limit=1000)), default=0) - db.kernel.clock.wall()
-            held = f"{count(usage.sessions, 'session')}, {count(usage.checkpoints, 'checkpoint')}"
+            aside = max(0, usage.sessions - sum(number for *_, number in db.counts()))
+            held = f"{sessions_stored(usage.sessions, aside)}, {count(usage.checkpoints, 'checkpoint')}"
             words = f"{db.url}, {held}. {db.promise}"
             if blobs:
                 words += f" Its blobs are in {shown(blobs)}."
@@ -113,7 +114,7 @@ def check_ends(store: Logged) -> Iterator[Finding]:
 def _folder(url: str) -> str:
     """Where to try things out: beside the store, so that it is the same disk."""
     path = path_of(url)
-    return os.path.dirname(os.path.abspath(path)) if path else os.getcwd()
+    return os.path.dirname(os.path.realpath(path)) if path else os.getcwd()
 
 
 def check_locks() -> Finding:
@@ -186,7 +187,8 @@ def check_kill(url: str, where: str, point: str = "") -> Finding:
     """Kill a child that commits, and see that what it was told is durable is there, and nothing by halves."""
     session = f"killed {where}"
     command = [sys.executable, "-m", "perdure.doctor.commit_process", url, session, *([point] if point else [])]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    # In a session of its own: Ctrl-C is ours to hear, and ends it through us.
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
     told = 0
     try:
         assert child.stdout is not None
@@ -197,8 +199,9 @@ def check_kill(url: str, where: str, point: str = "") -> Finding:
     finally:
         child.kill()
         child.wait()
-        if child.stdout is not None:
-            child.stdout.close()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
     name = f"SIGKILL {where} commits" if where == "between" else "SIGKILL during a commit"
     if child.returncode != -9 or not told:
         return Finding(name, FAIL, f"the child ended by itself with {child.returncode} after {told} commits")

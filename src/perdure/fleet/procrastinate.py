@@ -19,6 +19,7 @@ from perdure.errors import InvalidInput, MissingExtra, PerdureError
 from perdure.links.postgres import Link, packed, place_of, quoted, unpacked
 from perdure.stores.postgres.board import make
 from perdure.stores.postgres.tables import LOCK
+from perdure.system.flow_async import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -87,7 +88,7 @@ class ProcrastinateEngine:
 
     async def install(self) -> None:
         """Make Procrastinate's tables and what makes the jobs, unless they are there."""
-        await asyncio.to_thread(self._link.do, "install", self._install)
+        await in_thread(self._link.do, "install", self._install)
 
     def _install(self, connection: Connection) -> None:
         name = self._wanted or connection.ask("select current_schema()")[0][0]

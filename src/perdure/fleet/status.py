@@ -13,15 +13,18 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, NotFound, PerdureError
-from perdure.fleet.board import board_of
-from perdure.history.hydrate import look
+from perdure.fleet.board import board_of, check_boarded
+from perdure.history.hydrate import known
 from perdure.model import Status
 from perdure.protocols import Filter, NewWork
 from perdure.session.actions import Action, Do
+from perdure.session.decisions import reported
 from perdure.session.effects import call_of
 from perdure.session.effects_on_other_branches import done_elsewhere
-from perdure.session.handover import CALLER, Handover, hand_over, served_by
+from perdure.session.handover import CALLER, Handover, hand_over, made_board, served_by
+from perdure.session.posting import AT_REST, is_to_stop
 from perdure.state.document import plain
+from perdure.system.commands import typed
 from perdure.system.lease_holders import is_dead
 from perdure.system.names import check_session
 
@@ -34,8 +37,6 @@ if TYPE_CHECKING:
     from perdure.protocols import Board, Work, WorkerRow
 
 DEEDS = ("pause", "unpause", "retry")
-_AT_REST = (Status.IDLE, Status.CANCELLED, Status.CLOSED)
-"""Where a session may stand in which there is nothing to do."""
 PAGE = 1000
 """Sessions of a board that are read at once."""
 
@@ -53,7 +54,9 @@ class Fleet(NamedTuple):
 
 def fleet_of(db: DatabaseHandle) -> Fleet:
     """How a fleet stands. Blocks while it reads."""
-    board = board_of(db)
+    check_boarded(db)
+    if (board := made_board(db.kernel.store)) is None:
+        return Fleet([], {}, [], [])
     workers, at_work = board.workers(), _at_work(board)
     agents: dict[str, Counter[str]] = {}
     for (agent, state), number in board.counts().items():
@@ -84,7 +87,7 @@ def drain_workers(db: DatabaseHandle, which: str | None, *, wait: float, here: b
     board = board_of(db)
     known = [w.id for w in board.workers() if _is_meant(w, which, here)]
     if which is not None and not known:
-        raise NotFound(f"there is no worker {which[:80]!r}: perdure workers lists them")
+        raise NotFound(f"there is no worker {which[:80]!r}: {typed('workers', db.url)} lists them")
     # Who has died hears nothing, and is there until the next worker comes.
     meant = [worker for worker in known if not is_dead(worker)]
     told = sum(board.wish(worker, "drain") for worker in meant)
@@ -106,7 +109,7 @@ def _left(board: Board, meant: Sequence[str]) -> int:
 
 def steer(db: DatabaseHandle, sessions: Iterable[str], do: str) -> int:
     """Pause, unpause or retry sessions by their names; how many were changed. Blocks."""
-    return change(db, [look(db.kernel, check_session(session)) for session in dict.fromkeys(sessions)], do)
+    return change(db, [known(db.kernel, check_session(session)) for session in dict.fromkeys(sessions)], do)
 
 
 def change(db: DatabaseHandle, chosen: Sequence[SessionRow], do: str) -> int:
@@ -135,7 +138,7 @@ def change(db: DatabaseHandle, chosen: Sequence[SessionRow], do: str) -> int:
 
 def to_retry(db: DatabaseHandle, rows: Sequence[SessionRow]) -> list[SessionRow]:
     """Those of them in which there is something to do. Blocks."""
-    return [row for row in rows if row.status not in _AT_REST or not _is_at_rest(db, row)]
+    return [row for row in rows if row.status not in AT_REST or not _is_at_rest(db, row)]
 
 
 def _is_at_rest(db: DatabaseHandle, row: SessionRow) -> bool:
@@ -143,10 +146,18 @@ def _is_at_rest(db: DatabaseHandle, row: SessionRow) -> bool:
     from perdure.fleet.why import OK, of_row
 
     try:
-        return of_row(db, row).severity == OK
+        found = of_row(db, row)
+        # One that was stopped goes on by none of these: whoever tries it finds nothing to do.
+        stopped = row.status != Status.IDLE and found.do in (Do.RESOLVE, Do.OUTCOME, Do.REOPEN, Do.PROGRAM_REOPENS)
+        return found.severity == OK or stopped
     except PerdureError:
         # Whoever tries it says what is wrong with it.
         return False
+
+
+def to_stop(db: DatabaseHandle, rows: Sequence[SessionRow]) -> list[SessionRow]:
+    """Those of them in which there is anything to stop. Blocks."""
+    return [row for row in rows if is_to_stop(db.kernel, row)]
 
 
 VERDICTS = ("done", "retry", "abort")
@@ -161,7 +172,8 @@ class Doubted(NamedTuple):
 
 
 async def doubts_in(db: AsyncDatabase, row: SessionRow, *, left: bool = False) -> list[Doubted]:
-    """The calls in doubt of a session; on those that a branch has from the line it parted from, main has the word.
+    """The calls in doubt of a session whose outcome nobody has reported since; on those that a branch has from the
+    line it parted from, main has the word.
 
     With ``left`` also those that somebody had started who is gone: nobody has gone on with them since.
     """
@@ -177,7 +189,8 @@ async def doubts_in(db: AsyncDatabase, row: SessionRow, *, left: bool = False) -
             at = reading.checkpoint.line, reading.step
             done = await db.driver.call(done_elsewhere, db.kernel, row.id, at, book)
             doubts = [r for r in doubts if r["id"] not in done]
-        found += [Doubted(branch, record) for record in doubts]
+        told = await db.driver.call(reported, db.kernel, row, [r["id"] for r in doubts])
+        found += [Doubted(branch, record) for record in doubts if record["id"] not in told]
         seen |= {record["id"] for record in book.get("effects", {}).values()}
     return found
 
@@ -205,8 +218,8 @@ async def settle(
     if others := [e for e in effects if e["status"] == "in_doubt" and not await _is_told(db, session, e["id"])]:
         first = others[0]
         calls = "1 more call is" if len(others) == 1 else f"{len(others)} more calls are"
-        typed = Action(Do.RESOLVE, session, first["id"], branch).command
-        words = f"{calls} in doubt, and it does not go on before that is settled: {call_of(first)}: {typed}"
+        settles = Action(Do.RESOLVE, session, first["id"], branch, db.url).command
+        words = f"{calls} in doubt, and it does not go on before that is settled: {call_of(first)}: {settles}"
         return record, Handover("nobody", words)
     # Only now: the lease is free for whoever comes.
     return record, await db.driver.call(hand_over, db.kernel, await db.look(session), branch)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from perdure import telemetry
 from perdure.errors import StoreError
-from perdure.system.lease_holders import is_dead
+from perdure.system.lease_holders import describe, is_dead
 from perdure.telemetry import logs
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Supervisor:
         for worker in self._board.workers():
             # On the same machine nobody needs to wait for its silence.
             if is_dead(worker.id):
-                log.warning("worker %s has died: its sessions are taken over", worker.id)
+                log.warning("%s has died: its sessions are taken over", describe(worker.id))
                 self._board.leave(worker.id)
                 freed += 1
         freed += len(self._board.reap(silence))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from perdure import telemetry
 from perdure.agent import run_result as ended
 from perdure.agent.children import registry
+from perdure.agent.dependencies import check_deps
 from perdure.agent.run_result import DONE, FAILED, INCOMPATIBLE
 from perdure.agent.upgrades import declared
 from perdure.errors import (
@@ -28,6 +29,7 @@ from perdure.errors import (
     Gone,
     Incompatible,
     LeaseLost,
+    Misuse,
     NotFound,
     OutcomeUnknown,
     PerdureError,
@@ -44,7 +46,11 @@ from perdure.history.hydrate import load_head, look
 from perdure.model import MAIN, Kind, Status
 from perdure.opening import open_async
 from perdure.protocols import NewWork, Rest, WorkerRow
+from perdure.session.tool_exceptions import is_of_the_call, words_of
 from perdure.state.document import BOOK
+from perdure.stores import DEFAULT_PATH
+from perdure.system.flow import check_awaited
+from perdure.system.flow_async import in_thread
 from perdure.system.lease_holders import new_holder
 from perdure.system.wording import count
 from perdure.telemetry import logs
@@ -113,7 +119,10 @@ def after_run(
             # What it waits for may be a child that was put down between two steps, as this worker goes.
             return rest._replace(again=True)
         case ended.WAITING_RESULT if any(
-            t.poll is not None or t.cache_scope == "shared" for agent in agents for t in agent.tools.values()
+            # Which tools a function gives then, nobody knows here.
+            agent.choose is not None
+            or any(t.poll is not None or t.cache_scope == "shared" for t in agent.tools.values())
+            for agent in agents
         ):
             return rest._replace(due=now + POLL)
         case _:
@@ -126,7 +135,7 @@ def place_of(db: DatabaseHandle, session: str) -> int:
     return place_in(load_head(db.kernel, row, MAIN).doc[BOOK]) if any(h.branch == MAIN for h in row.heads) else 0
 
 
-def after_error(work: Work, error: Exception, now: int, *, most: int, span: int, version: str) -> Rest | None:
+def after_error(work: Work, error: BaseException, now: int, *, most: int, span: int, version: str) -> Rest | None:
     """How to put a session down that could not be run; None when it is nobody's business any more."""
     rest = Rest(work.session, work.step)
     if isinstance(error, LeaseLost):
@@ -144,14 +153,15 @@ def after_error(work: Work, error: Exception, now: int, *, most: int, span: int,
         # The store is down, full or put back, which is not the session's doing: it is not suspected, nor ever parked.
         return rest._replace(uncounted=True, due=now + wait_before(1))
     if work.tries >= most:
-        return rest._replace(failed=True, park=_given_up(work.tries, f"{type(error).__name__}: {error}"))
+        return rest._replace(failed=True, park=_given_up(work.tries, f"{type(error).__name__}: {words_of(error)}"))
     return rest._replace(failed=True, due=now + wait_before(work.tries))
 
 
 def _given_up(times: int, error: str = "") -> str:
     """Why a session is parked: workers that died of it count like those that failed with an error."""
-    said = f"its worker died or failed {count(times, 'time')} at the same place"
-    return f"{said}, at last with {error}"[:500] if error else said
+    if error:
+        return f"it was tried {count(times, 'time')} at the same place, and failed at last with {error}"[:500]
+    return f"its worker died or failed {count(times, 'time')} at the same place"
 
 
 log = logging.getLogger("perdure.fleet")
@@ -214,7 +224,11 @@ class Worker:
         *,
         url: str | None = None,
     ) -> None:
+        check_awaited(db, "a worker")
         self.db = db
+        for agent in agents:
+            # Nobody could pass it anything later.
+            check_deps(agent)
         self.agents = {agent.name: agent for agent in agents}
         self.settings = settings or Settings()
         self.version = self.settings.version or version_of(agents, db.kernel)
@@ -247,11 +261,11 @@ class Worker:
         # A tool that blocks has a thread of its own: the usual pool is a handful.
         self._threads = ThreadPoolExecutor(self.settings.concurrency + 8, TOOLS)
         loop.set_default_executor(self._threads)
-        board = await asyncio.to_thread(board_of, self.db)
+        board = await in_thread(board_of, self.db)
         ttl, self._started = self.db.lease_ttl, self.db.kernel.clock.wall()
         supervisor = Supervisor(Keeper(self.db, ttl, self._url), board, self._row, self._heard(loop), ttl)
         supervisor.sample = Sampler(self.db.kernel.store, stuck=partial(stuck, self.db)).sample_now_and_then
-        if not await self._patiently(partial(asyncio.to_thread, supervisor.start)):
+        if not await self._patiently(partial(in_thread, supervisor.start)):
             return
         hints = asyncio.create_task(self._hints())
         try:
@@ -260,7 +274,7 @@ class Worker:
             await self._wind_up(board)
             hints.cancel()
             await asyncio.gather(hints, return_exceptions=True)
-            await asyncio.to_thread(supervisor.close)
+            await in_thread(supervisor.close)
             # Only now: a last sign of life would bring its row back, for good when nobody else is there to see it.
             await self._leave(board)
             for agent in self.agents.values():
@@ -465,14 +479,16 @@ class Worker:
                 rest = await self._left_to_others(work, rest, result.reason)
             if rest.park:
                 log.warning("session %r is parked: %s", work.session, rest.park)
-        except Exception as e:
+        except BaseException as e:
+            if not is_of_the_call(e):
+                raise
             told: dict[str, Any] = {"most": most, "span": self.db.lease_ttl, "version": self.version}
             rest = after_error(work, e, clock.wall(), **told)
             if rest is not None and rest.failed:
                 rest = after_error(await self._counted_if_readable(board, work), e, clock.wall(), **told)
-                await self._mark_failed(work, type(e).__name__, str(e))
+                await self._mark_failed(work, type(e).__name__, words_of(e))
             if rest is not None and rest.avoid_version:
-                rest = await self._left_to_others(work, rest, str(e))
+                rest = await self._left_to_others(work, rest, words_of(e))
             if isinstance(e, PerdureError):
                 log.info("session %r was put down: %s", work.session, e)
             else:
@@ -592,14 +608,22 @@ class Worker:
 
 def version_of(agents: Sequence[Agent], kernel: Kernel) -> str:
     """A name for what a program can go on with: another prompt, tool, schema or migration gives another one."""
-    parts = sorted([a.name, a.version, a.fingerprint(), a.instructions, a.model.name] for a in agents)
+    parts = sorted(
+        [a.name, a.version, sorted(a.goes_on_from or ()), a.fingerprint(), a.instructions, _given_by(a), a.model.name]
+        for a in agents
+    )
     states = kernel.migrations.steps() if kernel.migrations is not None else []
     return hashlib.sha256(repr((parts, kernel.schema, states, declared())).encode()).hexdigest()[:12]
 
 
+def _given_by(agent: Agent) -> str:
+    """Names the functions that give an agent's instructions and tools."""
+    return " ".join(getattr(fn, "__qualname__", "") for fn in (agent.instruct, agent.choose) if fn is not None)
+
+
 async def start_worker(
     agents: Sequence[Agent],
-    store: str | None = None,
+    store: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     *,
     blobs: str | None = None,
@@ -614,7 +638,10 @@ async def start_worker(
     ``schema`` is the version of the state that the program writes, and ``witness`` a file outside the store, as for
     :func:`perdure.open`. A worker whose store is behind its witness ends with ``BehindWitness``: it can write nothing.
     """
-    url = store or default_store()
+    given: Any = store
+    if not isinstance(given, str | os.PathLike | None):
+        raise Misuse(f"a worker opens its database itself: pass start_worker its URL, not {type(given).__name__}")
+    url = os.fspath(store or default_store())
     async with open_async(url, lease_ttl=lease, blobs=blobs, schema=schema, witness=witness) as db:
         # Before anybody is told that it serves: behind its witness, or where there is no board, it cannot.
         await db.driver.call(db.caretaker.before_write)
@@ -632,8 +659,7 @@ async def start_worker(
 
 def default_store() -> str:
     """Where a program without a word about it keeps its sessions; absolute, for other processes open it too."""
-    os.makedirs(".perdure", exist_ok=True)
-    return f"sqlite:///{os.path.abspath(os.path.join('.perdure', 'agents.db'))}"
+    return f"sqlite:///{os.path.abspath(DEFAULT_PATH)}"
 
 
 def engine_for(url: str, worker: Worker, direct: str | None = None) -> Engine | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure.errors import Misuse, format_path
 from perdure.kernel import Kernel
@@ -12,6 +12,21 @@ from perdure.state.values import LONG_AGO, TREE, BlobRef
 
 if TYPE_CHECKING:
     from perdure.record.codec import Loaded
+
+OBJECTIVE = "objective"
+"""Where a state keeps what its session is to achieve."""
+OBJECTIVE_STATUSES = ("open", "reached", "given_up")
+
+
+def is_objective(value: Any) -> bool:
+    """Whether a state keeps an objective there, not something of its program's own under the same name."""
+    if not isinstance(value, dict):
+        return False
+    forms = {"text": str, "status": str, "note": str, "time": int}
+    kept = cast("dict[str, Any]", value)
+    if kept.keys() != forms.keys() or kept["status"] not in OBJECTIVE_STATUSES:
+        return False
+    return all(type(kept[name]) is form for name, form in forms.items())
 
 
 class Checkpoint:
@@ -140,6 +155,12 @@ class StateView:
     def summary(self) -> str:
         """What has been decided so far, in a few paragraphs."""
         return self.state["summary"]
+
+    @property
+    def objective(self) -> Any:
+        """What is to be achieved: its text, status (open, reached, given_up), note and time; None when none is set."""
+        found = self.state.get(OBJECTIVE)
+        return found if is_objective(found) else None
 
     def blob(self, *path: str | int) -> BlobRef | bytes:
         """The bytes or text at a path of the state, without reading them: for ``db.open_blob``, or for another state.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.errors import Corrupted, Gone, InvalidInput, NotFound, Unavailable
+from perdure.errors import Corrupted, Gone, InvalidInput, NotFound, Unavailable, an
 from perdure.kernel import Kernel
 from perdure.model import MAIN, TAG_PREFIX, Envelope, Head, Row, SessionRow
 from perdure.record import codec, tombstones
@@ -13,6 +13,7 @@ from perdure.record.codec import ZERO, Body, Loaded, Point
 from perdure.record.packs import PackReader, flesh_out, open_base, state_to_cache
 from perdure.state.delta import apply
 from perdure.state.document import genesis
+from perdure.system.commands import asks_why
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -284,15 +285,25 @@ def find(kernel: Kernel, session: str) -> SessionRow | None:
     return row
 
 
-def look(kernel: Kernel, session: str) -> SessionRow:
-    """The session's row; NotFound or Gone when there is nothing to read."""
+def known(kernel: Kernel, session: str) -> SessionRow:
+    """The row of a session that is there, also before its first checkpoint: it is worked on then, or has messages.
+
+    Whoever steers a session, or says something to it, asks here; ``NotFound`` or ``Gone`` when it is not there.
+    """
     row = find(kernel, session)
     if row is None:
         raise NotFound(f"there is no session {session!r} in {kernel.store.url}")
+    if row.reason:
+        raise Gone(f"session {session!r} is gone: {row.why_gone}", row.why_gone)
+    return row
+
+
+def look(kernel: Kernel, session: str) -> SessionRow:
+    """The same of a session that has something to read: before its first checkpoint it is ``NotFound``."""
+    row = known(kernel, session)
     if not row.heads:
-        if row.reason:
-            raise Gone(f"session {session!r} is gone: {row.why_gone}", row.why_gone)
-        raise NotFound(f"session {session!r} has no checkpoint yet")
+        asks = asks_why(session, kernel.store.url)
+        raise NotFound(f"session {session!r} has no checkpoint yet: {asks} tells what it waits for, or who is on it")
     return row
 
 
@@ -306,7 +317,7 @@ def locate(kernel: Kernel, row: SessionRow, at: int | str | None, branch: str = 
     In a text, as people type it, a name that somebody has given goes first, then a step.
     """
     if isinstance(at, bool) or not isinstance(at, int | str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidInput(f"a place is a step, a branch, a tag or a checkpoint id, not a {type(at).__name__}")
+        raise InvalidInput(f"a place is a step, a branch, a tag or a checkpoint id, not {an(type(at).__name__)}")
     names = {h.branch: h for h in row.heads}
     if isinstance(at, str):
         if at in names:

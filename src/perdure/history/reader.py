@@ -11,12 +11,14 @@ from perdure.errors import Corrupted, Unavailable
 from perdure.history.checkpoint import Checkpoint, Reading
 from perdure.history.expiry import living
 from perdure.history.hydrate import (
+    TRIES,
     ancestry,
     head_of,
     load_at,
     load_remembered,
     look,
     open_row,
+    origins,
     payload_of,
     steady,
     where_is,
@@ -155,36 +157,48 @@ class OpenedRow(NamedTuple):
     point: Point
     body: Body | None
     """What it recorded, for ``payload_of``; None where an anchor stands for it: what was before it was dropped."""
+    since: int
+    """The first step it stands for: its own, or that of the first one which was dropped before it."""
 
 
 def read_rows(
-    kernel: Kernel, session: str, line: int, lo: int, hi: int, before: Point | None = None
+    kernel: Kernel, session: str, line: int, lo: int, hi: int, before: Point | None = None, *, open_end: bool = False
 ) -> Iterator[OpenedRow]:
-    """The rows ``lo`` to ``hi`` of a line that are there, oldest first, each verified on top of the one before it.
+    """The rows ``lo`` to ``hi`` of a line, oldest first, each verified on top of the one before it.
+
+    Only those are missing that an anchor says were dropped: an index that leaves out rows is ``Corrupted``. The last
+    one is there, too, unless with ``open_end`` it may have been dropped.
 
     ``before`` is the verified checkpoint that the first one stands on. Without it one row more is read: what that row
     says of itself is enough, since the digest of the next one covers it.
     """
     bundle = kernel.store.slice(session, line, lo if before is not None or lo <= 1 else lo - 1, hi)
     packs = PackReader(kernel, session, bundle.packs)
+    due = lo
     for row in bundle.rows:
         if row.step < lo:
             before = unverified(kernel, session, row, packs)
             continue
         body: Body | None = None
+        since = row.step
         anchored = packs.anchored(row.line, row.step) if not row.envelope else None
         if anchored is None:
             before, body = open_row(kernel, session, row, packs, before)
-        elif (anchored.envelope.id, anchored.digest) == (row.id, row.digest):
-            before = anchored
-        else:
+        elif (anchored.point.envelope.id, anchored.point.digest) != (row.id, row.digest):
             raise Corrupted(where_is(session, row.line, row.step), "its anchor is about another checkpoint")
-        yield OpenedRow(before, body)
+        elif anchored.since > due:
+            raise Corrupted(where_is(session, line, due), "it is missing")
+        else:
+            before, since = anchored
+        due = row.step + 1
+        yield OpenedRow(before, body, since)
+    if due <= hi and not open_end:
+        raise Corrupted(where_is(session, line, hi), "it is missing")
 
 
 def change_of(kernel: Kernel, env: Envelope) -> tuple[list[Any], dict[str, Any]] | None:
     """The operations of one checkpoint and what it carries beside them; None when retention dropped what was before."""
-    for point, body in read_rows(kernel, env.session, env.line, env.step, env.step):
+    for point, body, _ in read_rows(kernel, env.session, env.line, env.step, env.step):
         return payload_of(kernel, body, point) if body is not None else None
     return None
 
@@ -192,29 +206,66 @@ def change_of(kernel: Kernel, env: Envelope) -> tuple[list[Any], dict[str, Any]]
 def history(kernel: Kernel, session: str, branch: str, limit: int, before: int | None) -> list[Point]:
     """Up to ``limit`` checkpoints of a branch, newest first, those before a step only."""
     row = look(kernel, session)
-    return steady(kernel, row, lambda r: _history(kernel, r, branch, limit, before))
+    for again in reversed(range(TRIES)):
+        try:
+            return steady(kernel, row, lambda r: _history(kernel, r, branch, limit, before))
+        except Corrupted:
+            # Retention may have dropped a row between two readings, one of which still speaks of it.
+            if not again:
+                raise
+    raise AssertionError
 
 
 def _history(kernel: Kernel, row: SessionRow, branch: str, limit: int, before: int | None) -> list[Point]:
     session = row.id
     head = head_of(kernel, row, branch)
+    known = origins(kernel, session)
     out: list[Point] = []
     top = head.step if before is None else min(head.step, before - 1)
-    for line, end in sorted(ancestry(kernel, session, head.line, head.step).items(), reverse=True):
-        last = min(end, top)
+    newest: bytes | None = head.id
+    for line, end in sorted(ancestry(kernel, session, head.line, head.step, known).items(), reverse=True):
+        first, _, start = known[line]
+        if top < first:
+            newest = start.parent
+            continue
+        # Each row names the one before it, so none can be left out: this one has to come next.
+        due, id = (end, newest) if top >= end else _due(kernel, session, line, top, end)
         width = limit
-        while len(out) < limit and last >= 1:
-            lowest = max(1, last - width + 1)
-            out.extend(reversed([row.point for row in read_rows(kernel, session, line, lowest, last)]))
+        while len(out) < limit and due >= first:
+            rows = list(read_rows(kernel, session, line, max(first, due - width + 1), due))
+            if id is not None and rows[-1].point.envelope.id != id:
+                raise Corrupted(
+                    where_is(session, line, due), "it is another checkpoint than the one after it stands on"
+                )
+            out.extend(reversed([row.point for row in rows]))
+            due, id = _before(rows[0])
             # Where retention has left few, look further at once.
             width *= 4
-            last = lowest - 1
+        newest = start.parent
     return out[:limit]
+
+
+def _due(kernel: Kernel, session: str, line: int, top: int, end: int) -> tuple[int, bytes | None]:
+    """Which row of a line is the newest one up to a step, by the word of the one after it; its id if that says it."""
+    at, width = top + 1, 1
+    while at <= end:
+        for row in read_rows(kernel, session, line, at, min(at + width - 1, end), open_end=True):
+            if row.since > top + 1:
+                raise Corrupted(where_is(session, line, top + 1), "it is missing")
+            return _before(row)
+        at, width = at + width, width * 4
+    raise Corrupted(where_is(session, line, end), "it is missing")
+
+
+def _before(row: OpenedRow) -> tuple[int, bytes | None]:
+    """The step of the row that comes before one, and its id unless what came right before was dropped."""
+    env = row.point.envelope
+    return row.since - 1, env.parent if row.since == env.step else None
 
 
 def unverified(kernel: Kernel, session: str, row: Row, packs: PackReader) -> Point:
     """A row's own claim about itself: enough to verify the row after it, which covers this one's digest."""
-    if not row.envelope and (point := packs.anchored(row.line, row.step)) is not None:
-        return point
+    if not row.envelope and (anchored := packs.anchored(row.line, row.step)) is not None:
+        return anchored.point
     env = row.envelope or packs.row(row.line, row.step).envelope
     return Point(codec.decode_envelope(env, f"session {session!r}, line {row.line}, step {row.step}"), row.digest)

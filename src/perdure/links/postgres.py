@@ -22,6 +22,7 @@ except ImportError as error:
 
 from perdure.links.pool import Pool
 from perdure.system.clock import SystemClock
+from perdure.system.options import is_amount, is_number
 from perdure.system.urls import shown, take
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class Link:
     """Connections to one place. May be used from any thread."""
 
     def __init__(self, place: Place, *, size: int = POOL, patience: float = PATIENCE, timeout: float = TIMEOUT) -> None:
-        if size < 1 or patience < 0 or timeout <= 0:
+        numbers = is_number(size) and is_amount(patience) and is_amount(timeout)
+        if not numbers or size < 1 or patience < 0 or timeout <= 0:
             raise errors.InvalidInput("pool is at least 1, patience at least 0 and timeout more than 0")
         self.url = place.url
         self.pooled = place.pooled

@@ -271,7 +271,9 @@ def digest(keys: Keys, name: str, label: bytes, parts: tuple[bytes, ...], where:
 def _digest(keys: Keys, name: str, message: bytes, where: str) -> bytes:
     if not name:
         if keys.current:
-            raise KeyMismatch(f"{where} was written without a key, and a key was given: open it without keys=")
+            raise KeyMismatch(
+                f"{where} was written without a key, and a key was given: open it without keys= and PERDURE_KEY"
+            )
         return hashlib.sha256(message).digest()
     key = keys.chain(name)
     if key is None:

@@ -55,6 +55,14 @@ class Packed(NamedTuple):
     body: Body
 
 
+class Anchored(NamedTuple):
+    """The checkpoint that an anchor stands for."""
+
+    point: Point
+    since: int
+    """The first step of those that were dropped before it."""
+
+
 _raw_column = msgspec.msgpack.Decoder(tuple[str, bytes, list[msgspec.Raw]]).decode
 _raw_rows = msgspec.msgpack.Decoder(tuple[bytes, list[bytes], bytes, list[msgspec.Raw]]).decode
 _raw_payload = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], msgspec.Raw]).decode
@@ -145,10 +153,10 @@ class PackReader:
             [*self._packs, *(p for p in packs if p.kind == PACK and (p.line, p.lo) not in known)], key=_place
         )
 
-    def anchored(self, line: int, step: int) -> Point | None:
-        """The checkpoint that an anchor stands for since the rows before it were dropped; None: an ordinary row."""
+    def anchored(self, line: int, step: int) -> Anchored | None:
+        """What an anchor says of a row since those before it were dropped; None: an ordinary row."""
         anchor = self._anchors.get((line, step))
-        return open_base(self._source, self._session, anchor).point if anchor is not None else None
+        return Anchored(open_base(self._source, self._session, anchor).point, anchor.lo) if anchor is not None else None
 
     def _part(self, pack: Artifact, number: int) -> Body:
         """One of the two parts of a pack. Not kept: the next one is then inflated into the same memory."""

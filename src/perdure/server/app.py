@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.errors import MissingExtra, PerdureError, Poisoned
+from perdure.system.flow import check_awaited
 
 try:
     from starlette.applications import Starlette
@@ -19,12 +20,15 @@ try:
 except ImportError as error:
     raise MissingExtra("starlette", "console", error) from None
 
+from perdure.fleet.why import stuck
 from perdure.server.api.openapi import TABLE
 from perdure.server.api.routing import PREFIX, Api
 from perdure.server.auth import Guard
 from perdure.server.local_runs import Runs
 from perdure.server.problems import Refusal
-from perdure.server.request_checks import Gate
+from perdure.server.request_checks import Gate, Hosts
+from perdure.system.flow_async import in_thread, in_thread_of
+from perdure.telemetry.sampling import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -53,6 +57,8 @@ class Ctx:
     """The agents this server was started with, by name; it runs them when it is asked to."""
     guard: Guard
     runs: Runs
+    roles: frozenset[str] = frozenset()
+    """Roles that messages from outside may have beside user."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is about to go: whatever streams must end."""
     _pool: ThreadPoolExecutor = field(default_factory=_threads)
@@ -64,13 +70,14 @@ class Ctx:
 
     async def blocking(self, fn: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         """Call something of the library that blocks, in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(fn, *args, **kwargs))
+        # In the context of the request: what is said there is said to whoever has sent it.
+        return await in_thread_of(self._pool, fn, *args, **kwargs)
 
     async def close(self) -> None:
         """End what this server has under way; the database stays open."""
         self.closing.set()
         await self.runs.close()
-        await asyncio.to_thread(self._pool.shutdown)
+        await in_thread(self._pool.shutdown)
 
 
 class Below(BaseRoute):
@@ -101,14 +108,17 @@ def create_app(
     agents: Sequence[Agent] = (),
     hosts: Sequence[str] = (),
     console: bool = True,
+    roles: Sequence[str] = (),
 ) -> Starlette:
     """The application, for any ASGI server.
 
     ``token`` is what callers must know (None: nobody is asked, which is for a machine of your own only); ``agents`` can
-    be run by this server; ``hosts`` are further names it may be called by ("*": any). The database stays yours.
+    be run by this server; ``hosts`` are further names it may be called by ("*": any). Messages that are posted have the
+    role user; ``roles`` are others that callers may give them, such as system. The database stays yours.
     """
+    check_awaited(db, "create_app")
     by_name = {agent.name: agent for agent in agents}
-    ctx = Ctx(db, by_name, Guard(token, hosts), Runs(db, by_name))
+    ctx = Ctx(db, by_name, Guard(token), Runs(db, by_name), frozenset(roles))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -128,11 +138,12 @@ def create_app(
         *pages,
     ]
     app = Starlette(
-        routes=routes, lifespan=lifespan, middleware=[Middleware(Gate, guard=ctx.guard)],  # pyright: ignore
+        routes=routes, lifespan=lifespan, middleware=[Middleware(Gate, guard=ctx.guard, hosts=Hosts(hosts))],  # pyright: ignore
         exception_handlers={404: _no_such_path, 405: _wrong_method},
     )  # fmt: skip
     app.state.ctx = ctx
     app.state.poisoned = False
+    app.state.sampler = Sampler(db.kernel.store, stuck=partial(stuck, db))
     return app
 
 
@@ -167,4 +178,10 @@ async def metrics(request: Request) -> Response:
     """Measurements for Prometheus."""
     from perdure.telemetry import prometheus
 
-    return Response(await request.app.state.ctx.blocking(prometheus.render), media_type=prometheus.CONTENT_TYPE)
+    def render() -> bytes:
+        listening = prometheus.listening()
+        # Where the store cannot be asked there is no answer: numbers of before would pass for those of now.
+        request.app.state.sampler.sample_now_and_then()
+        return listening.render()
+
+    return Response(await request.app.state.ctx.blocking(render), media_type=prometheus.CONTENT_TYPE)

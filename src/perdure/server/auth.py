@@ -1,4 +1,4 @@
-"""Who may ask: the token, the cookie that stands for it in browsers, and by which names the server may be called."""
+"""Who may ask: the token, and the cookie that stands for it in browsers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.errors import InvalidInput
 from perdure.server.problems import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 FORM_HEADER = "x-perdure-form"
 FORM_FIELD = "form_token"
@@ -32,14 +32,12 @@ class Guard:
     cookie, the form token that only pages of this server know.
     """
 
-    def __init__(self, token: str | None, hosts: Sequence[str] = ()) -> None:
+    def __init__(self, token: str | None) -> None:
         if token is not None and (len(token) < SHORTEST or not token.isascii() or not token.isprintable()):
             raise InvalidInput(f"a token has at least {SHORTEST} printable ASCII characters: choose a longer one")
         self._token = token
         # Without a token there is still a form token: pages of others must not change anything.
         self._secret = (token or os.urandom(32).hex()).encode()
-        self._any_host = "*" in hosts
-        self._hosts = {"localhost", os.uname().nodename.lower(), *(h.lower() for h in hosts)}
         # Browsers keep one jar for all ports of a machine: two servers with two tokens must not share a name in it.
         self.cookie = f"perdure-{self._derived('name')[:8]}"
         self.cookie_value = self._derived("cookie")
@@ -58,22 +56,6 @@ class Guard:
         """The header that gives a browser its cookie."""
         parts = f"{self.cookie}={self.cookie_value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={FOREVER}"
         return f"{parts}; Secure" if secure else parts
-
-    def check_host(self, host: str) -> None:
-        """A page of somebody else whose name was pointed at this machine calls it by that name: refuse it.
-
-        An address cannot be pointed anywhere, so addresses are fine.
-        """
-        if self._any_host:
-            return
-        name = _host_name(host)
-        if name in self._hosts or _address(name) is not None:
-            return
-        raise Refusal(
-            403,
-            "forbidden-host",
-            f"{name[:100]!r} is not a name of this server: start it with --allow-host {name[:100]}",
-        )
 
     def check(self, method: str, headers: Mapping[str, str], form: bytes | None) -> None:
         """Whether a request may be answered; ``form`` is the body of a form that a browser has sent."""
@@ -129,7 +111,7 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, True, False)
     """
-    address = _address(host.strip("[]"))
+    address = address_of(host.strip("[]"))
     return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
@@ -158,18 +140,7 @@ def _from_browser(headers: Mapping[str, str]) -> bool:
     return any(name in headers for name in ("origin", "sec-fetch-site", "sec-fetch-mode", "referer"))
 
 
-def _host_name(host: str) -> str:
-    """The name without the port.
-
-    >>> _host_name("LocalHost:80"), _host_name("[::1]:80"), _host_name("10.0.0.1")
-    ('localhost', '::1', '10.0.0.1')
-    """
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
-
-
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """The address that is written there; None when it is a name."""
     try:
         return ipaddress.ip_address(name)

@@ -10,7 +10,10 @@ from perdure.agent.branching_off import run_on
 from perdure.errors import PerdureError
 from perdure.model import MAIN
 from perdure.server.problems import Refusal
+from perdure.session.handover import close_to
+from perdure.session.tool_exceptions import is_of_the_call, words_of
 from perdure.system.commands import typed
+from perdure.system.wording import storable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,10 +72,11 @@ class Runs:
         found = self._agents.get(name)
         if found is None:
             known = ", ".join(sorted(self._agents)) or "none"
+            meant = f"; did you mean {likely[0]}?" if (likely := close_to(name, self._agents)) else ""
             raise Refusal(
                 409,
                 "no-agent",
-                f"this server has no agent {name[:80]!r} (it has {known}): start {typed('serve APP')}",
+                f"this server has no agent {name[:80]!r} (it has {known}{meant}): start {typed('serve APP')}",
             )
         return found
 
@@ -103,19 +107,21 @@ class Runs:
                 result = await agent.run(self._db, session=session, **more)
                 while (session, branch) in self._again and not self._stop.is_set():
                     self._again.discard((session, branch))
-                    # What it was begun with is said.
-                    rest = {name: value for name, value in more.items() if name not in ("message", "key")}
+                    # What it was begun with is said, and it is open; who closes it meanwhile means it.
+                    rest = {name: value for name, value in more.items() if name not in ("message", "key", "reopen")}
                     result = await agent.run(self._db, session=session, **rest)
             else:
                 # What waits in the inbox is meant for main.
                 result = await run_on(self._db, agent, session, branch, **more)
-            ended = RunState(False, result.status, result.reason or result.text)
+            ended = RunState(False, result.status, storable(result.reason or result.text))
         except PerdureError as e:
             log.warning("a run of session %r on %r ended: %s", session[:80], branch[:80], e)
-            ended = RunState(False, "failed", str(e))
-        except Exception as e:
+            ended = RunState(False, "failed", words_of(e))
+        except BaseException as e:
+            if not is_of_the_call(e):
+                raise
             log.exception("a run of session %r on %r failed", session[:80], branch[:80])
-            ended = RunState(False, "failed", f"{type(e).__name__}: {e}")
+            ended = RunState(False, "failed", f"{type(e).__name__}: {words_of(e)}")
         self._again.discard((session, branch))
         self._ended[session, branch] = ended
         while len(self._ended) > REMEMBERED:

@@ -1,16 +1,19 @@
-"""What every request passes first: the name it was sent to, the size of its body, who sent it; and safe headers."""
+"""What every request passes first: the name it was sent to, the size of its body, who sent it."""
 
 from __future__ import annotations
 
 import html
+import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from perdure.server.auth import SAFE, Guard
+from perdure.server.auth import FORM_HEADER, SAFE, Guard, address_of
 from perdure.server.problems import MEDIA, Refusal, encoded, problem_of
+from perdure.server.security_headers import with_headers
+from perdure.system.commands import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 
     Scope = MutableMapping[str, Any]
     Message = MutableMapping[str, Any]
@@ -24,25 +27,40 @@ OPEN = ("/healthz", "/readyz", "/api/v1/openapi.json", "/login")
 """Paths that anybody may ask for: they tell nothing about anybody's sessions."""
 OPEN_BELOW = "/static/"
 FORM = "application/x-www-form-urlencoded"
-HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "font-src 'self'; connect-src 'self'; manifest-src 'self'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
+ONCE = ("host", "authorization", "idempotency-key", "content-type", "content-length", "origin", "last-event-id",
+        FORM_HEADER)  # fmt: skip
+"""Headers of which there is one in a request."""
+
+
+class Hosts:
+    """By which names the server may be called: ``more`` beside the machine's own; "*" for any."""
+
+    def __init__(self, more: Sequence[str] = ()) -> None:
+        self._any = "*" in more
+        self._names = {"localhost", os.uname().nodename.lower(), *(h.lower() for h in more)}
+
+    def check(self, host: str) -> None:
+        """A page of somebody else whose name was pointed at this machine calls it by that name: refuse it.
+
+        An address cannot be pointed anywhere, so addresses are fine.
+        """
+        name = _host_name(host)
+        if self._any or name in self._names or address_of(name) is not None:
+            return
+        if not name:
+            said = "the request names no host: say in its Host header by which name the server is called"
+        else:
+            said = f"{name[:100]!r} is not a name of this server: start it with --allow-host {quoted(name[:100])}"
+        raise Refusal(403, "forbidden-host", said)
 
 
 class Gate:
     """The outermost part of the server."""
 
-    def __init__(self, app: App, guard: Guard) -> None:
+    def __init__(self, app: App, guard: Guard, hosts: Hosts) -> None:
         self._app = app
         self._guard = guard
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -55,7 +73,7 @@ class Gate:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                message = {**message, "headers": _with_headers(message.get("headers", []))}
+                message = {**message, "headers": with_headers(message.get("headers", []))}
             await send(message)
 
         try:
@@ -71,9 +89,14 @@ class Gate:
                 await respond(safely, problem.status, encoded(problem), MEDIA, headers)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        told = [(k.decode("latin-1").lower(), v.decode("latin-1")) for k, v in scope["headers"]]
+        headers = dict(told)
+        for name in ONCE:
+            if sum(name == one for one, _ in told) > 1:
+                # Which of them is meant nobody knows, and whoever stands before us may have looked at the other one.
+                raise Refusal(400, "repeated-header", f"the header {name} was sent twice: send it once")
         method, path = scope["method"], scope["path"]
-        self._guard.check_host(headers.get("host", ""))
+        self._hosts.check(headers.get("host", ""))
         body = await read_body(receive, headers)
         if body is None:
             return
@@ -126,6 +149,17 @@ class Gate:
         return {"set-cookie": self._guard.set_cookie(secure=scope.get("scheme") == "https")}
 
 
+def _host_name(host: str) -> str:
+    """The name without the port.
+
+    >>> _host_name("LocalHost:80"), _host_name("[::1]:80"), _host_name("10.0.0.1")
+    ('localhost', '::1', '10.0.0.1')
+    """
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
 async def read_body(receive: Receive, headers: dict[str, str]) -> bytes | None:
     """The whole body, which must not be too large; None when whoever sends it has gone before its end.
 
@@ -169,12 +203,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return again
-
-
-def _with_headers(headers: Any) -> list[tuple[bytes, bytes]]:
-    told = [(bytes(k).lower(), bytes(v)) for k, v in headers]
-    names = {k for k, _ in told}
-    return told + [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in names]
 
 
 def _wants_page(scope: Scope) -> bool:

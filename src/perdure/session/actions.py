@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from perdure.model import MAIN
+from perdure.system.commands import door, typed
 from perdure.system.commands import quoted as as_word
-from perdure.system.commands import typed
 
 
 class Do(StrEnum):
@@ -27,10 +27,13 @@ class Do(StrEnum):
     RUN = "run"
     START = "start"
     MESSAGE = "message"
+    WITHDRAW = "withdraw"
+    SUBMIT = "submit"
     OUTCOME = "outcome"
     REOPEN = "reopen"
     REVIVE = "revive"
     PROGRAM = "program"
+    PROGRAM_REOPENS = "program_reopens"
 
 
 class _Ways(NamedTuple):
@@ -67,13 +70,21 @@ _WAYS = {
     Do.RUN: _Ways("resume APP {s}", "POST /sessions/{S}/runs", "agent.run(db, session={session!r})"),
     Do.START: _Ways("run APP {s}", "POST /sessions", "agent.run(db, session={session!r})"),
     Do.MESSAGE: _Ways("post {s} MESSAGE", "POST /sessions/{S}/messages", "db.post({session!r}, ...)"),
+    Do.WITHDRAW: _Ways(
+        "inbox {s} --withdraw {a}", "POST /sessions/{S}/inbox/{A}/withdraw",
+        "db.withdraw({session!r}, {argument!r}, by=...)", ("inbox {s} --edit {a} --message TEXT",),
+    ),
+    Do.SUBMIT: _Ways("submit {s} --agent {a}", "POST /sessions", "perdure.submit(db, {session!r}, agent={argument!r})"),
     Do.OUTCOME: _Ways(
         "outcome {s} {a} RESULT", "POST /sessions/{S}/effects/{A}/outcome",
         "db.post_outcome({session!r}, {argument!r}, ...)",
     ),
     Do.REVIVE: _Ways("revive {s}", "", "db.revive({session!r})"),
-    Do.REOPEN: _Ways("", "", "db.session({session!r}, reopen=True)"),
+    Do.REOPEN: _Ways(
+        "run APP {s} --reopen", "POST /sessions/{S}/runs", "db.session({session!r}, reopen=True)",
+    ),
     Do.PROGRAM: _Ways("", "", "db.session({session!r})"),
+    Do.PROGRAM_REOPENS: _Ways("", "", "db.session({session!r}, reopen=True)"),
 }  # fmt: skip
 _ON_BRANCH = {
     Do.MESSAGE: _Ways(
@@ -102,17 +113,20 @@ class Action(NamedTuple):
     name: Do
     session: str
     argument: str = ""
-    """Of an approval or an effect its id; of a hold the agent; of a run of a branch what becomes of calls."""
+    """Of an approval or an effect its id, of a message its key; of a hold or a submission the agent; of a run of a
+    branch what becomes of calls."""
     branch: str = MAIN
+    store: str = ""
+    """Which database that is about, as its URL; "": the one that is spoken of."""
 
     @property
     def command(self) -> str:
         """What to type; "" when that is nothing. Words in capitals are yours to fill in.
 
-        >>> Action(Do.APPROVE, "my trip", "ap_1").command, Action(Do.REOPEN, "t").command
+        >>> Action(Do.APPROVE, "my trip", "ap_1").command, Action(Do.PROGRAM, "t").command
         ("perdure approve 'my trip' ap_1", '')
         """
-        return typed(found) if (found := self._spelled(self._ways.command)) else ""
+        return typed(found, self.store) if (found := self._spelled(self._ways.command)) else ""
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -121,7 +135,7 @@ class Action(NamedTuple):
         >>> Action(Do.RESOLVE, "t", "ef_1").others
         ('perdure resolve t ef_1 --retry', 'perdure resolve t ef_1 --abort')
         """
-        return tuple(typed(self._spelled(way)) for way in self._ways.others)
+        return tuple(typed(self._spelled(way), self.store) for way in self._ways.others)
 
     @property
     def http(self) -> str:
@@ -151,10 +165,16 @@ class Action(NamedTuple):
                 return {"agent": self.argument, "on": False}
             case Do.RUN:
                 return {"branch": self.branch, **({} if self.branch == MAIN else {"effects": self.argument})}
+            case Do.REOPEN:
+                return {"branch": self.branch, "reopen": True}
             case Do.START:
                 return {"agent": "AGENT", "id": self.session}
             case Do.MESSAGE:
                 return {"message": "MESSAGE", **({} if self.branch == MAIN else {"branch": self.branch})}
+            case Do.WITHDRAW:
+                return {"by": "NAME"}
+            case Do.SUBMIT:
+                return {"agent": self.argument, "id": self.session}
             case Do.OUTCOME:
                 return {"result": "RESULT"}
             case _:
@@ -168,6 +188,15 @@ class Action(NamedTuple):
         "db.post('t', ...)"
         """
         return self._spelled(self._ways.library)
+
+    @property
+    def here(self) -> str:
+        """The same for whoever reads it: as a command, an HTTP call or a library call; what has no other, as the last.
+
+        >>> Action(Do.MESSAGE, "t").here
+        "db.post('t', ...)"
+        """
+        return {"shell": self.command, "http": self.http, "program": ""}[door()] or self.library
 
     @property
     def _ways(self) -> _Ways:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DEEPEST = 100
 """How deep a value is looked into; a schema that refers to itself alone ends there, too."""
 _KINDS: dict[str, Callable[[Any], bool]] = {
-    "string": lambda v: isinstance(v, str),
+    "string": lambda v: isinstance(v, str | bytes),
     "boolean": lambda v: isinstance(v, bool),
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
     "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool),
@@ -48,8 +48,11 @@ class _Checker:
             return wrong
         kinds = schema.get("type", [])
         kinds = [kinds] if isinstance(kinds, str) else kinds
+        if schema.get("format") == "decimal" and _KINDS["number"](value):
+            # What is written as text is read from a number as well.
+            return ""
         if kinds and not any(_KINDS.get(kind, lambda _: True)(value) for kind in kinds):
-            return f"{what} is {' or '.join(map(str, kinds))}, not {value!r:.60}"
+            return f"{what} must be {' or '.join(map(str, kinds))}, not {value!r:.60}"
         if "const" in schema and not same(value, schema["const"]):
             return f"{what} is {schema['const']!r:.60}"
         if "enum" in schema and not any(same(value, one) for one in schema["enum"]):

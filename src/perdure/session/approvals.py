@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure import telemetry
 from perdure.errors import ApprovalNeeded, InvalidInput
 from perdure.model import Kind, Status
-from perdure.session.effects import OPEN
+from perdure.session.effects import OPEN, kept_as
 from perdure.session.inbox import open_entry
 from perdure.session.read_cache import declared
-from perdure.session.tools import call_digest, rule
+from perdure.session.tool_exceptions import rule
+from perdure.session.tools import call_digest
 from perdure.state.document import plain
 from perdure.state.values import same
 from perdure.system.flow import Flow, Invoke
+from perdure.system.wording import storable
 
 if TYPE_CHECKING:
     from perdure.model import InboxEntry
     from perdure.session.effects import Effects
     from perdure.session.inbox import Inbox
     from perdure.session.journal import Journal
-    from perdure.session.tools import Asking, Tool
+    from perdure.session.tool_context import Asking, Contexts
+    from perdure.session.tools import Tool
     from perdure.state.document import TrackedDict
 
 APPROVAL_TTL = 7 * 24 * 3600
@@ -56,14 +59,15 @@ def decision(approved: bool, by: str, reason: str, at: int, **more: Any) -> dict
     """The body of a decision posted to a session's inbox; no two are alike, so that none is taken for another."""
     if not by:
         raise InvalidInput("a decision records who took it: pass by=")
-    return {"approved": approved, "by": by, "reason": reason, "at": at, "id": os.urandom(8).hex(), **more}
+    return {"approved": approved, "by": by, "reason": storable(reason), "at": at, "id": os.urandom(8).hex(), **more}
 
 
 class Approvals:
     """The requests of a session for people's agreement, and what they decided."""
 
-    def __init__(self, journal: Journal, inbox: Inbox, effects: Effects) -> None:
+    def __init__(self, journal: Journal, inbox: Inbox, effects: Effects, contexts: Contexts) -> None:
         self._journal = journal
+        self._contexts = contexts
         self._inbox = inbox
         self._effects = effects
 
@@ -76,12 +80,21 @@ class Approvals:
         records = (plain(r) for r in self._journal.book.get("approvals", {}).values())
         return [Approval(**r) for r in records if status is None or r["status"] == status]
 
-    def facts_of(self, tool: Tool, bound: dict[str, Any]) -> Flow[Any]:
+    def facts_of(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[Any]:
         """What agreement to a call rests on now, as it is recorded; None where its tool declares nothing."""
         if tool.facts is None:
             return None
         with rule("facts", tool, bound):
-            return tool.facts_types.result_as_json((yield Invoke(tool.facts, (), tool.types.arguments(bound))))
+            given = {**tool.types.arguments(bound), **self._contexts.asked(tool.facts, record)}
+            return tool.facts_types.result_as_json((yield Invoke(tool.facts, (), given)))
+
+    def needed(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
+        """Whether a person must agree to a call, by its tool's own rule."""
+        if not callable(tool.approve):
+            return bool(tool.approve)
+        with rule("approve", tool, bound):
+            given = self._contexts.asked(tool.approve, record)
+            return _yes_or_no((yield Invoke(tool.approve, (tool.types.arguments(bound),), given)))
 
     def gate(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
         """Let a call pass when nobody has to agree, or somebody has, to exactly this."""
@@ -89,12 +102,14 @@ class Approvals:
             return (yield from self._answered(record))
         # A decision may have come with other arguments than whoever calls again knows of.
         bound = plain(record["args"]) if "edited" in record else bound
-        if record["attempt"] or not ("approval" in record or "because" in record or tool.needs_approval(bound)):
+        if record["attempt"]:
+            return True
+        if not ("approval" in record or "because" in record or (yield from self.needed(tool, bound, record))):
             return True
         request: TrackedDict | None = self.of_call(record)
         if request is None:
-            facts = yield from self.facts_of(tool, bound)
-            yield from self.ask(tool, bound, record, facts, record.pop("because", ""))
+            facts = yield from self.facts_of(tool, bound, record)
+            yield from self.ask(tool, bound, record, facts, record.get("because", ""))
             return False
         # All that the program's own functions say is asked before the decision is taken: where one of them fails, the
         # decision is still there.
@@ -107,9 +122,11 @@ class Approvals:
                 except InvalidInput as e:
                     because = f"the edited arguments do not fit: {e}"
             changed = not same(args, bound)
-            if not changed or tool.needs_approval(args):
-                facts = yield from self.facts_of(tool, args)
-                if not because and not self._still_good(tool, args, plain(request["facts"]), facts):
+            if not changed or (yield from self.needed(tool, args, record)):
+                facts = yield from self.facts_of(tool, args, record)
+                if not because and not (
+                    yield from self._still_good(tool, args, record, plain(request["facts"]), facts)
+                ):
                     because = "what the agreement rested on has changed"
                     if changed:
                         because = f"{said['by']} has changed the arguments, and has not seen what these rest on"
@@ -125,12 +142,13 @@ class Approvals:
             yield from self.ask(tool, args, record, facts, because)
         return True
 
-    def _still_good(self, tool: Tool, bound: dict[str, Any], then: Any, now: Any) -> bool:
+    def _still_good(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, then: Any, now: Any) -> Flow[bool]:
         if tool.recheck is None:
             return same(then, now)
         with rule("recheck", tool, bound):
             typed = tool.facts_types.result
-            return bool(tool.recheck(typed(then), typed(now)))
+            given = self._contexts.asked(tool.recheck, record)
+            return _yes_or_no((yield Invoke(tool.recheck, (typed(then), typed(plain(now))), given)))
 
     def _said(self, request: TrackedDict) -> Flow[dict[str, Any]]:
         """What was decided on a request, as far as anybody has; what is not taken yet is left where it is."""
@@ -198,6 +216,23 @@ class Approvals:
         yield from self._effects.finish(record, "failed", None, _turned_down(request))
         return True
 
+    def let_go(self, record: TrackedDict, *, ours: bool) -> Flow[None]:
+        """Have a call wait for its request no longer, nor, where it is ``ours``, for what was decided on it.
+
+        Why somebody was asked stays with the call.
+        """
+        request = self.of_call(record)
+        record.pop("approval", None)
+        record.pop("question", None)
+        if request is None:
+            return
+        if request.get("because"):
+            record.setdefault("because", request["because"])
+        if request["status"] in ("pending", "approved"):
+            if ours:
+                yield from self.outdate(request)
+            request["status"] = "stale"
+
     def outdate(self, request: TrackedDict) -> Flow[None]:
         """What was to be agreed to has changed: a request is void, with the decision that was taken on it."""
         message = yield from self._inbox.take_by_key("decision", f"decision:{request['id']}")
@@ -233,6 +268,8 @@ class Approvals:
         record["digest"] = call_digest(tool.name, tool.version, args)
         if "cache" in record:
             record["cache"] = declared(tool, record["digest"])
+            if (call := self._journal.calls.get(record["id"])) is not None:
+                self._journal.calls[record["id"]] = call._replace(kept=kept_as(record))
 
     def ask(
         self, tool: Tool, bound: dict[str, Any], record: TrackedDict, facts: Any, because: str = "", **asked: Any
@@ -259,6 +296,8 @@ class Approvals:
         self._forget_oldest(requests)
         requests[id] = approval._asdict()
         record["approval"] = id
+        if not question:
+            self._effects.note_arguments_schema(tool, record)
         if question:
             record["question"] = id
         telemetry.asked(tool.name)
@@ -272,6 +311,13 @@ class Approvals:
         settled = [id for id, r in requests.items() if r["status"] not in ("pending", "approved") and id not in needed]
         for id in settled[:-SETTLED_KEPT]:
             del requests[id]
+
+
+def _yes_or_no(answer: Any) -> bool:
+    """What a rule says; one that forgot to return, or answers "false", has not said that the call may be made."""
+    if not isinstance(answer, bool):
+        raise TypeError(f"it gave {answer!r:.60}, and must return True or False")
+    return answer
 
 
 def _words(request: Any) -> str:

@@ -29,6 +29,7 @@ from perdure.state.values import same
 from perdure.system import faults
 from perdure.system.flow import Do, Flow, Write
 from perdure.system.names import check_branch, check_name
+from perdure.system.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +123,8 @@ class Branches:
         if clashes:
             shown = ", ".join(str(c) for c in clashes[:5])
             sides = f"between {self._journal.branch!r} and {other!r}"
-            msg = f"{len(clashes)} conflicting paths {sides}: {shown}; {_ADVICE.get(str(prefer), 'pass prefer=')}"
+            found = count(len(clashes), "conflicting path")
+            msg = f"{found} {sides}: {shown}; {_ADVICE.get(str(prefer), 'pass prefer=')}"
             raise MergeConflict(msg, clashes, self._journal.head)
         edit(diff(state.plain(), merged), state)
         env = theirs.point.envelope
@@ -152,6 +154,8 @@ class Branches:
         journal = self._journal
         pending = journal.pending
         if pending is None:
+            if journal.held:
+                yield from journal.settle()
             return None
         if pending.asked != asked:
             yield from journal.settle()

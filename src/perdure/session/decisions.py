@@ -1,4 +1,4 @@
-"""Which requests for agreement wait for a person: nobody is asked in vain, at whatever door he looks."""
+"""Which requests for agreement, and calls, wait for a person: nobody is asked in vain, at whatever door he looks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.session.effects import OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from perdure.kernel import Kernel
     from perdure.model import InboxEntry, SessionRow
@@ -31,8 +31,21 @@ def decided(kernel: Kernel, row: SessionRow, requests: list[Any]) -> dict[str, I
     return {id: entries[0] for id, entries in found if entries}
 
 
+def reported(kernel: Kernel, row: SessionRow, effects: Iterable[str]) -> dict[str, InboxEntry]:
+    """Of some calls those whose outcome was reported and waits to be taken up: nobody else may settle them. Blocks."""
+    if not row.pending:
+        return {}
+    found = ((effect, kernel.store.inbox(row.id, 1, f"outcome:{effect}")) for effect in effects)
+    return {effect: entries[0] for effect, entries in found if entries}
+
+
 def undecided(kernel: Kernel, row: SessionRow, book: Mapping[str, Any], line: int) -> list[Any]:
     """The requests in the book of a line that wait for a person. Blocks."""
     requests = pending(book, line)
-    over = decided(kernel, row, requests)
-    return [a for a in requests if a["id"] not in over]
+    over, now = decided(kernel, row, requests), kernel.clock.wall()
+    return [a for a in requests if a["id"] not in over and not is_late(a, now)]
+
+
+def is_late(request: Mapping[str, Any], now: int) -> bool:
+    """Whether it is too late to decide on a request: its call counts as turned down when its session goes on."""
+    return now >= request["expires"]

@@ -1,71 +1,63 @@
-"""The effect journal: a call is written down before it is made, and its outcome before anybody is told.
+"""The records of effects: calls with the outside world, planned, started, done, failed, raised or in doubt.
 
-An effect is planned, started, done, failed, raised or in doubt: :class:`Effects` keeps the records, :class:`Calls`
-makes the calls, one at a time or those of a model's answer in parallel. Identity of a call: inside a run its place in
-the run; with ``options(key=...)`` that key; otherwise tool, version and arguments. A recorded outcome is returned,
-never made again. What a tool declares decides what an exception, a lost answer or a kill means; ``tool_exceptions``
-tells them apart.
+:class:`Effects` keeps them in the journal and settles them, whoever brings the outcome: the call itself, a post, a
+person. The calls are made in ``tool_calls``.
 
-Long because every way to an outcome is a way through the same few states: read apart, none could be checked.
+Long because whatever settles a record, and whatever is remembered of it afterwards, keeps one table of states: read
+apart, no two of the ways to an outcome could be held against each other.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-import threading
-from contextlib import suppress
-from contextvars import ContextVar
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
 
-from perdure import errors, telemetry
+from perdure import telemetry
 from perdure.errors import (
-    ApprovalNeeded,
-    ApprovalRuleFailed,
     CallError,
-    Diverged,
-    DoneElsewhere,
-    EffectFailed,
-    EffectRaised,
-    InDoubt,
+    Gone,
+    InvalidInput,
     NotFound,
-    NotJson,
-    ResultPending,
 )
+from perdure.history.hydrate import load_at, look
 from perdure.history.reader import history
 from perdure.model import Kind, Status
-from perdure.session.effects_on_other_branches import OPEN, OtherBranches, Outcome, done_elsewhere, made_otherwise
-from perdure.session.inbox import posted, seal_entry
-from perdure.session.late_returns import Attempt, runs_on, warn
+from perdure.session.answer_schema import misfit
+from perdure.session.call_state import OUTCOME, RETURNED, UNKEPT, WRITES, CallState
+from perdure.session.effects_on_other_branches import (
+    GIVEN_UP,
+    LEFT,
+    OPEN,
+    done_elsewhere,
+    is_refuted,
+    made_otherwise,
+)
+from perdure.session.inbox import open_entry
+from perdure.session.journal import Called, KeptAs
+from perdure.session.late_returns import has_outcome, warn
 from perdure.session.read_cache import declared
-from perdure.session.tool_exceptions import Meaning, described, in_short, is_cancellation, is_own_cancellation, meaning
+from perdure.session.strands import BESIDE
+from perdure.session.tool_exceptions import in_short
 from perdure.session.tools import (
-    Asking,
-    Context,
     Done,
-    Later,
-    ModelRetry,
-    NotDone,
     Tool,
     Unknown,
-    as_tool,
-    call_digest,
-    check_depth,
-    runnable,
 )
-from perdure.state.document import plain
+from perdure.state.document import STATE, plain
 from perdure.state.values import refusal
 from perdure.system import faults
-from perdure.system.commands import quoted
-from perdure.system.flow import Do, Flow, Invoke, Wait, drive, entered
-from perdure.system.wording import call_words
+from perdure.system.flow import Do, Flow
+from perdure.system.wording import brief, call_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.kernel import Kernel
     from perdure.model import Envelope
-    from perdure.session.approvals import Approvals
+    from perdure.session.call_state import CallState
     from perdure.session.inbox import Inbox
     from perdure.session.journal import Journal
     from perdure.session.read_cache import ReadCache
@@ -79,34 +71,50 @@ ARGS_LOST = "args_lost"
 """Marks such a record where the witness alone knew of the call: it sees digests of arguments, never themselves."""
 BEHIND = "behind"
 """Under this a planned call names the effect of another session whose result it waits for."""
+ENDED_RUN = "ended_run"
+"""Under this a call that failed or raised has the run that its exception has ended, and what its tool declares of a
+repetition: run again, the run asks for it again. "" where a person has decided that it is not to be made."""
+AGAIN = {
+    "failed": "the call is made again",
+    "retry": "the call is made again under its id, while that is valid",
+    "function": "what became of the call is looked up, and it is made again if it did not happen",
+    "ask": "a person is asked whether the call is to be made again",
+}
+"""What is said of that."""
 DONE_ELSEWHERE = (
-    "was done on another branch or before a rewind, and that outcome is taken when it goes on, without a call"
+    "has its outcome from another branch or from before a rewind, and that is taken when it goes on, without a call"
 )
 """What is said of an open call whose outcome another line has."""
-DRY = "dry run: nothing is called"
-"""What is said of a call that a dry run has not made."""
+FITS = "fits"
+"""In a record: the name of the schema that a result must fit that somebody reports."""
+ARGUMENTS_FIT = "arguments_fit"
+"""In the record of a call that somebody is asked about: the name of the schema that other arguments must fit."""
+SCHEMAS = "result_schemas"
+"""Under this the book has these schemas, each once."""
+SCHEMAS_KEPT = 100
+"""Of those that no call on the books has, the newest."""
 LOOKUP = "lookup_error"
 """In a record: what the function that finds out what became of the call ended with."""
-MAX_ERROR = 2000
-"""Characters of an error's text that are kept."""
+MISFIT = "misfit"
+"""In a record: what of its result does not fit the type that its tool declares. The result is kept as it is."""
 SEARCHED = 1000
 """How many checkpoints are looked through for an effect whose record is forgotten."""
-READ_TRIES = 3
-"""How often a read is tried whose answer is lost."""
-FIRST_PAUSE, LONGEST_PAUSE = 1_000, 60_000
-"""Ms before a call is tried again whose answer was lost, at first and at most; doubled each time, and durable."""
-RETRY_FOR = 24 * 3600
-"""Seconds for which a call whose answers are lost is tried again under its id before a person is asked."""
-ASK_AGAIN = 2
-"""How often in a row a tool may have the model ask otherwise."""
 MAX_REMEMBERED = 300
 """Characters of the exception of a call that is remembered as having raised."""
+UNSETTLED = "unsettled"
+"""Marks the record of a call that is made again under its id while nobody knows what became of an earlier attempt."""
+REPEATS = "repeats"
+"""Under this a call has the id of the one that raised, and for which somebody is asked before it is made again."""
+TOLD = "told"
+"""Marks the record of a call of which nobody knows what it did, once whoever called was told so."""
+RECORD, PLACE = "record", "place"
+"""In what is remembered of a call that raised: its record, so that a person can settle it; in that the place it had."""
+LEFT_KEPT = 100
+"""Calls that a person has settled after whoever called was told, and that nobody has asked for again, the newest."""
 RAISED_KEPT = 1000
-"""Calls that raised, or were made with other arguments than were asked for, and are remembered so that a repetition is
-noticed, the newest."""
+"""Calls that raised, were made with other arguments than were asked for, or have not happened after all, and are
+remembered so that a repetition is noticed and other branches are told, the newest."""
 _UNSET: Any = object()
-_under_way: ContextVar[frozenset[tuple[int, str]]] = ContextVar("perdure_under_way", default=frozenset())
-"""The calls that the code which runs now is inside of."""
 
 
 class Observer(Protocol):
@@ -145,6 +153,14 @@ class Effects:
                 "as soon as somebody goes on with the session",
                 effect,
             )
+        if done is _UNSET and (returned := [entry for entry in reported if entry.kind != "failure"]):
+            said = open_entry(self._journal.kernel, returned[0]).body
+            said = said["result"] if returned[0].kind == RETURNED else said
+            raise CallError(
+                f"effect {effect} was done: it has returned {brief(said, 300)} when nobody waited for it any more. Who "
+                "makes the same call again is given that; done=result settles it now",
+                effect,
+            )
         # A call that is only planned may be in the way of other sessions, which wait for it.
         claimed = record["status"] == "planned" and claims(record)
         if claimed and not abort:
@@ -158,19 +174,35 @@ class Effects:
             raise CallError(f"effect {effect} is not in doubt: {stands}", effect)
         if record["status"] in OPEN and self._journal.settings.effects != "live":
             journal = self._journal
-            known = yield Do(done_elsewhere, (journal.kernel, journal.id, _stands_at(journal), journal.book))
+            known = yield Do(done_elsewhere, (journal.kernel, journal.id, stands_at(journal), journal.book))
             if effect in known:
                 raise CallError(f"effect {effect} is not in doubt: it {DONE_ELSEWHERE}", effect)
         for entry in reported:
             # Nobody would ever ask for it.
             yield from self._inbox.take_by_key(entry.kind, entry.key)
+        if done is not _UNSET:
+            check_result(self._journal.book, record, done)
+        is_told = TOLD in record
+        if is_told:
+            record = self._put_back(record)
+        if record["status"] in ("unknown", "raised"):
+            self._note_settled(effect, "done" if done is not _UNSET else "failed")
         record["resolved_by"] = by
+        record.pop(ENDED_RUN, None)
+        if abort:
+            record[GIVEN_UP] = True
         if done is not _UNSET:
             yield from self.finish(record, "done", done, None)
-        elif abort:
-            yield from self.finish(record, "failed", None, "given up")
+        elif abort or (is_told and self.place(record).startswith(LEFT)):
+            # What nobody will ask for by its place is not planned: the identical call is simply made.
+            self.did_not_happen(record)
+            yield from self.finish(record, "failed", None, "given up" if abort else "it may be made again")
         else:
+            self.did_not_happen(record)
             record["status"] = "planned"
+            # A person has decided: its pauses, and the time for which it is tried again by itself, begin anew.
+            for name in ("lost_since", "retry_at"):
+                record.pop(name, None)
             yield from self._journal.write(Kind.PLANNED, x=about(record), status=self.session_status())
 
     def all(self) -> list[dict[str, Any]]:
@@ -179,6 +211,9 @@ class Effects:
 
     def session_status(self) -> str:
         """Where the session stands once what is being written is written."""
+        if self._journal.status == Status.CANCELLED and self.observer is None:
+            # Whoever settles a call has not said that the session goes on: that is for its agent, and a new message.
+            return Status.CANCELLED
         effects = self._journal.book.get("effects", {}).values()
         if any(r["status"] == "in_doubt" for r in effects):
             return Status.IN_DOUBT
@@ -199,18 +234,100 @@ class Effects:
                 return record
         raise NotFound(f"session {self._journal.id!r} has no effect {effect!r} on branch {self._journal.branch!r}")
 
+    def place(self, record: TrackedDict) -> str:
+        """The place of a record in the journal."""
+        effects = self._journal.book.get("effects", {})
+        return next((place for place in reversed(list(effects)) if effects[place]["id"] == record["id"]), "")
+
+    def recall(self, record: TrackedDict) -> None:
+        """Have a call that raised known by what it was asked for, should that be forgotten: it is asked for again."""
+        raised = self._journal.book.setdefault("raised", {})
+        if record["status"] == "raised" and all(one["id"] != record["id"] for one in raised.values()):
+            kept = {name: record[name] for name in ("id", "attempt", "at")}
+            error = in_short(record["raised"])[:MAX_REMEMBERED]
+            raised[raised_as(record["digest"], self.place(record))] = {**kept, "error": error}
+
     def _open(self, effect: str) -> Flow[TrackedDict]:
         """One that may be settled; who names one that is settled is told so, also when its record is long forgotten."""
         try:
             return self.find(effect)
         except NotFound:
+            for one in self._journal.book.get("raised", {}).values():
+                if one["id"] == effect and RECORD in one:
+                    return one[RECORD]
             last = yield Do(last_of, (self._journal.kernel, self._journal.id, self._journal.branch, effect))
             if last is None:
                 raise
             raise CallError(f"effect {effect} is settled: {_settled(last)}, at step {last.step}", effect) from None
 
+    def _put_back(self, record: TrackedDict) -> TrackedDict:
+        """Have the record of a call in the journal again that a person settles after whoever called was told.
+
+        One that is known by its arguments or a key takes the place of its refused repetition.
+        """
+        effects = self._journal.book.setdefault("effects", {})
+        asks = next((r for r in effects.values() if r.get(REPEATS) == record["id"] and r["status"] in OPEN), None)
+        if asks is not None:
+            msg = f"effect {record['id']} was asked for again: settle effect {asks['id']}, its repetition, first"
+            raise CallError(msg, asks["id"])
+        kept: dict[str, Any] = plain(record)
+        del kept[TOLD]
+        place = kept.pop(PLACE, "") or self.place(record)
+        if place.startswith(("c:", "k:")) and effects.get(place, {"status": "failed"})["status"] not in (*OPEN, "done"):
+            self.retire(place.__eq__)
+        else:
+            if effects.get(place, {}).get("id") == kept["id"]:
+                del effects[place]
+            place = f"{LEFT}{kept['id']}:{place}"
+        effects[place] = kept
+        left = [name for name in effects if name.startswith(LEFT)]
+        over = set(left[:-LEFT_KEPT]) | {name for name in left if effects[name]["status"] == "failed"}
+        self.retire(over.__contains__)
+        return effects[place]
+
+    def _note_settled(self, effect: str, status: str) -> None:
+        """Have those who look at the exceptions of an agent's run told what became of a call."""
+        noted: Any = self._journal.book.get("agent") or {}
+        for one in noted.get("raised", ()):
+            if one["effect"] == effect:
+                one["status"] = status
+
+    def take_settled(self, tool: Tool, digest: str, place: str) -> Flow[dict[str, Any] | None]:
+        """The same call, of which it is known since that it was done, after whoever called was told that nobody knows:
+        a person has said so, or it has returned late.
+
+        It is given once, as what a tool's own function finds out is: whoever repeats the call asks for that one.
+        """
+        yield from self._settle_returned(tool, digest, place)
+        name = raised_as(digest, place)
+        for there, record in self._journal.book.get("effects", {}).items():
+            if not there.startswith(LEFT) or record["status"] != "done":
+                continue
+            if raised_as(record["digest"], there.split(":", 2)[2]) == name:
+                found = plain(record)
+                self.retire(there.__eq__)
+                return found
+        return None
+
+    def _settle_returned(self, tool: Tool, digest: str, place: str) -> Flow[None]:
+        """Settle the same call by what it has returned when nobody waited any more, and nobody knew what it did."""
+        before, is_repeated = self.raised_before(digest, place) or ({}, True)
+        if is_repeated or not (yield from self._inbox.waiting(f"outcome:{before['id']}")):
+            return
+        record = yield from self._open(before["id"])
+        if TOLD not in record:
+            return
+        record = self._put_back(record)
+        if (late := (yield from self.posted(tool, record))) is not None:
+            self.settle(record, *late)
+            self._note_settled(record["id"], record["status"])
+            yield from self._share(record)
+
     def new(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict:
         effects = self._journal.book.setdefault("effects", {})
+        before = plain(effects.get(slot))
+        if before is not None:
+            self.retire(slot.__eq__)
         effects[slot] = {
             "id": new_effect_id(),
             "tool": tool.name,
@@ -223,59 +340,154 @@ class Effects:
         }
         if tool.cache is not None:
             effects[slot]["cache"] = declared(tool, digest)
+        self.note_result_schema(tool, effects[slot])
+        strands = self._journal.strands
+        was_beside = before is not None and BESIDE in before
+        if slot.startswith("r:") and (
+            was_beside or int(slot.rpartition(":")[2]) in strands.numbered or strands.are_several()
+        ):
+            effects[slot][BESIDE] = True
+        if before is not None:
+            # A run that is resumed finds its first attempts under these.
+            effects[slot]["was"] = [*before.get("was", ()), before["id"]]
         if tool.read:
             effects[slot]["read"] = True
         else:
-            self._journal.calls[effects[slot]["id"]] = (tool.name, slot, digest)
+            self._journal.calls[effects[slot]["id"]] = Called(tool.name, slot, digest, kept_as(effects[slot]))
         return effects[slot]
 
-    def take_posted(self, record: TrackedDict) -> Flow[bool]:
+    def note_result_schema(self, tool: Tool, record: TrackedDict) -> None:
+        """Keep what a result of this tool must fit: whoever reports one has no program to ask."""
+        record.pop(FITS, None)
+        if tool.read or tool.result_schema is None or _returns_nothing(tool):
+            return
+        self._note_schema(record, FITS, tool.result_schema)
+
+    def note_arguments_schema(self, tool: Tool, record: TrackedDict) -> None:
+        """Keep what other arguments must fit that somebody agrees to: he may have no program to ask, either."""
+        record.pop(ARGUMENTS_FIT, None)
+        if (schema := tool.types.arguments_schema) is not None:
+            self._note_schema(record, ARGUMENTS_FIT, schema)
+
+    def _note_schema(self, record: TrackedDict, role: str, schema: Any) -> None:
+        text = json.dumps(schema, sort_keys=True)
+        name = record[role] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        kept = self._journal.book.setdefault(SCHEMAS, {})
+        if name not in kept:
+            kept[name] = schema
+            raised = (one[RECORD] for one in self._journal.book.get("raised", {}).values() if RECORD in one)
+            effects = (*self._journal.book.get("effects", {}).values(), *raised)
+            in_use = {r.get(one) for r in effects for one in (FITS, ARGUMENTS_FIT)}
+            for old in [name for name in kept if name not in in_use][:-SCHEMAS_KEPT]:
+                del kept[old]
+
+    def take_posted(self, tool: Tool, record: TrackedDict) -> Flow[bool]:
         """Take an outcome that was posted under the effect's id; whether there was one."""
-        late = yield from self.posted(record)
+        late = yield from self.posted(tool, record)
         if late is not None:
             yield from self.finish(record, *late)
         return late is not None
 
-    def posted(self, record: TrackedDict) -> Flow[tuple[str, Any, str | None] | None]:
+    def posted(self, tool: Tool, record: TrackedDict) -> Flow[tuple[str, Any, str | None, CallState | None] | None]:
         """The outcome that was posted under the effect's id, as it is settled, to be taken by the next commit."""
         key = f"outcome:{record['id']}"
-        late = yield from self._inbox.take_by_key("outcome", key)
+        late = yield from self._inbox.take_by_key(OUTCOME, key)
         if late is not None:
-            return "done", late.body, None
+            # Of one that returns nothing it is said what became of it, in whatever words.
+            said = late.body if _returns_nothing(tool) else self.as_recorded(tool, record, late.body)
+            return "done", said, None, None
+        late = yield from self._inbox.take_by_key(RETURNED, key)
+        if late is not None:
+            draft = yield from self._late_writes(late.body)
+            return "done", self.as_recorded(tool, record, late.body["result"]), None, draft
         late = yield from self._inbox.take_by_key("failure", key)
-        return None if late is None else ("failed", None, str(late.body))
+        if late is None:
+            return None
+        record["reported"] = True
+        self.did_not_happen(record)
+        return "failed", None, str(late.body), None
 
-    def finish(self, record: TrackedDict, status: str, result: Any, error: str | None) -> Flow[None]:
-        """Make an outcome durable."""
-        self.settle(record, status, result, error)
-        if (
-            status == "done"
-            and "at" in record.get("cache", ())
-            and record["cache"]["shared"]
-            and "reused" not in record
-        ):
-            # First: whoever dies before the outcome is written finds it there, and no other session pays meanwhile.
-            yield from self._cache.keep_shared(
-                record["tool"], plain(record["cache"]), plain(record["result"]), record["id"]
+    def _late_writes(self, body: dict[str, Any]) -> Flow[CallState]:
+        """What a call wrote into the state while nobody waited for it, to be kept with its outcome."""
+        draft = CallState(self._journal)
+        if UNKEPT in body:
+            draft.refuse(body[UNKEPT])
+        else:
+            draft.write_late(body["writes"], (yield Do(self._state_at, (body["since"],))))
+        return draft
+
+    def _state_at(self, checkpoint: str) -> dict[str, Any] | None:
+        """The state at a checkpoint; None when that is not there any more."""
+        kernel, journal = self._journal.kernel, self._journal
+        try:
+            return load_at(kernel, look(kernel, journal.id), checkpoint, journal.branch).doc[STATE]
+        except (NotFound, Gone):
+            return None
+
+    def done(self, tool: Tool, record: TrackedDict, result: Any, draft: CallState | None = None) -> Flow[None]:
+        """Make durable that a call was done: what it returned as its tool declares it, or as it is, and so told."""
+        yield from self.finish(record, "done", self.as_recorded(tool, record, result), None, draft)
+
+    def as_recorded(self, tool: Tool, record: TrackedDict, result: Any) -> Any:
+        """What a call returned as it is recorded; where it does not fit what its tool declares, the record says so."""
+        found, wrong = tool.types.fitting_result(tool.types.result_as_json(result))
+        if isinstance(result, Done | Unknown):
+            wrong = (
+                f"perdure.{type(result).__name__} is an answer of if_unsure and poll. A tool returns its result as it "
+                "is, and raises NotDone, or its own exception, where there is none"
             )
-        elif status == "failed":
-            yield from self.unclaim(plain(record))
+        record.pop(MISFIT, None)
+        if wrong:
+            record[MISFIT] = wrong
+            if not refusal(found):
+                warn("%s", unfit(plain(record)))
+        return found
+
+    def finish(
+        self, record: TrackedDict, status: str, result: Any, error: str | None, draft: CallState | None = None
+    ) -> Flow[None]:
+        """Make an outcome durable, and what the call has written into its draft of the state."""
+        self.settle(record, status, result, error, draft)
+        status = record["status"]
+        # First: whoever dies before the outcome is written finds it there, and no other session pays meanwhile.
+        yield from self._share(record)
         if self.observer is not None and self.observer.may_wait(record):
             return
         kind = Kind(status) if status in ("done", "raised") else Kind.FAILED
-        x = about(record) if status == "done" else about(record, error=error)
+        x = about(record, **_misfit_of(record), **_exception_of_done(record))
+        if status != "done":
+            x = about(record, error=error)
         faults.point("call.before_outcome")
         yield from self._journal.write(kind, x=x, status=self.session_status, stamp=(record, "where"))
         self._journal.calls.pop(record["id"], None)
+        if "read" not in record:
+            has_outcome(record["id"], record["status"])
         faults.point("call.after_outcome")
+
+    def _share(self, record: TrackedDict) -> Flow[None]:
+        """Have other sessions know what came of a call, should its result be shared with them."""
+        if record["status"] == "failed":
+            yield from self.unclaim(plain(record))
+        elif "at" in record.get("cache", ()) and record["cache"]["shared"] and "reused" not in record:
+            yield from self._cache.keep_shared(
+                record["tool"], plain(record["cache"]), plain(record["result"]), record["id"], plain(record.get(WRITES))
+            )
 
     def unclaim(self, record: dict[str, Any]) -> Flow[None]:
         """A call has certainly not happened: another session may make it, should it be a shared one."""
-        if claims(record):
-            yield from self._cache.give_up(record["tool"], record["cache"], record["id"])
+        if claims(record) and UNSETTLED not in record:
+            known = {one["id"] for one in self._journal.book.get("raised", {}).values()}
+            to = record[REPEATS] if record.get(REPEATS) in known else ""
+            yield from self._cache.give_up(record["tool"], record["cache"], record["id"], to=to)
 
-    def settle(self, record: TrackedDict, status: str, result: Any, error: str | None) -> None:
+    def settle(
+        self, record: TrackedDict, status: str, result: Any, error: str | None, draft: CallState | None = None
+    ) -> None:
         """Put an outcome into the journal; the next commit makes it durable."""
+        if draft is not None:
+            with draft.kept_in(record, agent=self.observer is not None):
+                self.settle(record, status, result, error)
+            return
         if "reused" in record:
             telemetry.replayed(record["tool"], "cache" if record["reused"] == "cache" else "branch")
         if status == "done":
@@ -283,9 +495,15 @@ class Effects:
             # It happened: that must be recorded even though what it returned cannot be.
             if problem := refusal(result):
                 record["problem"] = problem
+                record.pop(MISFIT, None)
             record["result"] = None if problem else result
             self._cache.keep_outcome(record)
         else:
+            if status == "failed" and UNSETTLED in record:
+                # Whatever has ended it speaks of the last attempt. That the tool has done nothing this time may be its
+                # own doing, before it has asked anybody by the key: what an earlier one did is as unknown as before.
+                status = "raised"
+                record.setdefault("raised", {"class": "EffectFailed", "message": error or "", "traceback": ""})
             record["error"] = error
         self._remember(record, status)
         # Last: an interrupt before this leaves a call without an outcome, never one that is done without its result.
@@ -294,16 +512,43 @@ class Effects:
             self.observer.outcome(record)
 
     def _remember(self, record: TrackedDict, status: str) -> None:
-        """Keep that a call raised, by what it was asked for, until the same has an outcome."""
-        if "read" in record:
+        """Keep of a call of which nobody knows what it did that it was made, until it is done, or somebody knows."""
+        raised = self._journal.book.get("raised", {})
+        if "read" in record or ((status == "failed" or not raised) and status not in ("raised", "unknown")):
             return
-        self._journal.book.get("raised", {}).pop(record["digest"], None)
-        if status == "raised":
-            raised = self._journal.book.setdefault("raised", {})
-            kept = {name: record[name] for name in ("id", "attempt", "at")}
-            raised[record["digest"]] = {**kept, "error": in_short(record["raised"])[:MAX_REMEMBERED]}
-            for digest in list(raised)[:-RAISED_KEPT]:
-                del raised[digest]
+        # One that is made anew takes the place of the one it repeats; that it is not made says nothing of that one.
+        known = [record.get(name) for name in ("id", REPEATS, "reused")]
+        for name in [name for name in raised if raised[name]["id"] in known]:
+            del raised[name]
+        if status == "done":
+            return
+        raised = self._journal.book.setdefault("raised", {})
+        ended = in_short(record["raised"])[:MAX_REMEMBERED] if status == "raised" else ""
+        kept = {name: record[name] for name in ("id", "attempt", "at")}
+        raised[record["id"]] = {**kept, "call": raised_as(record["digest"], self.place(record)), "error": ended}
+        for old in list(raised)[:-RAISED_KEPT]:
+            del raised[old]
+
+    def did_not_happen(self, record: TrackedDict) -> None:
+        """Who can know it, or may decide it, says that a call has not happened, or is given up or made again: all that
+        was unknown of it is settled."""
+        record.pop(UNSETTLED, None)
+        raised = self._journal.book.get("raised", {})
+        for name in [name for name in raised if raised[name]["id"] == record["id"]]:
+            del raised[name]
+
+    def raised_before(self, digest: str, place: str) -> tuple[dict[str, Any], bool] | None:
+        """The same call, of which nobody knows what it did, and whether another call repeats it already."""
+        name = raised_as(digest, place)
+        raised = self._journal.book.get("raised", {})
+        # Where it has no name of its own, it is kept by it.
+        same = [plain(one) for key, one in raised.items() if one.get("call", key) == name]
+        if not same:
+            return None
+        effects = [r for r in self._journal.book.get("effects", {}).values() if r["status"] in OPEN]
+        taken = {r.get(name) for r in effects for name in ("id", REPEATS)}
+        free = next((one for one in same if one["id"] not in taken), None)
+        return (same[0], True) if free is None else (free, False)
 
     def asked_again(self, tool: str) -> int:
         """Count that a tool has the model ask otherwise; how often in a row by now."""
@@ -311,14 +556,14 @@ class Effects:
         counts[tool] = counts.get(tool, 0) + 1
         return counts[tool]
 
-    def retire(self, prefix: str) -> None:
-        """Forget settled calls but for their digests: nobody will ask for them by their place again.
+    def retire(self, wanted: Callable[[str], bool]) -> None:
+        """Forget settled calls at these places but for their digests: nobody will ask for them by their place again.
 
         Of reads nothing is kept: whoever asks again reads again.
         """
         effects = self._journal.book.get("effects", {})
         done = self._journal.book.setdefault("done", {})
-        for slot in [s for s in effects if s.startswith(prefix)]:
+        for slot in [s for s in effects if wanted(s)]:
             record = effects[slot]
             if record["status"] in OPEN:
                 continue
@@ -336,11 +581,66 @@ class Effects:
                 # Without a place of its own the outcome came with a sibling's commit: it is at the head, in any case.
                 where = record.get("where", [self._journal.line, self._journal.step])
                 done.setdefault(record["digest"], []).append([record["id"], *where])
+            elif is_refuted(record):
+                # Another line may have it without an outcome.
+                refuted = self._journal.book.setdefault("refuted", [])
+                refuted.append([record["id"], *record.get("where", [self._journal.line, self._journal.step])])
+                del refuted[:-RAISED_KEPT]
             elif record["status"] in ("unknown", "raised"):
                 # Another line that would do it must be told, and there is no outcome to give it.
                 done.setdefault(record["digest"], []).append([record["id"], self._journal.line, 0])
+                self._leave(record, slot)
             self._journal.calls.pop(record["id"], None)
             del effects[slot]
+
+    def _leave(self, record: TrackedDict, place: str) -> None:
+        """Keep the record of a call that a person may settle yet with what is remembered of it; where its exception
+        came from is in the log."""
+        for one in self._journal.book.get("raised", {}).values():
+            if one["id"] == record["id"]:
+                one[RECORD] = {**plain(record), TOLD: True, PLACE: place}
+                for name in ("raised", "lost"):
+                    if name in record:
+                        one[RECORD][name]["traceback"] = ""
+
+
+def check_result(book: Any, record: Any, result: Any) -> None:
+    """Refuse a result that somebody reports, and that is not what the tool of the call returns, as it is recorded."""
+    schema = plain(book.get(SCHEMAS, {}).get(record.get(FITS)))
+    if schema is not None and (wrong := misfit(result, schema, f"the result of {record['tool']}")):
+        raise InvalidInput(f"{wrong}. Nothing was written: effect {record['id']} stands as before")
+
+
+def check_arguments(book: Any, request: Any, args: Any) -> None:
+    """Refuse arguments that somebody agrees to in place of those he was asked about, and that do not fit their tool."""
+    records = [r for r in book.get("effects", {}).values() if r["id"] == request["effect"]]
+    name = records[-1].get(ARGUMENTS_FIT) if records else None
+    schema = plain(book.get(SCHEMAS, {}).get(name))
+    if schema is not None and (wrong := misfit(args, schema, f"what {request['tool']} is to be called with")):
+        left_out = isinstance(args, dict) and any(name not in args for name in schema.get("required", ()))
+        more = ": say all arguments of the call, those that stay as they are too" if left_out else ""
+        raise InvalidInput(f"{wrong}. Nothing was decided{more}")
+
+
+def _returns_nothing(tool: Tool) -> bool:
+    return tool.result_schema == {"type": "null"}
+
+
+def _misfit_of(record: TrackedDict) -> dict[str, str]:
+    return {MISFIT: record[MISFIT]} if MISFIT in record else {}
+
+
+def _exception_of_done(record: TrackedDict) -> dict[str, str]:
+    """The class of what a call had raised that was found to be done: a log is to find it."""
+    return {"exception": record["raised"]["class"]} if "raised" in record else {}
+
+
+def unfit(record: dict[str, Any]) -> str:
+    """What is said of a call whose result is not what its tool declares."""
+    return (
+        f"{record['tool']} was done (effect {record['id']}), and its result does not fit what it declares to return: "
+        f"{record[MISFIT]}. The result is kept, and given to whoever called, as it is"
+    )
 
 
 def about(record: TrackedDict, **more: Any) -> dict[str, Any]:
@@ -348,7 +648,7 @@ def about(record: TrackedDict, **more: Any) -> dict[str, Any]:
     return {"effect": record["id"], "tool": record["tool"], **more}
 
 
-def _stands_at(journal: Journal) -> tuple[int, int] | None:
+def stands_at(journal: Journal) -> tuple[int, int] | None:
     """The line and step that a journal stands at."""
     return None if journal.point is None else (journal.point.envelope.line, journal.point.envelope.step)
 
@@ -403,769 +703,35 @@ def last_of(kernel: Kernel, session: str, branch: str, effect: str) -> Envelope 
     return None
 
 
+def raised_as(digest: str, place: str) -> str:
+    """Under what it is remembered that a call raised: with another key it is another call."""
+    return f"{digest}:{place}" if place.startswith("k:") else digest
+
+
+def is_by_itself(record: TrackedDict, approvals: TrackedDict | dict[str, Any]) -> bool:
+    """Whether a call has failed or raised by what its tool did, and not because a person has decided so."""
+    if record["status"] == "raised":
+        return True
+    request = approvals.get(record.get("approval", ""))
+    refused = "approval" in record and (request is None or request["status"] in ("rejected", "expired", "withdrawn"))
+    return record["attempt"] > 0 and not refused and GIVEN_UP not in record
+
+
+def is_ahead(record: dict[str, Any]) -> bool:
+    """Whether the outcome of a call is still to come: it has none, or has ended the run and is asked for again."""
+    return record["status"] in OPEN or bool(record.get(ENDED_RUN, {}).get("again"))
+
+
+def is_asked_again(record: TrackedDict | dict[str, Any], tool: Tool) -> bool:
+    """Whether a recorded call is asked for again where a run comes to it, because it has ended that run."""
+    if not record.get(ENDED_RUN, {}).get("again"):
+        return False
+    return record["status"] == "failed" or (record["status"] == "raised" and tool.if_unsure != "report")
+
+
 def new_effect_id() -> str:
     """A name for an effect, sent to providers as an idempotency key."""
     return "ef_" + os.urandom(12).hex()
-
-
-class Call(NamedTuple):
-    """One call of an answer: its tool and arguments, its place in the journal, and how the model names it."""
-
-    tool: Tool
-    args: dict[str, Any]
-    slot: str
-    id: str = ""
-
-
-class Calls:
-    """The calls of a handle: one at a time, or those of a model's answer side by side."""
-
-    def __init__(
-        self, journal: Journal, inbox: Inbox, effects: Effects, approvals: Approvals, cache: ReadCache, carrier: Carrier
-    ) -> None:
-        self._journal = journal
-        self._inbox = inbox
-        self.effects = effects
-        self._approvals = approvals
-        self._cache = cache
-        self._carrier = carrier
-        """Carries a flow out for a tool that is running; each kind of handle has its own way."""
-        self.number = 0
-        """How many calls the run under way has made."""
-        self._others: tuple[int, OtherBranches] | None = None
-        self._gates: dict[str, list[Any]] = {}
-        """Of the calls under way, by their places: the gate, and how many are in it or wait."""
-        self._gates_lock = threading.Lock()
-        self._unmade: set[str] = set()
-        """Effects written as started, to the best of our knowledge, and never made: the write's answer was lost."""
-
-    def call(self, fn: Callable[..., Any] | Tool, /, *args: Any, **kwargs: Any) -> Flow[Any]:
-        """Call a tool, journalled: a crash at any moment neither repeats nor forgets it.
-
-        Raises ``InDoubt`` when it was started and nobody knows whether it happened, ``EffectFailed`` when the tool
-        said that it did not, ``ApprovalNeeded`` when a person must agree first.
-        """
-        self._journal.guard.check()
-        # What is known here may not be durable yet: the answer to its commit was lost.
-        yield from self._journal.resend()
-        tool = as_tool(fn)
-        check_depth(tool)
-        bound = tool.bind(args, kwargs)
-        digest = call_digest(tool.name, tool.version, bound)
-        if tool.read:
-            return (yield from self._read(tool, bound, digest))
-        slot = self._slot(tool, digest)
-        inside = _under_way.get()
-        if (id(self), slot) in inside:
-            # A tool that calls itself: it would wait for its own end.
-            return (yield from self._call(tool, bound, digest, slot))
-        # Whoever asks for the same meanwhile, in another thread or task, waits for its outcome.
-        place = self._place(slot)
-        try:
-            with (yield from entered(place[0])):
-                before = _under_way.set(inside | {(id(self), slot)})
-                try:
-                    return (yield from self._call(tool, bound, digest, slot))
-                finally:
-                    with suppress(ValueError):  # thrown away somewhere else than it was driven
-                        _under_way.reset(before)
-        finally:
-            with self._gates_lock:
-                place[1] -= 1
-                if not place[1]:
-                    self._gates.pop(slot, None)
-
-    def _place(self, slot: str) -> list[Any]:
-        with self._gates_lock:
-            place = self._gates.setdefault(slot, [type(self._journal.gate)(), 0])
-            place[1] += 1
-            return place
-
-    def _call(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[Any]:
-        if self._journal.catching_up is not None:
-            yield from self._journal.catching_up.call(slot, tool.name, digest)
-        record: TrackedDict | None = self._journal.book.get("effects", {}).get(slot)
-        if record is not None and record.get("asked", record["digest"]) != digest:
-            msg = f"{slot}: recorded as a call of {record['tool']} with other arguments than this call of {tool.name}"
-            raise Diverged(msg)
-        if record is not None and (self._is_over(slot, record) or self._is_repeated(slot, record)):
-            self.effects.retire(slot)
-            record = None
-        if record is None:
-            record = yield from self._begin(tool, bound, digest, slot)
-        elif record["status"] in OPEN:
-            yield from self.reconsider(tool, record)
-        else:
-            telemetry.replayed(tool.name, "journal")
-        return (yield from self.go_on(tool, bound, record))
-
-    def _slot(self, tool: Tool, digest: str) -> str:
-        if tool.key is not None:
-            return f"k:{tool.name}:{tool.key}"
-        if self._journal.run is not None:
-            self.number += 1
-            return f"r:{self._journal.run}:{self.number}"
-        return f"c:{digest}"
-
-    def _is_over(self, slot: str, record: TrackedDict) -> bool:
-        """Whether a call that is known by its arguments alone returned something whose time is over."""
-        kept = record.get("cache", {})
-        return slot.startswith("c:") and record["status"] == "done" and "at" in kept and not self._cache.fresh(kept)
-
-    def _is_repeated(self, slot: str, record: TrackedDict) -> bool:
-        """Whether a call that raised is asked for again, and not merely caught up with."""
-        return not slot.startswith("r:") and record["status"] == "raised"
-
-    def _kept(self, tool: Tool, digest: str) -> Flow[dict[str, Any] | None]:
-        """What the same call returned lately: here, on another branch, or in another session of the owner."""
-        if tool.cache is None:
-            return None
-        wanted = declared(tool, digest)
-        hit = yield from self._cache.find(wanted)
-        if hit is None and (tool.read or self._journal.settings.effects != "live"):
-            others = yield from self.other_branches()
-            hit = others.kept.get(wanted["name"])
-        return plain(hit) if self._cache.fresh(hit) else None
-
-    def _read(self, tool: Tool, bound: dict[str, Any], digest: str) -> Flow[Any]:
-        """A read runs whenever asked, unless a recorded answer is still fresh."""
-        if (hit := (yield from self._kept(tool, digest))) is not None:
-            telemetry.replayed(tool.name, "cache")
-            return tool.types.result(hit["result"])
-        self._journal.check_open()
-        result = yield from self._read_patiently(tool, bound)
-        if tool.cache is None:
-            return tool.types.as_declared(result)
-        result = tool.types.result_as_json(result)
-        if self._journal.catching_up is None:
-            wanted = declared(tool, digest)
-            self._cache.keep(wanted, result)
-            # A cached read is one somebody pays for: it is durable before anyone sees it.
-            yield from self._journal.write(Kind.DONE, x={"tool": tool.name})
-            if wanted["shared"]:
-                yield from self._cache.keep_shared(tool.name, wanted, result)
-        return tool.types.result(result)
-
-    def _read_patiently(self, tool: Tool, bound: dict[str, Any]) -> Flow[Any]:
-        """Make a read; one whose answer is lost is made again, a few times."""
-        for attempt in range(1, READ_TRIES + 1):
-            try:
-                with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, {}) as span:
-                    result = yield Invoke(runnable(tool), (), self._arguments(tool, bound, None))
-                    span.returned(result)
-                    return result
-            except BaseException as e:
-                if attempt == READ_TRIES or is_own_cancellation(e) or not _is_lost(tool, e):
-                    raise
-            yield Wait(self._journal.kernel.clock, pause_after(attempt))
-        raise AssertionError
-
-    def _arguments(self, tool: Tool, bound: dict[str, Any], record: TrackedDict | None) -> dict[str, Any]:
-        bound = tool.types.arguments(bound)
-        if not tool.wants_context:
-            return bound
-        if record is None:
-            return {**bound, "ctx": Context("", self._journal.fence, self._journal.id, 1)}
-        carry = self._carrier()
-
-        def write(data: Any) -> Any:
-            return carry(self._progress(record, data))
-
-        def wake(at: Any, *, key: str = "", **options: Any) -> Any:
-            return carry(self._inbox.wake_later(f"{record['id']}:{key}" if key else record["id"], at=at, **options))
-
-        more: dict[str, Any] = {"write": write, "wake": wake, "last_progress": plain(record.get("progress"))}
-        more["answers"] = tuple(plain(record.get("answers", ())))
-        return {**bound, "ctx": Context(record["id"], self._journal.fence, self._journal.id, record["attempt"], **more)}
-
-    def _progress(self, record: TrackedDict, data: Any) -> Flow[None]:
-        record["progress"] = data
-        yield from self._journal.write(Kind.PROGRESS, x=about(record))
-
-    def _begin(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict]:
-        """Plan a call that was never made on this line, unless another line has made it, or its result is kept."""
-        if (hit := (yield from self._kept(tool, digest))) is not None:
-            record = self.effects.new(tool, bound, digest, slot)
-            yield from self._finish_with(record, hit)
-            return record
-        reused: Any = None
-        if self._journal.settings.effects != "live":
-            if (record := (yield from self._awaited(tool, bound, digest, slot))) is not None:
-                yield from self._write_waiting(record)
-                return record
-            reused = yield from self._reuse(tool, digest)
-            if reused is None and self.is_dry:
-                raise CallError(f"dry run: {tool.name} is not called")
-        before = plain(self._journal.book.get("raised", {}).get(digest))
-        record = self.effects.new(tool, bound, digest, slot)
-        if reused is not None:
-            _take_over(record, reused)
-            yield from self.effects.finish(record, "done", reused.result, None)
-        elif before is not None and (refused := self._repeat(tool, record, before)):
-            yield from self.effects.finish(record, "failed", None, refused)
-        else:
-            if self._journal.settings.effects != "live":
-                yield from self._say_if_edited(record)
-            if claims(record):
-                # A claim names it, so it must be known here after a crash.
-                yield from self._journal.write(Kind.PLANNED, x=about(record))
-        return record
-
-    def _say_if_edited(self, record: TrackedDict) -> Flow[None]:
-        """Have somebody agree to a call that a person has had made otherwise on another branch, and tell him so."""
-        others = yield from self.other_branches()
-        if "because" not in record and record["digest"] in others.edited:
-            effect, call = others.edited[record["digest"]]
-            record["because"] = f"the same was asked for on another branch, and made there as {call} (effect {effect})"
-
-    def _repeat(self, tool: Tool, record: TrackedDict, before: dict[str, Any]) -> str:
-        """A call is asked for again that raised: go on under its id, ask somebody, or say why it is refused."""
-        known = f"the same call ended with {before['error']}, and what it had changed by then is not known"
-        if callable(tool.if_unsure):
-            # What became of it is asked first.
-            record.update(id=before["id"], attempt=before["attempt"], at=before["at"], status="in_doubt")
-        elif tool.if_unsure == "retry" and self._key_holds(tool, before["at"]):
-            record.update(id=before["id"], attempt=before["attempt"], at=before["at"])
-        elif tool.if_unsure == "report":
-            return f"{known}: it is not made again"
-        else:
-            record["because"] = known
-        return ""
-
-    def _finish_with(self, record: TrackedDict, hit: dict[str, Any]) -> Flow[None]:
-        record["reused"] = "cache"
-        record["cache"]["at"] = hit["at"]
-        yield from self.effects.finish(record, "done", hit["result"], None)
-
-    def other_branches(self) -> Flow[OtherBranches]:
-        journal = self._journal
-        if self._others is None or self._others[0] != journal.loads:
-            found = yield Do(OtherBranches, (journal.kernel, journal.id, _stands_at(journal), journal.book))
-            self._others = (journal.loads, found)
-        return self._others[1]
-
-    def _where(self, effect: str) -> str:
-        """Where an effect was made that is not of this line, for people."""
-        restored = self._others is not None and effect in self._others[1].restored
-        return "before the store was put back" if restored else "on another branch"
-
-    def _on_another_branch(self, digest: str) -> Flow[tuple[Outcome | None, str]]:
-        """The outcome to reuse, or the id of the same effect on another line."""
-        others = yield from self.other_branches()
-        if self._journal.settings.effects == "live":
-            return None, others.report(digest)
-        reused = yield Do(others.reuse, (digest,))
-        return reused, "" if reused is not None else others.report(digest)
-
-    def _awaited(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict | None]:
-        """The same call on the line we came from, whose result comes later: this line waits for it, too."""
-        others = yield from self.other_branches()
-        there = others.awaited(digest)
-        if there is None:
-            return None
-        record = self.effects.new(tool, bound, digest, slot)
-        self._journal.calls.pop(record["id"], None)
-        _wait_too(record, there)
-        return record
-
-    def _reuse(self, tool: Tool, digest: str) -> Flow[Outcome | None]:
-        """What the same call returned on the line we came from; refuses when any other line has made it."""
-        reused, other = yield from self._on_another_branch(digest)
-        if other:
-            raise _done_elsewhere(tool, other, self._where(other))
-        return reused
-
-    def reconsider(self, tool: Tool, record: TrackedDict, *, ask: bool = False) -> Flow[None]:
-        """An effect that is open here may have gone further on another line, which knew it when the lines parted.
-
-        Where all calls are made, with ``ask`` somebody has to agree to such a one first.
-        """
-        planned = record["status"] == "planned"
-        if planned and record["line"] == self._journal.line and (yield from self._reported(record)):
-            return
-        # Somebody may have paid since it was planned.
-        look = planned and "cache" in record and "approval" not in record
-        hit = (yield from self._kept(tool, record["digest"])) if look else None
-        if hit is not None:
-            yield from self._finish_with(record, hit)
-            return
-        if tool.read:
-            return
-        reused = there = None
-        if self._journal.settings.effects == "live":
-            planned = (yield from self._planned_anew(record)) if ask else planned
-        else:
-            elsewhere = yield from self.other_branches()
-            further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
-            there = elsewhere.waiting(record["id"]) if record["status"] != "waiting" else None
-            if planned and reused is None and there is None:
-                if further:
-                    raise _done_elsewhere(tool, record["id"], self._where(record["id"]))
-                reused = yield from self._reuse(tool, record["digest"])
-        if planned and (reused is not None or there is not None or record["line"] != self._journal.line):
-            request = self._journal.book.get("approvals", {}).get(record.pop("approval", ""))
-            if request is not None and request["status"] in ("pending", "approved"):
-                if record["line"] == self._journal.line:
-                    yield from self._approvals.outdate(request)
-                request["status"] = "stale"
-        if reused is not None:
-            _take_over(record, reused)
-            yield from self.effects.finish(record, "done", reused.result, None)
-        elif there is not None:
-            _wait_too(record, there)
-            yield from self._write_waiting(record)
-        elif planned and record["line"] != self._journal.line:
-            # Not made anywhere yet, and both lines may: each does it under an id, and with an approval, of its own.
-            record["was"] = [*record.get("was", ()), record["id"]]
-            record.update(id=new_effect_id(), line=self._journal.line, attempt=0, at=self._journal.kernel.clock.wall())
-
-    def _planned_anew(self, record: TrackedDict) -> Flow[bool]:
-        """Whether a call is only planned here; one that another line has made since is, and somebody has to agree."""
-        elsewhere = yield from self.other_branches()
-        further, _ = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
-        made = record["id"] if further else elsewhere.report(record["digest"]) if record["status"] == "planned" else ""
-        if made and (further or record["line"] != self._journal.line):
-            record["because"] = f"the same was done {self._where(made)} (effect {made})"
-        if further:
-            # Another call than that one, also for whoever knows calls by their ids: of no line yet, it gets its own.
-            for name in ("error", "lost", "lost_since", "retry_at", "handle", "progress", "question"):
-                record.pop(name, None)
-            record.update(status="planned", line=-1)
-        return record["status"] == "planned"
-
-    def _reported(self, record: TrackedDict) -> Flow[bool]:
-        """Whether somebody has reported the outcome of a call that is to be made: it is not, and nobody is asked."""
-        if not (yield from self._inbox.waiting(f"outcome:{record['id']}")):
-            return False
-        request = self._approvals.of_call(record)
-        if request is not None and request["status"] in ("pending", "approved"):
-            yield from self._approvals.outdate(request)
-        record.pop("question", None)
-        return (yield from self.effects.take_posted(record))
-
-    def go_on(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, *, fresh: bool = False) -> Flow[Any]:
-        """Take a recorded call from where it stands to its outcome; a ``fresh`` one was written as started just now."""
-        if not tool.read and record["status"] in OPEN:
-            if self.is_dry and not (yield from self._known_of(record)):
-                raise CallError(left_open(plain(record)), record["id"])
-            # Planned by another handle: where it has its place is not known here.
-            self._journal.calls.setdefault(record["id"], (tool.name, "", record["digest"]))
-        raised: BaseException | None = None
-        if record["status"] == "started" and (fresh or record["id"] in self._unmade):
-            self._unmade.discard(record["id"])
-            raised = yield from self._make(tool, bound, record)
-        while True:
-            status = record["status"]
-            if status == "done":
-                if "problem" in record:
-                    raise no_json(tool.name, record["id"], record["problem"])
-                return tool.types.result(plain(record["result"]))
-            if status == "failed":
-                raise EffectFailed(f"{tool.name} did not happen: {record['error']}", record["id"])
-            if status == "raised":
-                raise _raised(tool, record) from raised
-            if status == "unknown":
-                return Unknown(record["id"])
-            if status == "waiting":
-                yield from self._late(tool, record)
-                continue
-            if status in ("started", "in_doubt") and not (yield from self._unsure(tool, bound, record)):
-                continue
-            if (yield from self._approvals.gate(tool, bound, record)):
-                # A decision may have come with other arguments.
-                bound = plain(record["args"]) if "edited" in record else bound
-                raised = yield from self._attempt(tool, bound, record)
-
-    @property
-    def is_dry(self) -> bool:
-        """Whether nothing outside may be touched: no call but a read is made, polled or looked up."""
-        return self._journal.settings.effects == "dry"
-
-    def _known_of(self, record: TrackedDict) -> Flow[bool]:
-        """Settle an open call by what is written down of it, without asking anybody outside; whether it is settled."""
-        if record["status"] == "planned":
-            yield from self._approvals.settle_refusal(record)
-        elif not (yield from self.effects.take_posted(record)):
-            yield from self._take_shared(record)
-        return record["status"] not in OPEN
-
-    def _take_shared(self, record: TrackedDict) -> Flow[bool]:
-        """Take what a call has returned and shared before its process died; whether it had."""
-        if (cache := record.get("cache")) is None or not cache["shared"]:
-            return False
-        hit = yield Do(self._cache.shared, (cache["name"],))
-        if hit is None or hit.get("effect") != record["id"]:
-            return False
-        yield from self.effects.finish(record, "done", hit["result"], None)
-        return True
-
-    def _attempt(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[BaseException | None]:
-        """Write down that the call starts, make it, write its outcome down; what it raised, if it did."""
-        if runs_on(record["id"]):
-            yield from self._park(record)
-        if claims(record) and (yield from self._behind(tool, record)):
-            return None
-        tried = record["attempt"]
-        faults.point("call.before_started")
-        try:
-            # Marked inside the commit: one of a sibling that is written first must not call it started.
-            yield from self._journal.write(
-                Kind.STARTED, x=about(record), status=Status.RUNNING, edit=lambda: self._mark_started(record)
-            )
-        except BaseException:
-            # It was not made, and this process knows, while another one that finds it started is rightly in doubt.
-            if not self._journal.guard.closed and self._journal.stale is None and record["attempt"] > tried:
-                if self._journal.pending is not None and "approval" not in record:
-                    self._unmade.add(record["id"])
-                else:
-                    # Not on its way to the store; or what somebody agreed to must be looked at again first.
-                    self._unmark_started(record)
-            raise
-        faults.point("call.after_started")
-        return (yield from self._make(tool, bound, record))
-
-    def _behind(self, tool: Tool, record: TrackedDict) -> Flow[bool]:
-        """Claim a call whose result is shared; whether another session was faster, and its result is taken.
-
-        ``ResultPending`` while there is none: that one may have paid, and nobody pays twice unasked.
-        """
-        other = yield from self._cache.claim(tool.name, plain(record["cache"]), record["id"])
-        faults.point("call.after_claimed")
-        if other is None or "result" in other:
-            record.pop(BEHIND, None)
-        if other is None:
-            return False
-        if "result" in other:
-            if "approval" not in record:
-                yield from self._finish_with(record, other)
-            return "approval" not in record
-        waits_for = {"session": other["session"], "effect": other["effect"]}
-        if plain(record.get(BEHIND)) != waits_for:
-            # Whoever asks why it stands still is told whom it waits for.
-            record[BEHIND] = waits_for
-            yield from self._journal.write(Kind.PLANNED, x=about(record))
-        give_up = errors.suggested(f"resolve {quoted(other['session'])} {other['effect']} --abort")
-        raise ResultPending(
-            f"session {other['session']!r} was first with the same call of {tool.name} (effect {other['effect']}), and "
-            "there is no outcome yet. Its result is shared, so it is not made twice: call again once it is there. If "
-            f"that session stands still, go on with it, or settle the call there ({give_up} gives it up)",
-            other["effect"],
-        )
-
-    def _mark_started(self, record: TrackedDict) -> None:
-        record["status"] = "started"
-        record["attempt"] += 1
-        self._approvals.use(record)
-
-    def _unmark_started(self, record: TrackedDict) -> None:
-        record["status"] = "planned"
-        record["attempt"] -= 1
-        self._approvals.unuse(record)
-
-    def _make(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[BaseException | None]:
-        """Make a call that is written down as started, and write its outcome down; what it raised, if it did."""
-        attempt = Attempt(record["id"], partial(self._returned_late, tool, record["id"]))
-        try:
-            with telemetry.tracing.execute_tool(tool.name, self._journal.id, bound, record, (Asking,)) as span:
-                call = runnable(tool, attempt.watched)
-                result = yield Invoke(call, (), self._arguments(tool, bound, record))
-                span.returned(result)
-        except Asking as e:
-            yield from self._approvals.ask_person(tool, bound, record, e)
-        except BaseException as e:
-            late = attempt.abandon()
-            if not _is_of_the_call(e):
-                # A kill that left us time to see it: nothing is written, and whoever resumes finds a lost answer.
-                raise
-            if late is not None:
-                yield from self._returned(tool, record, late[0])
-            else:
-                raised = attempt.as_raised(e)
-                yield from self._ended(tool, bound, record, raised)
-                return raised
-        else:
-            yield from self._returned(tool, record, result)
-        return None
-
-    def _returned(self, tool: Tool, record: TrackedDict, result: Any) -> Flow[None]:
-        if not isinstance(result, Later):
-            yield from self.effects.finish(record, "done", tool.types.result_as_json(result), None)
-            return
-        record["status"] = "waiting"
-        record["handle"] = tool.poll_types.result_as_json(result.handle)
-        yield from self._write_waiting(record)
-
-    def _write_waiting(self, record: TrackedDict) -> Flow[None]:
-        yield from self._journal.write(Kind.WAITING, x=about(record), status=self.effects.session_status())
-
-    def _returned_late(self, tool: Tool, effect: str, result: Any) -> None:
-        """In the thread of a tool that nobody waits for any more: post what it returned."""
-        kernel, session = self._journal.kernel, self._journal.id
-        result = tool.types.result_as_json(result)
-        drive(kernel.store, posted(kernel, seal_entry(kernel, session, f"outcome:{effect}", "outcome", result)))
-
-    def _ended(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, error: BaseException) -> Flow[None]:
-        """A call has ended with an exception: what that means is what its tool declares."""
-        found = meaning(error, tool.lost)
-        if found is Meaning.OURS:
-            raise error
-        if found is Meaning.NOT_DONE:
-            yield from self.effects.finish(record, "failed", None, self._said(tool, error))
-            return
-        told = described(error)
-        again = tool.read or tool.if_unsure == "retry"
-        if found is Meaning.LOST or (found is Meaning.UNREACHED and again):
-            yield from self._lost(tool, record, told)
-            return
-        record["raised"] = told
-        if tool.read:
-            # Nothing can have happened: its error is its answer.
-            yield from self.effects.finish(record, "failed", None, in_short(told)[:MAX_ERROR])
-            return
-        verdict = (yield from self._reconciled(tool, bound, record)) if callable(tool.if_unsure) else None
-        if isinstance(verdict, Done):
-            yield from self.effects.finish(record, "done", tool.types.result_as_json(verdict.result), None)
-        elif isinstance(verdict, NotDone):
-            yield from self.effects.finish(record, "failed", None, in_short(told)[:MAX_ERROR])
-        else:
-            yield from self.effects.finish(record, "raised", None, told["class"])
-
-    def _said(self, tool: Tool, error: BaseException) -> str:
-        """What a tool says that has done nothing; one that has the model ask otherwise is not asked for ever."""
-        said = str(error) or "the tool said so"
-        if isinstance(error, ModelRetry) and self.effects.asked_again(tool.name) > ASK_AGAIN:
-            said += f" ({tool.name} has said so {ASK_AGAIN} times before: do not call it again for this)"
-        return said
-
-    def _lost(self, tool: Tool, record: TrackedDict, told: dict[str, str]) -> Flow[None]:
-        """The answer of a call did not come: a read is made again, the rest as its tool declares for a doubt."""
-        record["error"] = told["class"]
-        record["lost"] = told
-        if tool.read:
-            if record["attempt"] >= READ_TRIES:
-                yield from self.effects.finish(record, "failed", None, in_short(told)[:MAX_ERROR])
-            else:
-                yield Wait(self._journal.kernel.clock, pause_after(record["attempt"]))
-            return
-        telemetry.doubted(tool.name)
-        if tool.if_unsure == "retry":
-            # Durable, so that whoever resumes does not begin with the shortest pause again.
-            now = self._journal.kernel.clock.wall()
-            record.setdefault("lost_since", now)
-            record["retry_at"] = now + pause_after(record["attempt"])
-            warn(
-                "%s (effect %s) got no answer and is called again in %d s: %s",
-                tool.name, record["id"], pause_after(record["attempt"]) // 1000, _in_full(told),
-            )  # fmt: skip
-            yield from self._journal.write(Kind.RETRYING, x=about(record, error=told["class"]))
-        else:
-            record["status"] = "in_doubt"
-            yield from self._journal.write(Kind.IN_DOUBT, x=about(record, error=told["class"]))
-
-    def _reconciled(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[Done | NotDone | Unknown]:
-        """What a tool's own function finds out about a call; one that fails has found out nothing."""
-        assert callable(tool.if_unsure)
-        try:
-            verdict = yield Invoke(tool.if_unsure, (), tool.types.arguments(bound))
-        except Exception as e:
-            told = described(e)
-            warn("nobody could be asked about %s: %s", tool.name, _in_full(told))
-            record[LOOKUP] = in_short(told)[:MAX_ERROR]
-            return Unknown()
-        record.pop(LOOKUP, None)
-        if verdict is NotDone:
-            return NotDone()
-        return verdict if isinstance(verdict, Done | NotDone) else Unknown()
-
-    def _may_be_retried(self, tool: Tool, record: TrackedDict) -> bool:
-        """Whether a call whose answer was lost may be made now, under its id, without a person."""
-        now = self._journal.kernel.clock.wall()
-        return self._key_holds(tool, record["at"]) and now - record.get("lost_since", now) < RETRY_FOR * 1000
-
-    def _key_holds(self, tool: Tool, began: int) -> bool:
-        """Whether the other side still knows a call by its id."""
-        valid = tool.key_valid_for
-        # A clock that was set back, or was fast when it began, tells no age: the key may be long forgotten.
-        return valid is None or 0 <= self._journal.kernel.clock.wall() - began < valid * 1000
-
-    def _late(self, tool: Tool, record: TrackedDict) -> Flow[None]:
-        """Look whether the result of a call that said "later" has come; ``ResultPending`` while it has not."""
-        if not (yield from self.effects.take_posted(record)) and tool.poll is not None:
-            verdict = yield Invoke(tool.poll, (tool.poll_types.first_argument(plain(record["handle"])),))
-            if isinstance(verdict, Done):
-                yield from self.effects.finish(record, "done", tool.types.result_as_json(verdict.result), None)
-            elif verdict is NotDone or isinstance(verdict, NotDone):
-                yield from self.effects.finish(
-                    record, "failed", None, str(verdict) if verdict is not NotDone else "not done"
-                )
-        if record["status"] == "waiting":
-            msg = (
-                f"{tool.name} (effect {record['id']}) was made and its result comes later: call again once it is there"
-            )
-            raise ResultPending(msg, record["id"])
-
-    def _unsure(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
-        """An effect was started and its outcome is unknown: True when it may be made (again)."""
-        if tool.read:
-            return not (yield from self.effects.take_posted(record))
-        if record["status"] == "started":
-            telemetry.doubted(tool.name)
-        if (yield from self.effects.take_posted(record)):
-            return False
-        if (yield from self._take_shared(record)):
-            return False
-        policy, failed_before = tool.if_unsure, record.get(LOOKUP)
-        if callable(policy):
-            verdict = yield from self._reconciled(tool, bound, record)
-            if isinstance(verdict, Done):
-                yield from self.effects.finish(record, "done", tool.types.result_as_json(verdict.result), None)
-                return False
-            if isinstance(verdict, NotDone) and not runs_on(record["id"]):
-                return True
-        elif policy == "retry":
-            clock = self._journal.kernel.clock
-            while self._may_be_retried(tool, record):
-                left = record.get("retry_at", 0) - clock.wall()
-                # No second attempt is made while one lives.
-                if left <= 0 and not runs_on(record["id"]):
-                    return True
-                # A clock that was set back makes nobody wait for longer than was meant.
-                yield Wait(clock, min(max(left, FIRST_PAUSE), LONGEST_PAUSE))
-                record.pop("retry_at", None)
-                if (yield from self.effects.take_posted(record)):
-                    return False
-        elif policy == "report":
-            self.effects.settle(record, "unknown", None, record.get("error"))
-            yield from self._journal.write(Kind.IN_DOUBT, x=about(record), status=self.effects.session_status)
-            return False
-        yield from self._park(record, anew=record.get(LOOKUP) != failed_before)
-        return False
-
-    def _park(self, record: TrackedDict, *, anew: bool = False) -> Flow[None]:
-        """Leave an effect in doubt to a human; ``anew`` when there is something else to be told of it."""
-        if anew or record["status"] != "in_doubt" or self._journal.status != Status.IN_DOUBT:
-            record["status"] = "in_doubt"
-            x = about(record, error=record.get("error", ""))
-            yield from self._journal.write(Kind.IN_DOUBT, x=x, status=Status.IN_DOUBT)
-        mend = f"{looked_up(failed)}. Mend that and call again, or " if (failed := lookup_error(plain(record))) else ""
-        msg = (
-            f"{record['tool']} (effect {record['id']}) was started and nobody knows whether it happened: "
-            f"{mend}find out, then session.resolve(effect, done=result | retry=True | abort=True)"
-        )
-        raise InDoubt(msg, record["id"])
-
-    # -- several at once, as an answer of a model makes them ----------------------------------------------------------
-
-    def begin(self, calls: list[Call]) -> Flow[list[TrackedDict]]:
-        """Put calls into the journal, unwritten: started, planned when somebody must agree, done when known already.
-
-        The commit of the answer writes them, so a call that starts at once costs no extra write.
-        """
-        records: list[TrackedDict] = []
-        for call in calls:
-            records.append((yield from self._begin_of_answer(call, records)))
-        return records
-
-    def _begin_of_answer(self, call: Call, before: list[TrackedDict]) -> Flow[TrackedDict]:
-        tool, bound = call.tool, call.args
-        digest = call_digest(tool.name, tool.version, bound)
-        again, asks = None, ""
-        hit = yield from self._kept(tool, digest)
-        if hit is None and not tool.read:
-            if self._journal.settings.effects != "live":
-                awaited = yield from self._awaited(tool, bound, digest, call.slot)
-                if awaited is not None:
-                    awaited["call"] = call.id
-                    return awaited
-            again, asks = yield from self._on_another_branch(digest)
-        earlier = None if tool.read else plain(self._journal.book.get("raised", {}).get(digest))
-        record = self.effects.new(tool, bound, digest, call.slot)
-        record["call"] = call.id
-        if hit is not None:
-            record["reused"] = "cache"
-            self.effects.settle(record, "done", hit["result"], None)
-        elif again is not None:
-            _take_over(record, again)
-            self.effects.settle(record, "done", again.result, None)
-        elif not tool.read and self.is_dry:
-            self.effects.settle(record, "failed", None, DRY)
-        elif asks and self._journal.settings.effects != "live":
-            said = f'was done {self._where(asks)} already (effect {asks}): run with effects="live" to do it again'
-            self.effects.settle(record, "failed", None, said)
-        elif earlier is not None and (refused := self._repeat(tool, record, earlier)):
-            self.effects.settle(record, "failed", None, refused)
-        elif record["status"] != "in_doubt":
-            if asks:
-                record["because"] = f"the same was done {self._where(asks)} (effect {asks})"
-            elif not tool.read:
-                yield from self._say_if_edited(record)
-            # One whose rules for agreement fail is only planned: they are asked again, and told of, once it is written.
-            with suppress(ApprovalRuleFailed):
-                yield from self._ask_or_start(tool, bound, record, before)
-        return record
-
-    def _ask_or_start(
-        self, tool: Tool, bound: dict[str, Any], record: TrackedDict, before: list[TrackedDict]
-    ) -> Flow[None]:
-        if "because" in record or (not record["attempt"] and tool.needs_approval(bound)):
-            facts = yield from self._approvals.facts_of(tool, bound)
-            self._approvals.request(tool, bound, record, facts, record.pop("because", ""))
-        elif tool.limit is None and not claims(record) and not any(twins(record, other) for other in before):
-            # One that must wait for a place, its twin or its claim is only planned: whoever dies before has not
-            # started it.
-            record["status"] = "started"
-            record["attempt"] += 1
-
-    def spare(self, tool: Tool, record: TrackedDict) -> Flow[None]:
-        """Take an open call as far as it goes in a dry run: it is not made.
-
-        One that nobody was asked about, and that was never begun, is refused as a new one is; any other stays open.
-        """
-        yield from self._journal.resend()
-        # That another branch has made it needs no words: here it is not.
-        with suppress(DoneElsewhere):
-            yield from self.reconsider(tool, record)
-        if record["status"] not in OPEN or (yield from self._known_of(record)):
-            return
-        if record["status"] == "planned" and not record["attempt"] and "approval" not in record:
-            yield from self.effects.finish(record, "failed", None, DRY)
-
-    def carry_on(self, tool: Tool, record: TrackedDict, *, fresh: bool = False) -> Flow[str]:
-        """Take a call as far as it goes now; answers where it stands. What it waits for is no error here."""
-        with suppress(EffectFailed, EffectRaised, NotJson, InDoubt, ApprovalNeeded, ResultPending):
-            yield from self._journal.resend()
-            if not fresh and record["status"] in OPEN:
-                yield from self.reconsider(tool, record, ask=True)
-            yield from self.go_on(tool, plain(record["args"]), record, fresh=fresh)
-        if (told := exception_of(plain(record))) is not None:
-            # The model is told, or a person asked; whoever wrote the tool reads logs.
-            said = "raised" if "raised" in record else "got no answer:"
-            warn("%s (effect %s) %s %s", tool.name, record["id"], said, _in_full(told))
-        if record["status"] == "done" and "problem" in record:
-            warn("%s", no_json(tool.name, record["id"], record["problem"]))
-        return record["status"]
-
-
-def pause_after(attempt: int) -> int:
-    """Ms before a call is tried again whose answer was lost.
-
-    >>> [pause_after(n) for n in (1, 2, 3, 20)]
-    [1000, 2000, 4000, 60000]
-    """
-    return min(LONGEST_PAUSE, FIRST_PAUSE << min(attempt - 1, 16))
-
-
-def _is_lost(tool: Tool, error: BaseException) -> bool:
-    return _is_of_the_call(error) and meaning(error, tool.lost) in (Meaning.LOST, Meaning.UNREACHED)
-
-
-def _is_of_the_call(error: BaseException) -> bool:
-    """Whether an exception is the call's own, and no sign that we are to end: Ctrl-C, the end of our own task."""
-    return isinstance(error, Exception) or (is_cancellation(error) and not is_own_cancellation(error))
-
-
-def _in_full(told: dict[str, str]) -> str:
-    return f"{in_short(told)}\n{told['traceback']}"
 
 
 def exception_of(record: dict[str, Any]) -> dict[str, str] | None:
@@ -1176,18 +742,28 @@ def exception_of(record: dict[str, Any]) -> dict[str, str] | None:
 
 
 def lookup_error(record: dict[str, Any]) -> str:
-    """What the function ended with that its tool has as ``if_unsure``, while that leaves the call in doubt; else ""."""
-    return record.get(LOOKUP, "") if record["status"] == "in_doubt" else ""
+    """What the function ended with that its tool has as ``if_unsure`` or ``poll``, while the call has no outcome for
+    that reason; else ""."""
+    return record.get(LOOKUP, "") if record["status"] in ("in_doubt", "raised", "waiting") else ""
 
 
-def looked_up(error: str) -> str:
-    """The same in words."""
-    return f"what its tool has as if_unsure could not find out, it failed with {error}"
+def looked_up(record: dict[str, Any]) -> str:
+    """The same in words; "" when none has failed."""
+    option = "poll" if record["status"] == "waiting" else "if_unsure"
+    failed = lookup_error(record)
+    return failed and f"what its tool has as {option} could not find out, it failed with {failed}"
 
 
 def call_of(record: dict[str, Any], limit: int = 90, each: int = 40) -> str:
     """A recorded call as people write one."""
     return f"{record['tool']}(…)" if record.get(ARGS_LOST) else call_words(record["tool"], record["args"], limit, each)
+
+
+def is_whole(record: dict[str, Any]) -> bool:
+    """Whether :func:`call_of` tells all arguments of a call that are known."""
+    return bool(record.get(ARGS_LOST)) or call_of(record) == call_words(
+        record["tool"], record["args"], sys.maxsize, sys.maxsize
+    )
 
 
 def is_tried_again(record: dict[str, Any]) -> bool:
@@ -1212,46 +788,12 @@ def left_open(record: dict[str, Any]) -> str:
     )
 
 
-def _take_over(record: TrackedDict, found: Outcome) -> None:
-    """Note whose outcome a call gets; the model must know where that was made otherwise than it had asked."""
-    record["reused"] = found.effect
-    if found.edited:
-        record.update(args=found.args, edited=True)
-
-
-def _raised(tool: Tool, record: TrackedDict) -> EffectRaised:
-    told = plain(record["raised"])
-    msg = f"{tool.name} raised {in_short(told)} (effect {record['id']}). What it had changed by then is not known"
-    return EffectRaised(msg, record["id"], told)
-
-
-def no_json(tool: str, effect: str, problem: str) -> NotJson:
-    """A call was made, and what it returned cannot be kept."""
-    hint = (
-        f"{tool} was done (effect {effect}) and its result is lost. Have it return JSON, or a value of the type "
-        "that its return annotation declares"
-    )
-    return NotJson(("result",), problem, hint)
+def kept_as(record: TrackedDict | dict[str, Any]) -> KeptAs | None:
+    """How what a call returns is kept; None when it is not."""
+    kept = record.get("cache")
+    return None if kept is None else KeptAs(kept["name"], kept["for"], kept["shared"])
 
 
 def claims(record: TrackedDict | dict[str, Any]) -> bool:
     """Whether a call must be claimed before it is made: its result is shared with other sessions, which may ask now."""
     return "cache" in record and record["cache"]["shared"] and "read" not in record
-
-
-def _wait_too(record: TrackedDict, there: dict[str, Any]) -> None:
-    """A call was made on another line, and its result comes later: here it is waited for as well."""
-    record.update({name: there[name] for name in ("id", "attempt", "at", "status", "handle")})
-
-
-def twins(one: TrackedDict, other: TrackedDict) -> bool:
-    """Whether two calls of an answer share a result that is kept: one of them pays, the other one waits for it."""
-    return "cache" in one and "cache" in other and one["cache"]["name"] == other["cache"]["name"]
-
-
-def _done_elsewhere(tool: Tool, effect: str, where: str) -> DoneElsewhere:
-    msg = (
-        f"{tool.name} was already called with these arguments {where} (effect {effect}): "
-        'open the session with effects="live" to do it again'
-    )
-    return DoneElsewhere(msg, effect)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Gone
 from perdure.history.hydrate import ancestry, load, origins
 from perdure.kernel import Kernel
 from perdure.model import Kind
+from perdure.session.call_state import WRITES
 from perdure.state.document import BOOK, plain
 from perdure.system.wording import call_words
 
 if TYPE_CHECKING:
+    from perdure.state.delta import Op
     from perdure.state.document import TrackedDict
 
     Book = TrackedDict | dict[str, Any]
 
 OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
+LEFT = "left:"
+"""Begins the place of a call that a person has settled after whoever called was told that nobody knows what it did;
+its id and the place that it had follow."""
+GIVEN_UP = "given_up"
+"""Marks the record of a call that a person has given up."""
+_BEGUN = ("started", "in_doubt", "waiting")
+"""Where one without an outcome stands that was made, or may have been."""
 _MADE = ("done", "started", "in_doubt", "unknown", "raised")
 """Where one stands that was made, or may have been."""
 
@@ -30,6 +40,8 @@ class Foreign(NamedTuple):
     step: int
     settled: bool
     attempt: int = 0
+    place: str = ""
+    """Its place in the journal there, which says by what it is known; "" when its record is retired."""
 
 
 class Outcome(NamedTuple):
@@ -40,6 +52,12 @@ class Outcome(NamedTuple):
     args: dict[str, Any]
     edited: bool
     """Whether a person has had it made with these arguments instead of those that were asked for."""
+    error: str | None = None
+    """Why it has certainly not happened; None when it has."""
+    writes: tuple[Op, ...] = ()
+    """What it wrote into the state."""
+    given_up: bool = False
+    """Whether a person has given it up."""
 
 
 class OtherBranches:
@@ -49,16 +67,21 @@ class OtherBranches:
         self._kernel = kernel
         self._session = session
         self._parent: dict[str, list[Foreign]] = {}
-        self._other: dict[str, str] = {}
+        self._other: dict[str, list[Foreign]] = {}
         self._furthest: dict[str, Foreign] = {}
         """Of each effect the line on which it went furthest, which tells most."""
-        self._awaited: dict[str, dict[str, Any]] = {}
-        """Calls whose results come later, by their ids."""
+        self._begun: dict[str, dict[str, Any]] = {}
+        """Calls that were made, or may have been, and have no outcome where they were, by their ids."""
+        self._refuted: dict[str, tuple[int, int]] = {}
+        """Calls that had been made, as far as anybody knew, and certainly have not happened: where that is written."""
         self._used: set[str] = set()
+        self._places: dict[tuple[int, int], dict[str, str]] = {}
+        """Of checkpoints of which the records are retired since: the places of their effects, by id."""
+        self._book = book
         self.kept: dict[str, dict[str, Any]] = {}
         """What calls on other lines returned and is kept for a while, by name; the newest of each."""
         self.edited: dict[str, list[str]] = {}
-        """Calls that were made with other arguments than were asked for, by what was asked for: effect and call."""
+        """Calls that were made with other arguments than were asked for, by what was asked for: effect, call, place."""
         self.restored: set[str] = set()
         """Effects that were made before the store was put back to an older state."""
         if at is not None:
@@ -67,8 +90,7 @@ class OtherBranches:
     def _look(self, here: int, step: int, book: Book) -> None:
         """Look through the ends of all other lines, and for what was done before the store was put back."""
         for record in book.get("effects", {}).values():
-            if "restored" in record and record["status"] in ("in_doubt", "done", "unknown"):
-                self._other.setdefault(record["digest"], record["id"])
+            if "restored" in record:
                 self.restored.add(record["id"])
         lines = origins(self._kernel, self._session)
         if len(lines) == 1:
@@ -86,20 +108,24 @@ class OtherBranches:
             for name, hit in other.get("cache", {}).items():
                 if name not in self.kept or hit["at"] > self.kept[name]["at"]:
                     self.kept[name] = hit
-            self.edited |= plain(other.get("edited", {}))
+            self.edited |= {asked: [*call, ""] for asked, call in plain(other.get("edited", {})).items()}
             entries: list[tuple[str, Foreign]] = []
-            for record in other.get("effects", {}).values():
-                if record["status"] == "waiting":
-                    self._awaited[record["id"]] = record
+            for place, record in other.get("effects", {}).items():
+                if record["status"] in _BEGUN:
+                    self._begun[record["id"]] = record
                 if changed := made_otherwise(record):
-                    self.edited[record["asked"]] = changed
+                    self.edited[record["asked"]] = [*changed, place]
                 if record["status"] in (*_MADE, "waiting"):
                     at = record.get("where") or [line, end.point.envelope.step if end.point else 0]
                     settled = record["status"] == "done"
-                    entries.append((record["digest"], Foreign(record["id"], at[0], at[1], settled, record["attempt"])))
+                    foreign = Foreign(record["id"], at[0], at[1], settled, record["attempt"], place)
+                    entries.append((record["digest"], foreign))
+                elif is_refuted(record) and "where" in record:
+                    self._refuted[record["id"]] = record["where"][0], record["where"][1]
+            self._refuted |= {effect: (at, step) for effect, at, step in other.get("refuted", ())}
             for digest, done in other.get("done", {}).items():
-                # Without a step there is no outcome: nobody knows what became of it.
-                entries.extend((digest, Foreign(e[0], e[1], e[2], e[2] > 0)) for e in done)
+                # Without a step there is no outcome: it was made, and nobody knows what became of it.
+                entries.extend((digest, Foreign(e[0], e[1], e[2], e[2] > 0, attempt=1)) for e in done)
             for digest, foreign in entries:
                 known = self._furthest.get(foreign.effect, foreign)
                 self._furthest[foreign.effect] = max(known, foreign, key=lambda f: (f.settled, f.attempt))
@@ -108,39 +134,59 @@ class OtherBranches:
                 if line in past:
                     self._parent.setdefault(digest, []).append(foreign)
                 else:
-                    self._other.setdefault(digest, foreign.effect)
+                    self._other.setdefault(digest, []).append(foreign)
 
-    def reuse(self, digest: str) -> Outcome | None:
+    def _is_same(self, place: str, foreign: Foreign) -> bool | None:
+        """Whether an equal call at our place is that call; None when that cannot be known."""
+        there = foreign.place
+        if not there and foreign.settled:
+            at = foreign.line, foreign.step
+            if at not in self._places:
+                effects: dict[str, Any] = {}
+                with suppress(Gone):
+                    effects = load(self._kernel, self._session, *at).doc[BOOK].get("effects", {})
+                self._places[at] = {record["id"]: name for name, record in effects.items()}
+            there = self._places[at].get(foreign.effect, "")
+        return is_same_call(place, there) if there else None
+
+    def reuse(self, digest: str, place: str) -> Outcome | None:
         """The outcome of the same call on the line we came from, each given once."""
         for foreign in self._parent.get(digest, ()):
-            if foreign.effect not in self._used and (found := self._outcome(foreign)) is not None:
+            if (
+                foreign.effect not in self._used
+                and self._is_same(place, foreign)
+                and (found := self._outcome(self._furthest[foreign.effect])) is not None
+            ):
                 self._used.add(foreign.effect)
                 return found
         return None
 
-    def awaited(self, digest: str) -> dict[str, Any] | None:
-        """The same call on the line we came from, when its result is still to come: each given once."""
-        for foreign in self._parent.get(digest, ()):
-            if foreign.effect in self._used:
-                continue
-            if (there := self.waiting(foreign.effect)) is not None:
-                self._used.add(foreign.effect)
-            return there
-        return None
+    def begun(self, digest: str, place: str) -> dict[str, Any] | None:
+        """The same call on the line we came from, when it has no outcome there; who takes it up says so: ``use``."""
+        known = self._parent.get(digest, ())
+        unused = (f.effect for f in known if f.effect not in self._used and self._is_same(place, f))
+        effect = next(unused, "")
+        return None if effect not in self._begun or self._furthest[effect].settled else self._begun[effect]
+
+    def use(self, effect: str) -> None:
+        """A call of ours has become that one: no other does."""
+        self._used.add(effect)
 
     def twin(self, effect: str, attempt: int) -> tuple[bool, Outcome | None]:
         """Whether an effect that is open on our line went further on another, and its outcome if it has one there."""
         foreign = self._furthest.get(effect)
+        if (foreign is None or not foreign.settled) and effect in self._refuted:
+            return True, self._outcome(Foreign(effect, *self._refuted[effect], settled=True))
         if foreign is None:
             return False, None
-        return foreign.settled or foreign.attempt > attempt, self._outcome(foreign)
+        return foreign.settled or foreign.attempt > attempt, self._outcome(self._furthest[effect])
 
     def waiting(self, effect: str) -> dict[str, Any] | None:
         """An effect of our line as it stands on another one, when its result is still to come there."""
-        return None if effect not in self._awaited or self._furthest[effect].settled else self._awaited[effect]
+        there = self._begun.get(effect)
+        return None if there is None or there["status"] != "waiting" or self._furthest[effect].settled else there
 
     def _outcome(self, foreign: Foreign) -> Outcome | None:
-        foreign = self._furthest[foreign.effect]
         if not foreign.settled:
             return None
         try:
@@ -149,16 +195,57 @@ class OtherBranches:
             # Retention has dropped what it returned: that it was done must still be reported.
             return None
         for record in book["effects"].values():
-            if record["id"] == foreign.effect and record["status"] == "done":
-                return Outcome(foreign.effect, plain(record["result"]), plain(record["args"]), "edited" in record)
+            if record["id"] == foreign.effect and record["status"] in ("done", "failed"):
+                error = record["error"] if record["status"] == "failed" else None
+                result = plain(record.get("result"))
+                writes = tuple(plain(record.get(WRITES, ())))
+                return Outcome(
+                    foreign.effect, result, plain(record["args"]), "edited" in record, error, writes, GIVEN_UP in record
+                )
         return None
 
-    def report(self, digest: str) -> str:
-        """The id of the same call made on another line, or started on ours without a known outcome; "" if none."""
+    def report(self, digest: str, place: str) -> str:
+        """The id of a call made on another line, or started on ours without a known outcome, that is or may be the one
+        at this place; "" if none."""
         for foreign in self._parent.get(digest, ()):
-            if foreign.effect not in self._used:
+            if foreign.effect not in self._used and self._is_same(place, foreign) is not False:
                 return foreign.effect
-        return self._other.get(digest, "")
+        if self.restored:
+            # As it is by now: a person may have settled it since.
+            for there, record in self._book.get("effects", {}).items():
+                made = "restored" in record and record["status"] in ("in_doubt", "done", "unknown")
+                if made and record["digest"] == digest and is_same_call(place, there) is not False:
+                    return record["id"]
+        others = (f.effect for f in self._other.get(digest, ()) if self._is_same(place, f) is not False)
+        return next(others, "")
+
+
+def run_of(place: str) -> str | None:
+    """The run in which a call has its place; None when it was not made in one."""
+    return place[2:].rpartition(":")[0] if place.startswith("r:") else None
+
+
+def is_same_call(here: str, there: str) -> bool | None:
+    """Whether calls of a tool with equal arguments, at two places of two lines, are one call; None: nobody can know.
+
+    With another key it is another call. Without any it is the same one in the same run, and outside of runs; in a run
+    of another key, or once with a key and once without, it may be meant as another one.
+
+    >>> is_same_call("k:pay:july", "k:pay:august"), is_same_call("r:july:1", "r:july:2")
+    (False, True)
+    >>> is_same_call("r:july:1", "r:august:1"), is_same_call("r:july:1", "c:1"), is_same_call("k:pay:july", "c:1")
+    (None, None, None)
+    """
+    there = there.split(":", 2)[2] if there.startswith(LEFT) else there
+    if here.startswith("k:") and there.startswith("k:"):
+        return here == there
+    keyed = here.startswith("k:") or there.startswith("k:")
+    return True if not keyed and run_of(here) == run_of(there) else None
+
+
+def is_refuted(record: TrackedDict | dict[str, Any]) -> bool:
+    """Whether a call that was begun has not happened, or was given up: that holds on every line that has it."""
+    return record["status"] == "failed" and record["attempt"] > 0 and "read" not in record
 
 
 def made_otherwise(record: TrackedDict | dict[str, Any]) -> list[str]:
@@ -173,13 +260,13 @@ def done_elsewhere(kernel: Kernel, session: str, at: tuple[int, int] | None, boo
 
     Blocks.
     """
-    open_here = [r for r in book.get("effects", {}).values() if r["status"] in OPEN and "read" not in r]
+    open_here = {p: r for p, r in book.get("effects", {}).items() if r["status"] in OPEN and "read" not in r}
     if not open_here:
         return frozenset()
     others = OtherBranches(kernel, session, at, book)
     return frozenset(
         record["id"]
-        for record in open_here
+        for place, record in open_here.items()
         if others.twin(record["id"], record["attempt"])[1] is not None
-        or (record["status"] == "planned" and others.reuse(record["digest"]) is not None)
+        or (record["status"] == "planned" and others.reuse(record["digest"], place) is not None)
     )

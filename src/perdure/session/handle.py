@@ -11,23 +11,37 @@ import warnings
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from perdure.errors import Misuse
-from perdure.history.checkpoint import StateView
+from perdure.errors import InvalidInput, Misuse
+from perdure.history.checkpoint import OBJECTIVE, OBJECTIVE_STATUSES, StateView
 from perdure.history.origin import Origin
 from perdure.model import Kind, Status
 from perdure.session.approvals import Approval, Approvals
 from perdure.session.branches import Branches
-from perdure.session.effects import Calls, Effects
+from perdure.session.effects import Effects
 from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
 from perdure.session.read_cache import ReadCache
 from perdure.session.runs import Runs
+from perdure.session.tool_calls import Calls
+from perdure.session.tool_context import Contexts
 from perdure.system.flow import Flow, drive, sync, wrong_use
+from perdure.system.names import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.history.checkpoint import Checkpoint
+
+
+MAX_OBJECTIVE = 4000
+"""Bytes of an objective: it is told to the model with every request."""
+
+
+def check_objective(text: object) -> str:
+    """What a session can be to achieve: words, and not too many."""
+    if not check_name(text, "session's objective", MAX_OBJECTIVE).strip():
+        raise InvalidInput("a session's objective is what is to be achieved, in words: it must not be blank")
+    return str(text)
 
 
 class UncommittedEdits(UserWarning):
@@ -64,7 +78,12 @@ class SessionHandle(StateView):
     @cached_property
     def requests(self) -> Approvals:
         """Its requests for people's agreement."""
-        return Approvals(self.journal, self.inbox, self.effect_records)
+        return Approvals(self.journal, self.inbox, self.effect_records, self.contexts)
+
+    @cached_property
+    def contexts(self) -> Contexts:
+        """What its calls are told of themselves."""
+        return Contexts(self.journal)
 
     @cached_property
     def read_cache(self) -> ReadCache:
@@ -74,7 +93,9 @@ class SessionHandle(StateView):
     @cached_property
     def calls(self) -> Calls:
         """Its calls, one at a time or several at once."""
-        return Calls(self.journal, self.inbox, self.effect_records, self.requests, self.read_cache, self._carrier)
+        return Calls(
+            self.journal, self.inbox, self.effect_records, self.requests, self.read_cache, self.contexts, self._carrier
+        )
 
     @cached_property
     def branches(self) -> Branches:
@@ -85,6 +106,19 @@ class SessionHandle(StateView):
     def runs(self) -> Runs:
         """Its runs."""
         return Runs(self.journal, self.calls, self)
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name, value):
+            part = getattr(type(self), name, None)
+            if isinstance(part, property) and part.fset is None:
+                whole = (
+                    f": change what is in it, or set the whole, s.state[{name!r}] = ..." if name in self.state else ""
+                )
+                raise Misuse(f"s.{name} is there to be read, and cannot be set{whole}")
+            if part is None and name not in self.__dict__ and "origin" in self.__dict__ and not name.startswith("_"):
+                raise Misuse(f"a session has no {name}, so it would not be kept: write s.vars[{name!r}] = ...")
+            super().__setattr__(name, value)
 
     # -- what it is -----------------------------------------------------------------------------------------------
 
@@ -139,6 +173,15 @@ class SessionHandle(StateView):
         return self.journal.fence
 
     @property
+    def deps(self) -> Any:
+        """What the tools called through this handle get as ``ctx.deps``: set it. It is never stored."""
+        return self.contexts.deps
+
+    @deps.setter
+    def deps(self, deps: Any) -> None:
+        self.contexts.deps = deps
+
+    @property
     def changed(self) -> bool:
         """Whether there are edits that no commit has taken yet."""
         return self.journal.changed
@@ -152,6 +195,21 @@ class SessionHandle(StateView):
         """Put a fact down with its time (ms) and source."""
         self.journal.guard.check()
         self.facts[name] = {"value": value, "time": self.kernel.clock.wall(), "source": source}
+
+    def set_objective(self, text: str) -> None:
+        """Put down what the session is to achieve; it is open until :meth:`end_objective`."""
+        self.journal.guard.check()
+        check_objective(text)
+        self.state[OBJECTIVE] = {"text": text, "status": "open", "note": "", "time": self.kernel.clock.wall()}
+
+    def end_objective(self, status: str, note: str = "") -> None:
+        """Say that the objective is "reached" or "given_up", and how or why; "open" takes that back."""
+        self.journal.guard.check()
+        if status not in OBJECTIVE_STATUSES:
+            raise InvalidInput(f"an objective is one of {', '.join(OBJECTIVE_STATUSES)}, not {status!r:.40}")
+        if self.objective is None:
+            raise InvalidInput(f"session {self.id!r} has no objective: set one with s.set_objective(text)")
+        self.objective.update(status=status, note=note, time=self.kernel.clock.wall())
 
     def effects(self) -> list[dict[str, Any]]:
         """The effects this branch still holds records of, oldest first."""
@@ -188,7 +246,9 @@ class SessionHandle(StateView):
         unsent = journal.pending is not None and journal.pending.settle is None
         if not journal.guard.closed and journal.stale is None and (self.changed or unsent):
             msg = f"session {self.id!r}: edits after step {self.step} were never committed and are gone"
-            warnings.warn(f"{msg}: {self.commits_with}", UncommittedEdits, stacklevel=3)
+            anew = "its lease was lost, so open the session again and make them there"
+            advice = anew if journal.overtaken else self.commits_with
+            warnings.warn(f"{msg}: {advice}", UncommittedEdits, stacklevel=3)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r} on {self.branch} at step {self.step}, {self.status}>"
@@ -234,6 +294,6 @@ class Session(SessionHandle):
         self.release()
 
     if not TYPE_CHECKING:
-        __aenter__ = __aexit__ = wrong_use(
+        __aenter__ = __aexit__ = __await__ = wrong_use(
             "this session blocks: `with db.session(...)`; perdure.open_async(...) has the ones that are awaited"
         )

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Corrupted, InvalidInput, LimitExceeded, PerdureError, Unavailable
 from perdure.history.hydrate import find, load_head
+from perdure.history.reported_outcomes import too_late
 from perdure.model import InboxEntry, Outrun
 from perdure.record import codec
 from perdure.record.binding import Stamp, bind_entry, open_entry_seal, where_entry
 from perdure.session.taken import Marks, is_taken, marks_of
-from perdure.session.wakes import CRON, WAKE, Waiting, due_at, sort_out
+from perdure.session.wakes import CRON, VOID, WAKE, Waiting, due_at, is_of_another, sort_out
 from perdure.state.values import Wire
 from perdure.system import faults
 from perdure.system.flow import Do, Flow
@@ -65,6 +66,14 @@ def open_entry(kernel: Kernel, entry: InboxEntry) -> Message:
     if not hmac.compare_digest(_digest(kernel, name, entry.session, entry.key, entry.kind, body), entry.digest):
         raise Corrupted(where, "the digest does not match")
     return Message(entry.key, entry.kind, kernel.decode(body, where), stamp)
+
+
+def open_edited(kernel: Kernel, entry: InboxEntry, waiting: Waiting) -> Message:
+    """Open an input that waits; of one that was edited what it says now."""
+    message = open_entry(kernel, entry)
+    if edits := waiting.edits.get(entry.key):
+        return message._replace(body=open_entry(kernel, edits[-1]).body["message"])
+    return message
 
 
 def _digest(kernel: Kernel, name: str, session: str, key: str, kind: str, body: Body) -> bytes:
@@ -151,22 +160,51 @@ class Inbox:
         """
         self._journal.guard.check()
         if self._journal.catching_up is not None:
-            recorded = self._journal.catching_up.took()
-            if recorded is not None:
-                return recorded
-        # What a commit on its way takes still lies there, and would be given twice.
-        yield from self._journal.resend()
+            given = yield from self._journal.catching_up.took(limit)
+            if given is not None:
+                return given
+        if given := self._journal.given_again[:limit]:
+            del self._journal.given_again[:limit]
+            return given
+        # Inside the gate: what a commit on its way takes still lies there, and would be given twice; so would what
+        # another task or thread asks for at this moment.
+        return (yield from self._journal.within(self._take(limit)))
+
+    def _take(self, limit: int) -> Flow[list[Message]]:
+        if self._journal.pending is not None:
+            yield from self._journal.settle()
         waiting = yield from self.look(limit)
         new: list[Message] = []
         for entry in waiting.ready[:limit]:
-            message = open_entry(self._journal.kernel, entry)
+            message = open_edited(self._journal.kernel, entry, waiting)
             if entry.kind in (WAKE, CRON):
                 message = yield from self._woken(entry, message)
             new.append(message)
-        self._journal.takes.extend(new)
-        # What was taken back goes with them, and is told to nobody.
-        self._journal.takes.extend(open_entry(self._journal.kernel, e) for e in waiting.void)
+        self.give_out(new, waiting)
+        self.take_void(waiting)
+        if self._journal.run is not None and self._journal.strands.is_beside():
+            self._journal.strands.took.update(message.key for message in new)
+        yield from self._take_late(waiting)
         return new
+
+    def _take_late(self, waiting: Waiting) -> Flow[None]:
+        """The next commit takes outcomes along whose calls have theirs: they are told to nobody."""
+        late: set[str] = (yield Do(too_late, (self._journal.kernel, waiting.reported))) if waiting.reported else set()
+        for entry in waiting.reported:
+            if entry.key in late:
+                self._journal.takes.append(open_entry(self._journal.kernel, entry)._replace(kind=VOID))
+
+    def give_out(self, messages: list[Message], waiting: Waiting) -> None:
+        """The next commit takes these, and with them what has edited them."""
+        self._journal.takes.extend(messages)
+        edits = [edit for message in messages for edit in waiting.edits.get(message.key, ())]
+        self._journal.takes.extend(open_entry(self._journal.kernel, edit) for edit in edits)
+
+    def take_void(self, waiting: Waiting) -> None:
+        """The next commit takes what was taken back, and what took it back: it is told to nobody."""
+        for entry in waiting.void:
+            message = open_entry(self._journal.kernel, entry)
+            self._journal.takes.append(message if is_of_another(entry.kind) else message._replace(kind=VOID))
 
     def look(self, limit: int = 1) -> Flow[Waiting]:
         """What waits in the inbox by now; enough of it to find so many messages."""

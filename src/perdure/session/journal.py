@@ -29,25 +29,33 @@ from perdure.errors import (
     Unavailable,
 )
 from perdure.history.checkpoint import Checkpoint
+from perdure.history.expiry import begins_on_main
 from perdure.history.hydrate import find, load_head, look
 from perdure.history.lives import next_life
 from perdure.model import MAIN, Append, Kind, Landed, Lease, Status
 from perdure.record import codec
 from perdure.record.codec import Loaded, Point, Settings, encode_commit, seal_commit
 from perdure.record.tombstones import LIFE
+from perdure.session.actions import Action
+from perdure.session.actions import Do as ToDo
+from perdure.session.strands import BESIDE, TOOK, Strands
 from perdure.session.taken import TAKEN, Marks, beginning, marks_of, start, take
+from perdure.session.wakes import VOID
 from perdure.state.delta import apply
 from perdure.state.document import BOOK, STATE, Document, TrackedDict, genesis
 from perdure.state.values import BlobRef, Wire
 from perdure.system import faults
+from perdure.system.commands import door
 from perdure.system.flow import Do, Flow, HandleGuard, Write, entered
 from perdure.system.names import check_name
+from perdure.system.wording import storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
+    from perdure.session.call_state import CallState
     from perdure.session.inbox import Message
     from perdure.session.runs import CatchUp
 
@@ -58,6 +66,8 @@ MAX_COMMIT = codec.MAX_ROW
 MAX_ABOUT = 4096
 """The most bytes a checkpoint may say about itself in the clear."""
 _CLOSED = Status.CLOSED.value
+LEFT = "left"
+"""Marks the record of a run that calls have ended, and that was not gone on with since."""
 OWN_TTL = "ttl"
 """Under this a checkpoint that lives longer, because somebody is asked, says for how long its session does usually."""
 _STATUSES = tuple(status.value for status in Status)
@@ -90,24 +100,29 @@ def still_unknown(item: Append, error: Unavailable) -> OutcomeUnknown:
     )
 
 
-def session_closed(session: str) -> SessionClosed:
-    """What to say when somebody wants to go on with a session that was closed."""
-    return SessionClosed(f"session {session!r} is closed: open it with reopen=True to go on")
+def session_closed(session: str, then: str = "") -> SessionClosed:
+    """What to say when somebody wants to go on with a session that was closed, and ``then`` does it once more."""
+    opens = Action(ToDo.REOPEN, session)
+    by_running = "" if then else f"agent.run(db, session={session!r}, reopen=True), or "
+    said = {"shell": opens.command, "http": f'{opens.http} with "reopen": true'}.get(
+        door(), f"{by_running}{opens.library}"
+    )
+    return SessionClosed(f"session {session!r} is closed: {said} opens it again{f'; {then}' if then else ''}")
 
 
-def check_not_closed(kernel: Kernel, row: SessionRow) -> None:
+def check_not_closed(kernel: Kernel, row: SessionRow, then: str = "") -> None:
     """Refuse work for a session whose main branch was closed; only a verified checkpoint says that it was."""
     if row.status == _CLOSED and any(head.branch == MAIN for head in row.heads):
         point = load_head(kernel, row, MAIN).point
         if point is not None and point.envelope.status == _CLOSED:
-            raise session_closed(row.id)
+            raise session_closed(row.id, then)
 
 
 class Caretaker(Protocol):
     """Who looks after a database while its handles write: leases, packing, a witness."""
 
-    def landed(self, point: Point, calls: Mapping[str, tuple[str, str, str]]) -> None:
-        """A checkpoint is durable; ``calls`` has tool, slot and digest of the calls it may speak of."""
+    def landed(self, point: Point, calls: Mapping[str, Called]) -> None:
+        """A checkpoint is durable; ``calls`` has those it may speak of."""
         ...
 
     def committed(self, journal: Journal) -> None:
@@ -135,6 +150,30 @@ class Pending(NamedTuple):
     """What the book says from then on of inputs that were taken; None: the same."""
 
 
+class KeptAs(NamedTuple):
+    """How what a call returns is kept: under which name, for how many ms and whether the owner's sessions share it."""
+
+    name: str
+    ms: int
+    shared: bool
+
+
+class Called(NamedTuple):
+    """What a witness is told of a call."""
+
+    tool: str
+    slot: str
+    """Its place in the journal."""
+    digest: str
+    kept: KeptAs | None
+
+
+def _told(x: dict[str, Any]) -> dict[str, Any]:
+    """What is said of a commit; its words may be those of anybody, and must not keep it from being written."""
+    words = {name: storable(x[name]) for name in ("note", "error") if isinstance(x.get(name), str)}
+    return {**x, **words}
+
+
 class Journal:
     """A session being written, as all parts of its handle see it."""
 
@@ -152,10 +191,16 @@ class Journal:
         self._unsure = b""
         """The commit of which nobody knows whether it has landed."""
         self.guard = HandleGuard(f"this handle of session {session!r}", "open the session again")
+        self.overtaken = False
+        """Whether its lease is known to be lost: what is not committed never can be, by this handle."""
         self.document = Document(genesis(), kernel.resolve)
         self.point: Point | None = None
         """The newest checkpoint; None before the first."""
         self._pending: Pending | None = None
+        self.held: list[Pending] = []
+        """Sealed commits that go with the next one: the head is the last of them, and none of it is durable yet."""
+        self._told: Point | None = None
+        """The newest checkpoint that the store has acknowledged, while later ones are held."""
         self.stale: Conflict | TailLost | Misuse | None = None
         """Why nothing more can be written before a reload."""
         self._takes: tuple[int, list[Message]] = (-1, [])
@@ -165,16 +210,24 @@ class Journal:
         """The run under way."""
         self.catching_up: CatchUp | None = None
         """The record of an interrupted run that is being repeated."""
+        self.strands = Strands(None)
+        """The tasks and threads of the run under way."""
+        self.given_again: list[Message] = []
+        """What an interrupted run had taken, and has not asked for again where it did."""
         self.caretaker: Caretaker | None = None
         self.loads = 0
         """How often a state was loaded: what was learnt of it before the last time is out of date."""
-        self.calls: dict[str, tuple[str, str, str]] = {}
-        """Tool, slot and digest of the effects that go on through this handle, by id; of reads nobody need know."""
+        self.calls: dict[str, Called] = {}
+        """The effects that go on through this handle, by id; of reads nobody need know."""
+        self.drafts: set[CallState] = set()
+        """Drafts of the state that calls under way have: each is told what is written meanwhile."""
         self._epoch = kernel.store.epoch
         self._agent = ""
         """Who works on the session, as far as the store was told."""
         self._life = 0
         """Which life of the session the first checkpoint begins."""
+        self.child_of: dict[str, Any] | None = None
+        """The call of another session that this one works on: its first checkpoint names it."""
         self.inherited: Marks = {}
         """What was taken before the first checkpoint: all inputs of an earlier session of this name."""
 
@@ -259,6 +312,7 @@ class Journal:
         self.point = loaded.point
         self.unpacked = loaded.loose
         self.pending = None
+        self.held.clear()
         self._epoch = self.kernel.store.epoch
         self.stale = None
 
@@ -267,6 +321,8 @@ class Journal:
         try:
             row = yield Do(look, (self.kernel, self.id))
         except NotFound:
+            if self.branch != MAIN:
+                raise begins_on_main(self.id, self.branch) from None
             self._agent = ""
             before = yield Do(find, (self.kernel, self.id))
             # What waits now came after the last one ended: nobody could take any of it yet.
@@ -289,9 +345,9 @@ class Journal:
 
     def _reload(self) -> Flow[None]:
         pending = self.pending
-        if pending is not None and (pending.settle is not None or self._unsure == pending.item.id):
+        if self.held or (pending is not None and (pending.settle is not None or self._unsure == pending.item.id)):
             try:
-                yield from (pending.settle() if pending.settle is not None else self.send(pending))
+                yield from self.settle()
             except (OutcomeUnknown, Unavailable):
                 raise
             except PerdureError:
@@ -319,6 +375,7 @@ class Journal:
         returned, except that a session's first commit is always written.
         """
         self.guard.check()
+        self.strands.go_on()
         if status is not None and status not in _STATUSES:
             raise InvalidInput(
                 f"there is no status {status!r:.80}: it is one of {', '.join(_STATUSES)}. A word of your own for where "
@@ -327,7 +384,7 @@ class Journal:
         x: dict[str, Any] = {}
         if note or model or usage or tools:
             about: dict[str, Any] = {"note": note, "model": model, "usage": usage, "tools": tools}
-            x = {k: v for k, v in about.items() if v}
+            x = _told({k: v for k, v in about.items() if v})
         if label is not None and check_name(label, "label", empty=True) != self.label:
             x["label"] = label
         if x and len(codec.encode(Wire(None).value(x, ("checkpoint",))).data) > MAX_ABOUT:
@@ -391,6 +448,8 @@ class Journal:
         if stamp is not None:
             # Known only here: other commits of this handle may have landed while we waited for the gate.
             stamp[0][stamp[1]] = [self.line, self.step + 1]
+        if self.run is not None:
+            self.book.get("runs", {}).get(self.run, {}).pop(LEFT, None)
         if edit is not None:
             edit()
         if callable(status):
@@ -400,6 +459,29 @@ class Journal:
             return Checkpoint(cast("Point", before))
         yield from self.send(pending)
         return Checkpoint(pending.point)
+
+    def hold(self, kind: str, *, x: dict[str, Any], status: str) -> Flow[None]:
+        """Seal the edits made so far as a checkpoint that becomes durable with the next one, or with :meth:`flush`."""
+        yield from self.within(self._hold(kind, x, status))
+
+    def _hold(self, kind: str, x: dict[str, Any], status: str) -> Flow[None]:
+        if self.stale is not None or self.pending is not None:
+            yield from self.settle()
+        self.check_open()
+        if not self.held:
+            self._told = self.point
+        pending = self._set_apart(kind, x, None, status, (kind, x, None, status), empty=True)
+        assert pending is not None
+        self.held.append(pending)
+        self.point = pending.point
+        self.pending = None
+        if pending.item.agent:
+            self._agent = pending.item.agent
+
+    def flush(self) -> Flow[None]:
+        """Make what is held durable."""
+        if self.held:
+            yield from self.within(self.settle())
 
     def within(self, flow: Flow[R]) -> Flow[R]:
         """Carry a flow out inside the gate."""
@@ -433,13 +515,16 @@ class Journal:
                     return None
                 marked, marks = self._marks()
                 item, point, blobs = self.seal(
-                    kind, [*ops, *marked], {**x} if x else {}, {**extra} if extra else {}, status
+                    kind, [*ops, *marked], _told(x) if x else {}, {**extra} if extra else {}, status
                 )
                 self._pending = Pending(item, point, blobs, asked, None, document.age + 1, marks)
                 # A handler of a signal may have made edits in this very thread: then it is sealed once more. The step
                 # that sets them apart, with the inputs taken, follows at once: no interrupt comes between.
                 if document.edits == edits and len(self.takes) == count:
                     document.age += 1
+                    self.strands.written()
+                    for draft in self.drafts:
+                        draft.landed(ops, (x or {}).get("tool", ""))
                     return self._pending
 
     def _marks(self) -> tuple[list[list[Any]], Marks | None]:
@@ -452,11 +537,12 @@ class Journal:
         return (ops if kept else start(marks)), marks
 
     def settle(self) -> Flow[None]:
-        """Inside the gate: a commit whose fate we never learnt is sent again, byte for byte, before anything else."""
+        """Inside the gate: what is held is sent, and a commit whose fate we never learnt again, byte for byte."""
         if self.stale is not None:
             raise self.stale
-        if self.pending is not None:
-            yield from (self.pending.settle() if self.pending.settle is not None else self.send(self.pending))
+        pending = self.pending or (self.held[-1] if self.held else None)
+        if pending is not None:
+            yield from (pending.settle() if pending.settle is not None else self.send(pending))
 
     def resend(self) -> Flow[None]:
         """A commit whose fate we never learnt is settled first: it would be lost, or land behind our back."""
@@ -464,17 +550,19 @@ class Journal:
             yield from self.within(self.settle())
 
     def send(self, pending: Pending) -> Flow[None]:
-        """Hand a sealed commit to the store, and stand on it once it is durable."""
-        item, point, blobs = pending.item, pending.point, pending.blobs
+        """Hand a sealed commit to the store, with what is held, and stand on it once it is durable."""
+        item, point = pending.item, pending.point
+        ahead = [p for p in self.held if p is not pending]
+        blobs = dict(kept for p in (*ahead, pending) for kept in p.blobs.items())
         # Blobs are durable before the commit that names them; sent again, they are renewed, too.
         if blobs:
             for ref, held in blobs.items():
                 yield Do(self.kernel.keep, (ref, held))
         faults.point("commit.before_write")
         began = perf_counter() if telemetry.sinks else 0.0
-        sent.append(item.id)
+        sent.extend(p.item.id for p in (*ahead, pending))
         try:
-            answer: Landed | PerdureError = yield Write(item)
+            answer: Landed | PerdureError = yield Write(item, tuple(p.item for p in ahead))
             faults.point("commit.after_write")
         except BaseException as error:
             self._learnt(item, error)
@@ -482,26 +570,35 @@ class Journal:
         if isinstance(answer, PerdureError):
             self._learnt(item, answer)
             if isinstance(answer, Conflict | LeaseLost) and (lost := (yield Do(self._lost_tail))) is not None:
-                self.stale, self.pending = lost, None
+                self._lose(lost)
                 raise lost from answer
+            self.overtaken = isinstance(answer, LeaseLost)
             if isinstance(answer, Conflict):
                 # The head moved: what we built on is no longer there, so this handle must be reloaded.
                 answer = whose(answer)
-                self.stale, self.pending = answer, None
+                self._lose(answer)
             raise answer
         # In this order: a commit that is sent once more because of an interrupt is found to have landed.
         if pending.marks is not None:
             apply(start(pending.marks), self.document.root)
         self.point = point
         self.pending = None
+        self.held.clear()
         if item.agent:
             self._agent = item.agent
-        if began:
-            telemetry.committed(self.id, item, perf_counter() - began, self.kernel.store.url)
-        self.unpacked += 1
+        for landed in (*ahead, pending):
+            if began:
+                telemetry.committed(self.id, landed.item, perf_counter() - began, self.kernel.store.url)
+            self.unpacked += 1
+            if self.caretaker is not None:
+                self.caretaker.landed(landed.point, self.calls)
         if self.caretaker is not None:
-            self.caretaker.landed(point, self.calls)
             self.caretaker.committed(self)
+
+    def _lose(self, why: Conflict | TailLost) -> None:
+        """Nothing that was sealed here can land any more: this handle must be reloaded."""
+        self.stale, self.pending = why, None
+        self.held.clear()
 
     def _learnt(self, item: Append, error: BaseException) -> None:
         """What an error says of a commit. Once nobody knows whether it has landed, an error of a later attempt that
@@ -513,9 +610,10 @@ class Journal:
 
     def _lost_tail(self) -> TailLost | None:
         """Whether the store forgot what it had acknowledged to this handle; only who was told can know."""
-        if self.point is None or self.kernel.store.epoch == self._epoch:
+        newest = self._told if self.held else self.point
+        if newest is None or self.kernel.store.epoch == self._epoch:
             return None
-        env, digest = self.point
+        env, digest = newest
         try:
             there = self.kernel.store.slice(self.id, env.line, env.step, env.step).rows
         except Gone:
@@ -538,10 +636,16 @@ class Journal:
             self.settings.validate(self.document.root[STATE], ops)
         if self.takes:
             x["takes"] = [e.key for e in self.takes]
+            if void := [e.key for e in self.takes if e.kind == VOID]:
+                x[VOID] = void
             extra["took"] = [[e.key, e.kind, e.body] for e in self.takes]
-        body, blobs = encode_commit(ops, extra, self.kernel.form)
         if self.run is not None:
             x.setdefault("run", self.run)
+            if (beside := self.strands.mark()) is not None:
+                extra[BESIDE] = beside
+            if took := [e.key for e in self.takes if e.key in self.strands.took]:
+                extra[TOOK] = took
+        body, blobs = encode_commit(ops, extra, self.kernel.form)
         if self.settings.agent != self._agent and self.settings.agent:
             x["agent"] = self.settings.agent
         if blobs:
@@ -554,6 +658,8 @@ class Journal:
         before = self.point
         if before is None and self._life:
             x[LIFE] = self._life
+        if before is None and self.child_of is not None:
+            x["child_of"] = self.child_of
         status = status or (before.envelope.status if before else Status.IDLE)
         item, point = seal_commit(
             self.kernel.keys, self.kernel.store_id, self.kernel.clock.wall(), self.id, self.branch, before, kind, body,

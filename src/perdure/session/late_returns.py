@@ -6,14 +6,23 @@ made again by this process.
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import PerdureError
+from perdure.errors import HandleClosed, PerdureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_RECORDED = {
+    "done": "The call is recorded as done already",
+    "failed": "The call is recorded as not done: see whether that is so",
+    "raised": "The call is recorded as raised, and what it had changed as not known: this says that it came to its end",
+    "unknown": "Whoever called was told that nobody knows whether it was done: this says that it was",
+}
+"""What is said of a late return that cannot be posted, by what is recorded of its call."""
 _living: dict[str, Attempt] = {}
 """Of effects whose tool runs on, by their ids."""
 
@@ -21,18 +30,28 @@ _living: dict[str, Attempt] = {}
 class Attempt:
     """One attempt at a call whose function cannot be stopped."""
 
-    def __init__(self, effect: str, post: Callable[[Any], Any]) -> None:
+    def __init__(self, effect: str, post: Callable[[Any], Any], left: Callable[[], str]) -> None:
         self._effect = effect
         self._post = post
+        self._left = left
+        """What becomes of the call where what it returned late cannot be posted, for people."""
+        self.outcome = ""
+        """How the call was recorded since, or that whoever called was told that nobody knows; "" while it is open."""
         self._lock = threading.Lock()
         self._began = self._over = self._abandoned = False
+        self.is_wanted = True
+        """Whether anybody will ask for what it returns late."""
         self._result: tuple[Any] | None = None
         self._raised: BaseException | None = None
+        self._thread = 0
+        self.hangs_at: list[traceback.FrameSummary] = []
+        """Where it was when it was abandoned, the innermost frame last."""
 
     def watched(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function, so that its end is noticed whoever waits for it."""
 
         def run(**kwargs: Any) -> Any:
+            self._thread = threading.get_ident()
             self._began = True
             try:
                 result = fn(**kwargs)
@@ -51,10 +70,13 @@ class Attempt:
         if not self._abandoned:
             return
         try:
-            if result is not None:
+            if result is not None and self.is_wanted:
                 self._post(result[0])
         except PerdureError as e:
-            warn("effect %s has returned late, and that cannot be written down: %s", self._effect, e)
+            # Whoever closed the database, as Ctrl-C does, cannot open it anew for a thread that is left behind.
+            why = "its database was closed meanwhile" if isinstance(e, HandleClosed) else str(e)
+            words = "effect %s has returned late, and that cannot be written down: %s. %s"
+            warn(words, self._effect, why, _RECORDED.get(self.outcome) or self._left())
         finally:
             _living.pop(self._effect, None)
 
@@ -67,6 +89,9 @@ class Attempt:
         with self._lock:
             if self._began and not self._over:
                 self._abandoned = True
+                # It cannot end meanwhile, so the thread is still its own.
+                frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage]
+                self.hangs_at = list(traceback.extract_stack(frame)) if frame is not None else []
                 _living[self._effect] = self
         return self._result
 
@@ -81,3 +106,15 @@ def warn(words: str, *values: Any) -> None:
 def runs_on(effect: str) -> bool:
     """Whether an earlier attempt at a call is still under way in this process."""
     return effect in _living
+
+
+def has_outcome(effect: str, status: str) -> None:
+    """A call is recorded with an outcome, while an attempt at it may still be under way."""
+    if (attempt := _living.get(effect)) is not None:
+        attempt.outcome = status
+
+
+def give_up(effect: str) -> None:
+    """A call has another outcome by now: what it returns late is not posted."""
+    if (attempt := _living.get(effect)) is not None:
+        attempt.is_wanted = False

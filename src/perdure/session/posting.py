@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import ApprovalError, CallError, InvalidInput, NotFound
 from perdure.history.expiry import expired, has_expired, revive
-from perdure.history.hydrate import find, load, load_head, look, origins
-from perdure.model import MAIN
+from perdure.history.hydrate import find, known, load, load_head, look, origins
+from perdure.model import MAIN, Status
 from perdure.session.actions import Action
 from perdure.session.actions import Do as ToDo
 from perdure.session.answer_schema import misfit
 from perdure.session.approvals import Approval, decision
-from perdure.session.decisions import decided, pending
-from perdure.session.effects import BEHIND, OPEN, asked, last_of
+from perdure.session.call_state import RETURNED
+from perdure.session.decisions import decided, is_late, pending
+from perdure.session.effects import BEHIND, OPEN, RECORD, asked, check_arguments, check_result, last_of
 from perdure.session.handover import CALLER, hand_over
 from perdure.session.inbox import open_entry, posted, seal_entry, wake_entry
 from perdure.session.wakes import CRON, WAKE, sort_out
 from perdure.state.document import BOOK, plain
+from perdure.system.commands import quoted, typed
 from perdure.system.flow import Do, Flow
 from perdure.system.names import check_name, check_owner, check_session
-from perdure.system.wording import brief
+from perdure.system.wording import brief, storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,27 +35,48 @@ if TYPE_CHECKING:
     from perdure.system.flow import HandleGuard
 
 
+AT_REST = (Status.IDLE, Status.CANCELLED, Status.CLOSED)
+"""Where a session may stand in which there is nothing to do."""
+
+
 class Posting:
     """What a database puts into inboxes."""
 
-    def __init__(self, kernel: Kernel, guard: HandleGuard, before: Callable[[str], None]) -> None:
+    def __init__(
+        self, kernel: Kernel, guard: HandleGuard, before: Callable[[str], None], is_free: Callable[[str], Flow[bool]]
+    ) -> None:
         self._kernel = kernel
         self._guard = guard
         self._before = before
         """Told what is about to be written to; raises when it must not be."""
+        self._is_free = is_free
+        """Ends a session whose time is over; whether its name is free. ``Busy`` while somebody has it."""
 
     def post(self, session: str, body: Any, *, key: str | None = None, owner: str = "") -> Flow[bool]:
         """Put a message into a session's inbox, durably and without its lease; False when the key was there already.
 
-        With ``owner`` it is refused, and nothing is put there, when the session belongs to somebody else.
+        With ``owner`` it is refused, and nothing is put there, when the session belongs to somebody else. One that has
+        expired begins anew with it, also under a key that it had then; ``Busy`` when somebody has it still.
         """
         name = check_name(key, "message key") if key is not None else os.urandom(12).hex()
+        check_session(session)
         if check_name(owner, "owner", empty=True):
             self._guard.check()
             row: SessionRow | None = yield Do(find, (self._kernel, check_session(session)))
             if row is not None and not row.reason:
                 check_owner(session, row.owner, owner)
-        return (yield from self._post(session, name, "message", body))
+        try:
+            if (yield from self._post(session, name, "message", body)):
+                return True
+            known = None
+        except InvalidInput as e:
+            known = e
+        # What an earlier life was told counts until somebody has ended it.
+        if (yield from self._is_free(session)):
+            return (yield from self._post(session, name, "message", body))
+        if known is not None:
+            raise known
+        return False
 
     def _post(self, session: str, key: str, kind: str, body: Any) -> Flow[bool]:
         self._guard.check()
@@ -68,15 +91,15 @@ class Posting:
         as while a person is asked before the call is made, or another outcome was reported before.
         """
         self._guard.check()
-        if not (yield Do(self._waits_for_outcome, (check_session(session), effect))):
+        if not (yield Do(self._waits_for_outcome, (check_session(session), effect, result, failed is None))):
             return False
-        kind, body = ("outcome", result) if failed is None else ("failure", failed)
+        kind, body = ("outcome", result) if failed is None else ("failure", storable(failed))
+        # A body that cannot be kept is refused as such, and not as one that differs from another.
+        seal_entry(self._kernel, session, f"outcome:{effect}", kind, body)
         try:
             return (yield from self._post(session, f"outcome:{effect}", kind, body))
         except InvalidInput as e:
-            # Also a body that cannot be kept is invalid.
-            if not (known := (yield Do(self._reported, (session, effect)))):
-                raise
+            known = (yield Do(self._reported, (session, effect))) or "it was taken up, and stands"
             raise CallError(f"another outcome of effect {effect} was reported already: {known}", effect) from e
 
     def _reported(self, session: str, effect: str) -> str:
@@ -85,13 +108,16 @@ class Posting:
         if not waiting:
             return ""
         said = open_entry(self._kernel, waiting[0]).body
+        said = said["result"] if waiting[0].kind == RETURNED else said
         known = f"it did not happen, {said!s:.300}" if waiting[0].kind == "failure" else f"done, {brief(said, 300)}"
         return f"{known}. That stands, and is taken up as soon as somebody goes on with the session"
 
-    def _waits_for_outcome(self, session: str, effect: str) -> bool:
+    def _waits_for_outcome(self, session: str, effect: str, result: Any, is_done: bool) -> bool:
         row = find(self._kernel, session)
-        if row is None or not row.heads:
-            # Whether there is ever going to be one is not known here.
+        if row is None:
+            raise NotFound(f"there is no session {session!r}, and no effect {effect!r:.60}: nothing was reported")
+        if not row.heads:
+            # It was there: whoever brings it back finds the outcome.
             return True
         known, where, unmade = "", MAIN, ""
         for branch in row.branches:
@@ -103,15 +129,20 @@ class Posting:
                 if record["status"] not in OPEN:
                     known, where = record["status"], branch
                 elif record["status"] != "planned":
+                    if is_done and not self._reported(session, effect):
+                        check_result(loaded.doc[BOOK], record, result)
                     return True
-                elif record["line"] != loaded.point.envelope.line:
+                elif record["line"] != loaded.point.envelope.line and not record["attempt"]:
                     unmade = f"branch {branch!r:.80} has it from the line it parted from, and goes on under its own id"
                 elif not (unmade := self._waits_for(row, loaded.doc[BOOK], record)):
                     return True
+            remembered = loaded.doc[BOOK].get("raised", {}).values()
+            if not known and any(one["id"] == effect and RECORD in one for one in remembered):
+                known, where = "raised", branch
         if unmade and not known:
             raise CallError(f"nothing was reported: effect {effect} was not made yet: {unmade}", effect)
         if known in ("unknown", "raised"):
-            settle = Action(ToDo.RESOLVE, session, effect, where)
+            settle = Action(ToDo.RESOLVE, session, effect, where, self._kernel.store.url)
             raise CallError(
                 f"effect {effect} is over, and nobody waits for its outcome: settle it with {settle.command}", effect
             )
@@ -149,7 +180,8 @@ class Posting:
         args: dict[str, Any] | None = None,
         wake: bool = True,
     ) -> Flow[Handover]:
-        """Agree to a call, once, exactly as it was asked; with ``args`` to the same call with these arguments.
+        """Agree to a call, once, exactly as it was asked; with ``args`` to the same call with these arguments: all of
+        them, and ``InvalidInput`` when they do not fit the tool.
 
         The session is woken: the answer says whether a worker goes on with it, or who could. With ``wake=False`` you
         are about to go on with it yourself, and no worker is sent for it before you.
@@ -179,16 +211,22 @@ class Posting:
         if row.over and (yield Do(expired, (self._kernel, row))):
             raise has_expired(session, f"there is nothing to decide any more, unless {revive(session)} brings it back")
         now = self._kernel.clock.wall()
-        branch, request = yield Do(self._find_approval, (row, approval))
+        branch, request, book = yield Do(self._find_approval, (row, approval))
         if request["status"] != "pending":
             raise ApprovalError(f"approval {approval} was decided already: {request['status']}")
-        if now >= request["expires"]:
-            raise ApprovalError(f"approval {approval} has expired, so the call counts as turned down: ask for it anew")
+        if is_late(request, now):
+            raise ApprovalError(
+                f"approval {approval} has expired, and nothing was decided: its call counts as turned down when its "
+                f"session goes on; {typed(f'why {quoted(session)}', self._kernel.store.url)} says how it does"
+            )
         if approved and bool(request.get("question")) != ("answer" in more):
-            how = "answer it with db.answer(...)" if request.get("question") else "decide with db.approve or db.reject"
-            raise ApprovalError(f"approval {approval} is {'a question' if request.get('question') else 'none'}: {how}")
+            asks, deed = ("is a question", ToDo.ANSWER) if request.get("question") else ("is no question", ToDo.APPROVE)
+            how = Action(deed, session, approval, branch, self._kernel.store.url).here
+            raise ApprovalError(f"approval {approval} {asks}, and nothing was decided: {how}")
         if "answer" in more and (wrong := misfit(more["answer"], request.get("schema"))):
             raise ApprovalError(f"that does not answer {approval}: {wrong}")
+        if "args" in more:
+            yield Do(check_arguments, (book, request, more["args"]))
         body = decision(approved, by, reason, now, **more)
         try:
             # Answered with "not new" it is this very one, whose first answer was lost: every other one differs.
@@ -199,7 +237,7 @@ class Posting:
             return CALLER
         return (yield Do(hand_over, (self._kernel, row, branch)))
 
-    def _find_approval(self, row: SessionRow, approval: str) -> tuple[str, dict[str, Any]]:
+    def _find_approval(self, row: SessionRow, approval: str) -> tuple[str, dict[str, Any], Mapping[str, Any]]:
         parted = ""
         for branch in row.branches:
             loaded = load_head(self._kernel, row, branch)
@@ -210,7 +248,7 @@ class Posting:
                 continue
             line = loaded.point.envelope.line
             if request["status"] != "pending" or any(a["id"] == approval for a in pending(book, line)):
-                return branch, plain(request)
+                return branch, plain(request), book
             parted = branch
         if parted:
             raise ApprovalError(
@@ -271,11 +309,37 @@ class Posting:
         found = sort_out(entries, set(), self._kernel.clock.wall())
         return any(e.kind in (WAKE, CRON) and e.key.split(":", 2)[2] == name for e in (*found.ready, *found.ahead))
 
-    def cancel(self, session: str, *, by: str = "", reason: str = "") -> Flow[None]:
+    def cancel(self, session: str, *, by: str = "", reason: str = "") -> Flow[bool]:
         """Stop an agent: it ends as soon as it notices, and goes on only with a new message.
 
         A call that was started stays open and is settled as its tool declares; what waited for approval is withdrawn.
+        False where there is nothing to stop: then nothing was written.
         """
         self._guard.check()
-        body = {"by": check_name(by, "name", empty=True), "reason": reason[:500], "at": self._kernel.clock.wall()}
-        yield from self._post(session, f"cancel:{os.urandom(8).hex()}", "cancel", body)
+        yield Do(self._before, (check_session(session),))
+        row: SessionRow = yield Do(known, (self._kernel, session))
+        if row.over and (yield Do(expired, (self._kernel, row))):
+            raise has_expired(session, "there is nothing to stop")
+        if not (yield Do(is_to_stop, (self._kernel, row))):
+            return False
+        return (yield from self.stop(session, by, reason))
+
+    def stop(self, session: str, by: str, reason: str) -> Flow[bool]:
+        """Have whoever has the session next, or has it now, end; also where nobody has begun it yet."""
+        body = {
+            "by": check_name(by, "name", empty=True),
+            "reason": storable(reason)[:500],
+            "at": self._kernel.clock.wall(),
+        }
+        return (yield from self._post(session, f"cancel:{os.urandom(8).hex()}", "cancel", body))
+
+
+def is_to_stop(kernel: Kernel, row: SessionRow) -> bool:
+    """Whether there is anything to stop in a session: somebody has it, something waits for it, or it has not ended."""
+    if row.pending or row.lease.holder or row.status not in AT_REST:
+        return True
+    if not row.heads:
+        return False
+    book = load_head(kernel, row, MAIN).doc[BOOK]
+    left = (*book.get("effects", {}).values(), *book.get("approvals", {}).values())
+    return any(record["status"] in (*OPEN, "pending") for record in left)

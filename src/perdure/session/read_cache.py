@@ -11,17 +11,20 @@ from __future__ import annotations
 import hashlib
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import Conflict, PerdureError, Unavailable
 from perdure.history.hydrate import load_head, look
 from perdure.model import MAIN, Kind
 from perdure.record.codec import Settings
+from perdure.session.call_state import WRITES
 from perdure.session.journal import Journal
 from perdure.state.document import STATE, plain
 from perdure.system.flow import Do, Flow
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from perdure.kernel import Kernel
     from perdure.session.tools import Tool
     from perdure.state.document import TrackedDict
@@ -60,17 +63,26 @@ def is_fresh(kernel: Kernel, kept: Any) -> bool:
     return kept is not None and abs(kernel.clock.wall() - kept["at"]) < kept["for"]
 
 
-def claimed_until(kernel: Kernel, owner: str, name: str, effect: str) -> int | None:
-    """When the claim of an effect to a shared call ends (ms); None when it has, by an outcome or by time. Blocks."""
+class Claim(NamedTuple):
+    """Who is about to make a shared call, or has begun it."""
+
+    session: str
+    effect: str
+    until: int
+    """When it ends by time (ms), if there is no outcome before."""
+
+
+def claim_of(kernel: Kernel, owner: str, name: str) -> Claim | None:
+    """The claim to a shared call; None when there is none, or it has ended by an outcome or by time. Blocks."""
     try:
         loaded = load_head(kernel, look(kernel, cache_id(owner, name)), MAIN)
     except PerdureError:
         return None
     kept: dict[str, Any] = plain(loaded.doc[STATE]["vars"])
     claim: dict[str, Any] | None = kept.get(CLAIM)
-    if claim is None or claim["effect"] != effect or not is_fresh(kernel, claim):
+    if claim is None or not is_fresh(kernel, claim) or ("result" in kept and is_fresh(kernel, kept)):
         return None
-    return None if "result" in kept and is_fresh(kernel, kept) else claim["at"] + claim["for"]
+    return Claim(claim["session"], claim["effect"], claim["at"] + claim["for"])
 
 
 class ReadCache:
@@ -125,8 +137,13 @@ class ReadCache:
         kept: dict[str, Any] = plain(loaded.doc[STATE]["vars"])
         return kept if {"result", "at", "for"} <= kept.keys() else None
 
-    def keep_shared(self, tool: str, wanted: dict[str, Any], result: Any, effect: str = "") -> Flow[None]:
-        """Keep a result for all sessions of the owner; when somebody else is faster, theirs is as good."""
+    def keep_shared(
+        self, tool: str, wanted: dict[str, Any], result: Any, effect: str = "", writes: Any = None
+    ) -> Flow[None]:
+        """Keep a result for all sessions of the owner; when somebody else is faster, theirs is as good.
+
+        ``writes`` are what the call has written into its own session's state, which it alone gets back.
+        """
         try:
             entry = yield from self._entry(wanted)
             if entry is None:
@@ -136,6 +153,9 @@ class ReadCache:
                 {"result": result, "at": self._journal.kernel.clock.wall(), "for": wanted["for"], "effect": effect}
             )
             kept.pop(CLAIM, None)
+            kept.pop(WRITES, None)
+            if writes:
+                kept[WRITES] = writes
             yield from entry.write(Kind.COMMIT, x={"tool": tool})
         except PerdureError:
             return
@@ -149,9 +169,12 @@ class ReadCache:
         yield from entry.load()
         return None if entry.point is not None and entry.point.envelope.owner != owner else entry
 
-    def claim(self, tool: str, wanted: dict[str, Any], effect: str) -> Flow[dict[str, Any] | None]:
+    def claim(
+        self, tool: str, wanted: dict[str, Any], effect: str, earlier: Collection[str] = ()
+    ) -> Flow[dict[str, Any] | None]:
         """Claim a shared call for an effect that is about to be made. None: it is ours.
 
+        A claim is the call's: one that is made once more under another id takes it over from its ``earlier`` effects.
         Otherwise what it has returned lately, or the claim of another effect that has no outcome: it may be paid for.
         """
         for _ in range(TRIES):
@@ -164,7 +187,8 @@ class ReadCache:
             other = kept.get(CLAIM)
             if other is not None and other["effect"] == effect:
                 return None
-            if self.fresh(other):
+            is_ours = other is not None and other["session"] == self._journal.id and other["effect"] in earlier
+            if self.fresh(other) and not is_ours:
                 return plain(other)
             kept[CLAIM] = {
                 "effect": effect, "session": self._journal.id, "at": self._journal.kernel.clock.wall(),
@@ -177,12 +201,35 @@ class ReadCache:
             return None
         raise Unavailable(f"so many sessions claim this call of {tool} that none was granted: call again")
 
-    def give_up(self, tool: str, wanted: dict[str, Any], effect: str) -> Flow[None]:
-        """The effect has certainly not happened: whoever asks next may make the call."""
+    def claim_again(self, tool: str, wanted: dict[str, Any], effect: str, at: int) -> Flow[None]:
+        """Have a claim stand that was lost with the store's newest records: since when it was made, for its time."""
+        for _ in range(TRIES):
+            entry = yield from self._entry(wanted)
+            if entry is None:
+                return
+            kept = entry.document.root[STATE]["vars"]
+            if ("result" in kept and self.fresh(kept)) or (CLAIM in kept and kept[CLAIM]["at"] >= at):
+                return
+            kept[CLAIM] = {"effect": effect, "session": self._journal.id, "at": at, "for": wanted["for"]}
+            try:
+                yield from entry.write(Kind.COMMIT, x={"tool": tool})
+            except Conflict:
+                continue
+            return
+        raise Unavailable(f"so many sessions claim this call of {tool} that none was granted: run the same again")
+
+    def give_up(self, tool: str, wanted: dict[str, Any], effect: str, *, to: str = "") -> Flow[None]:
+        """The effect has certainly not happened: whoever asks next may make the call.
+
+        ``to`` is one that it has repeated, and of which nobody knows what it did: the claim is that one's again.
+        """
         entry = yield from self._entry(wanted)
         if entry is None or entry.document.root[STATE]["vars"].get(CLAIM, {}).get("effect") != effect:
             return
-        del entry.document.root[STATE]["vars"][CLAIM]
+        if to:
+            entry.document.root[STATE]["vars"][CLAIM]["effect"] = to
+        else:
+            del entry.document.root[STATE]["vars"][CLAIM]
         # Who has written to it meanwhile has seen that the claim's time is over.
         with suppress(Conflict):
             yield from entry.write(Kind.COMMIT, x={"tool": tool})

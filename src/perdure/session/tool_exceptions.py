@@ -13,16 +13,20 @@ import socket
 import sys
 import threading
 import traceback
+from contextlib import contextmanager
 from enum import Enum
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.errors import Busy, LeaseLost, OutcomeUnknown, Unavailable
+from perdure.errors import ApprovalRuleFailed, Busy, LeaseLost, OutcomeUnknown, PerdureError, Unavailable
 from perdure.session.tools import NotDone
 from perdure.system.secrets import scrubbed
+from perdure.system.wording import call_words, one_line, storable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping, Sequence
+
+    from perdure.session.tools import Tool
 
 MAX_MESSAGE = 1000
 """Characters of an exception's own words that are kept."""
@@ -35,6 +39,14 @@ DEEPEST = 32
 
 OURS = (LeaseLost, OutcomeUnknown, Unavailable, Busy)
 """What says something of our own store, and nothing of the call."""
+
+
+class LetThrough(BaseException):
+    """What is for whoever runs the program, and what nothing that deals with the errors of tools may hide."""
+
+
+ENDING = (KeyboardInterrupt, SystemExit, GeneratorExit, LetThrough)
+"""What says that we are to end, and nothing of the call."""
 
 
 class Meaning(Enum):
@@ -67,6 +79,8 @@ _UNREACHED_NAMES = frozenset({
     "botocore.ConnectTimeoutError",
 })  # fmt: skip
 """By the package and the name of the class: nobody need have any of them installed."""
+_CAME_FROM: tuple[Any, ...] = (BaseException.__cause__, BaseException.__context__)
+_TRACEBACK: Any = BaseException.__traceback__
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _THREADS = (os.path.join(os.path.dirname(threading.__file__), "concurrent", "futures"), threading.__file__)
 _SAME_PACKAGE = {"httpcore": "httpx", "httpx2": "httpx", "httpcore2": "httpx"}
@@ -91,6 +105,19 @@ def meaning(error: BaseException, lost: tuple[type[BaseException], ...] = ()) ->
         if (said := _said(one, lost)) is not None:
             return said
     return Meaning.RAISED
+
+
+def is_of_the_call(error: BaseException) -> bool:
+    """Whether an exception is a function's own, of whatever kind, and no sign that we are to end.
+
+    >>> is_of_the_call(KeyError()), is_of_the_call(StopIteration()), is_of_the_call(KeyboardInterrupt())
+    (True, True, False)
+    """
+    if isinstance(error, Exception):
+        return True
+    if is_cancellation(error):
+        return not is_own_cancellation(error)
+    return not any(isinstance(one, ENDING) for one in _chain(error))
 
 
 def _said(error: BaseException, lost: tuple[type[BaseException], ...]) -> Meaning | None:
@@ -128,11 +155,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         yield one
         if isinstance(one, BaseExceptionGroup):
             waiting.extend(cast("BaseExceptionGroup[BaseException]", one).exceptions)
-        waiting.extend(e for e in (one.__cause__, one.__context__) if e is not None)
+        # By Python's own way to them: a class may have one that raises.
+        known = (cast("BaseException | None", own.__get__(one)) for own in _CAME_FROM)
+        waiting.extend(e for e in known if e is not None)
 
 
 def _package(kind: type) -> str:
-    package = kind.__module__.partition(".")[0]
+    package = str(kind.__module__).partition(".")[0]
     return _SAME_PACKAGE.get(package, package)
 
 
@@ -142,29 +171,40 @@ def is_cancellation(error: BaseException) -> bool:
     return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
+def _asked(thing: Any, name: str) -> Any:
+    """What somebody else's class says of itself; None where asking raises, whatever that is."""
+    try:
+        return getattr(thing, name, None)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return None
+
+
 def _http_status(error: BaseException) -> int | None:
     """The status of an answer that an HTTP client has made an exception of."""
-    response: Any = getattr(error, "response", None)
+    response: Any = _asked(error, "response")
     if isinstance(response, dict):
         # As botocore keeps it.
         told: Any = cast("dict[str, Any]", response).get("ResponseMetadata")
         found: Any = cast("dict[str, Any]", told).get("HTTPStatusCode") if isinstance(told, dict) else None
         return found if isinstance(found, int) else None
     for place, name in ((error, "status_code"), (response, "status_code"), (error, "status"), (response, "status")):
-        found = getattr(place, name, None)
+        found = _asked(place, name)
         if isinstance(found, int) and 100 <= found < 600:
             return found
-    found = getattr(error, "code", None)
-    is_urllib = type(error).__module__.startswith("urllib.")
-    return found if is_urllib and isinstance(found, int) else None
+    return None
 
 
 def _grpc_code(error: BaseException) -> str | None:
     """The status of a gRPC call that failed."""
-    code = getattr(error, "code", None)
-    if "grpc" not in type(error).__module__ or not callable(code):
+    if "grpc" not in str(type(error).__module__):
         return None
-    name = getattr(code(), "name", None)
+    code = _asked(error, "code")
+    try:
+        name = getattr(code(), "name", None) if callable(code) else None
+    except Exception:
+        return None
     return name if isinstance(name, str) else None
 
 
@@ -181,17 +221,36 @@ def is_own_cancellation(error: BaseException) -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def described(error: BaseException) -> dict[str, str]:
-    """What is kept of an exception: its class, its words and where it came from, bounded and without secrets."""
-    frames = traceback.extract_tb(error.__traceback__)
+@contextmanager
+def rule(option: str, tool: Tool, args: dict[str, Any]) -> Generator[None]:
+    """Ask a function that a tool has for approvals; where it raises, the call can neither be asked for nor made."""
+    try:
+        yield
+    except PerdureError:
+        raise
+    except BaseException as e:
+        if not is_of_the_call(e):
+            raise
+        raise ApprovalRuleFailed(
+            f"{call_words(tool.name, args, 90, 40)} was not called: what its tool has as {option} raised "
+            f"{type(e).__name__}: {one_line(words_of(e), 200)}. Mend that, then run the session again"
+        ) from e
+
+
+def described(error: BaseException, hangs_at: Sequence[traceback.FrameSummary] = ()) -> dict[str, str]:
+    """What is kept of an exception: its class, its words and where it came from, bounded and without secrets.
+
+    Of a time-out of ours that is where the tool hangs, which is still at work in its thread.
+    """
+    frames = list(hangs_at) or traceback.extract_tb(_TRACEBACK.__get__(error))
     # Above the tool's own frames stand ours, which called it, perhaps in a thread.
     own = [frame for frame in frames if not frame.filename.startswith(_HERE)]
     own = list(dropwhile(lambda frame: frame.filename.startswith(_THREADS), own)) or frames
     lines = [f"{frame.filename}:{frame.lineno} in {frame.name}\n    {frame.line or ''}".rstrip() for frame in own]
     return {
         "class": class_name(error),
-        "message": scrubbed(_words(error))[:MAX_MESSAGE],
-        "traceback": scrubbed("\n".join(lines[-FRAMES:]))[-MAX_TRACEBACK:],
+        "message": storable(scrubbed(_words(error)))[:MAX_MESSAGE],
+        "traceback": storable(scrubbed("\n".join(lines[-FRAMES:])))[-MAX_TRACEBACK:],
     }
 
 
@@ -207,11 +266,18 @@ def in_short(told: Mapping[str, str]) -> str:
 def class_name(error: BaseException) -> str:
     """The name of its class, with the module where it is not one of Python's own."""
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return storable(kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}")
+
+
+def words_of(error: BaseException) -> str:
+    """An exception's own words, as they can be kept."""
+    return storable(_words(error))
 
 
 def _words(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as e:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # whatever its class does: it is looked at, and not run
         return f"(its text cannot be told: {type(e).__name__})"

@@ -8,16 +8,16 @@ import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import msgspec
 
-from perdure.errors import ApprovalRuleFailed, InvalidInput, LimitExceeded, Misuse, PerdureError
+from perdure.errors import InvalidInput, LimitExceeded
+from perdure.session.tool_context import needs_deps, takes_context
 from perdure.session.typed_values import TypedCall
 from perdure.state.values import Wire
-from perdure.system.wording import call_words, one_line
+from perdure.system.options import check_fits, check_options, is_number
 
 POLICIES = ("retry", "ask", "report")
 SCOPES = ("session", "shared")
@@ -78,6 +78,13 @@ def seconds(text: str | float) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def _time(who: str, option: str, given: str | float | None) -> float | None:
+    """How long something of a tool takes or holds, in seconds."""
+    found = None if given is None else seconds(given)
+    check_fits(who, option, given, found is None or found > 0, 'more than 0 seconds, as a number or text such as "90s"')
+    return found
+
+
 class ToolOptions(TypedDict, total=False):
     """What a tool may declare; :func:`tool` says what it means."""
 
@@ -92,9 +99,9 @@ class ToolOptions(TypedDict, total=False):
     cache_scope: str
     if_unsure: str | Callable[..., Any] | None
     key_valid_for: str | float | None
-    approve: bool | Callable[[dict[str, Any]], bool]
+    approve: bool | Callable[..., bool | Awaitable[bool]]
     facts: Callable[..., Any] | None
-    recheck: Callable[[Any, Any], bool] | None
+    recheck: Callable[..., bool | Awaitable[bool]] | None
     approval_valid_for: str | float | None
     version: str
     timeout: str | float | None
@@ -104,20 +111,24 @@ class ToolOptions(TypedDict, total=False):
     """Classes of exceptions that mean a lost answer."""
 
 
-def check_options(what: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Refuse an option that there is not, and name the nearest one.
+def _wrapped(name: str) -> str:
+    """What to do about a function that cannot be called by name."""
+    return f"write a function of your own, with a name for each argument, that calls {name}, and use that one"
 
-    >>> check_options("tool", {"if_unsur": 1}, {"if_unsure": 1, "read": 1})
-    Traceback (most recent call last):
-    perdure.errors.InvalidInput: tool has no option 'if_unsur': did you mean if_unsure? It has if_unsure, read
-    """
-    for name in given:
-        if name not in known:
-            import difflib
 
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f" did you mean {near[0]}?" if near else ""
-            raise InvalidInput(f"{what} has no option {name!r:.40}:{hint} It has {', '.join(known)}")
+def _signature_of(name: str, fn: Callable[..., Any]) -> inspect.Signature:
+    """What a function takes; one that cannot be called by name is refused, since that is how calls are recorded."""
+    try:
+        found = inspect.signature(fn)
+    except (TypeError, ValueError):
+        # Some that are not written in Python do not say.
+        raise InvalidInput(f"tool {name}: it does not say what it takes: {_wrapped(name)}") from None
+    if (nameless := next((p for p in found.parameters.values() if p.kind is p.POSITIONAL_ONLY), None)) is not None:
+        raise InvalidInput(
+            f"tool {name}: {nameless.name} is taken by its position only, and arguments are recorded and passed by "
+            f"name: {_wrapped(name)}"
+        )
+    return found
 
 
 def _checked_schema(name: str, schema: dict[str, Any], signature: inspect.Signature) -> dict[str, Any]:
@@ -138,6 +149,17 @@ def _checked_schema(name: str, schema: dict[str, Any], signature: inspect.Signat
 def _nothing() -> None: ...
 
 
+_ASKED = ("approve", "facts", "recheck", "if_unsure", "poll")
+"""The functions that a tool may declare beside its own."""
+
+
+def must_be_awaited(fn: Any) -> bool:
+    """Whether a function, or an object that is called like one, is asynchronous."""
+    if not callable(fn) or isinstance(fn, type):
+        return False
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
+
+
 class Tool:
     """A function with its declarations; calling it calls the function, without any journal."""
 
@@ -145,19 +167,25 @@ class Tool:
         if not callable(fn):
             raise InvalidInput(f"a tool is a function, not {fn!r:.60}: write @tool above one, or tool(function, ...)")
         check_options("tool", declared, ToolOptions.__annotations__)
-        if_unsure, read, approve = (
-            declared.get("if_unsure"),
-            declared.get("read", False),
-            declared.get("approve", False),
-        )
+        if_unsure: Any = declared.get("if_unsure")
+        read: Any = declared.get("read", False)
+        approve: Any = declared.get("approve", False)
         cache, cache_scope = declared.get("cache"), declared.get("cache_scope", "session")
         key_valid_for, facts = declared.get("key_valid_for"), declared.get("facts")
         recheck, approval_valid_for = declared.get("recheck"), declared.get("approval_valid_for")
         timeout, poll, limit = declared.get("timeout"), declared.get("poll"), declared.get("limit")
         lost, schema = declared.get("lost", ()), declared.get("schema")
-        if isinstance(if_unsure, str) and if_unsure not in POLICIES:
-            msg = f"if_unsure is one of {', '.join(POLICIES)} or a function that finds out, not {if_unsure!r:.40}"
-            raise InvalidInput(msg)
+        self.fn = fn
+        self.name = declared.get("name") or getattr(fn, "__name__", "tool")
+        who = f"tool {self.name}"
+        for option, function in (("facts", facts), ("recheck", recheck), ("poll", poll)):
+            check_fits(who, option, function, function is None or callable(function), "a function")
+        check_fits(who, "read", read, isinstance(read, bool), "True or False")
+        asks = isinstance(approve, bool) or callable(approve)
+        check_fits(who, "approve", approve, asks, "True, False or a function of the arguments")
+        policy = if_unsure is None or if_unsure in POLICIES or callable(if_unsure)
+        check_fits(who, "if_unsure", if_unsure, policy, f"one of {', '.join(POLICIES)} or a function that finds out")
+        check_fits(who, "limit", limit, limit is None or (is_number(limit) and limit > 0), "a whole number, 1 or more")
         if read:
             only = {
                 "if_unsure": if_unsure, "key_valid_for": key_valid_for, "approve": approve or None, "facts": facts,
@@ -168,51 +196,64 @@ class Tool:
                     f"a read is made whenever it is asked for, and again when the process died in it, so {said[0]} "
                     "would not hold: leave read=True out (cache= keeps the result of any call)"
                 )
-        self.fn = fn
-        self.name = declared.get("name") or getattr(fn, "__name__", "tool")
         self.description = declared.get("description")
         self.read = read
         if cache_scope not in SCOPES:
             raise InvalidInput(f"cache_scope is one of {', '.join(SCOPES)}, not {cache_scope!r:.40}")
         if cache is None and cache_scope != "session":
             raise InvalidInput("cache_scope says who shares what is kept: say with cache= for how long, too")
-        self.cache = None if cache is None else seconds(cache)
-        if self.cache is not None and not self.cache > 0:
-            raise InvalidInput(f"cache is for how long a result is kept, more than 0 seconds, not {cache!r:.40}")
+        self.cache = _time(who, "cache", cache)
         self.cache_scope = cache_scope
         self.if_unsure: str | Callable[..., Any] = if_unsure if if_unsure is not None else "ask"
         if key_valid_for is not None and if_unsure != "retry":
             raise InvalidInput('key_valid_for is for how long a call may be retried: it goes with if_unsure="retry"')
-        self.key_valid_for = None if key_valid_for is None else seconds(key_valid_for)
+        self.key_valid_for = _time(who, "key_valid_for", key_valid_for)
         self.approve = approve
         self.facts = facts
         self.recheck = recheck
-        self.approval_valid_for = None if approval_valid_for is None else seconds(approval_valid_for)
+        self.approval_valid_for = _time(who, "approval_valid_for", approval_valid_for)
         self.version = declared.get("version", "1")
         self.key: str | None = None
-        self.timeout = None if timeout is None else seconds(timeout)
+        self.timeout = _time(who, "timeout", timeout)
         self.poll = poll
-        if limit is not None and limit < 1:
-            raise InvalidInput(f"limit is how many calls may be made at once, 1 or more, not {limit}")
         self.limit = limit
         named: Any = lost if isinstance(lost, tuple) else (lost,)
         self.lost: tuple[type[BaseException], ...] = named
         if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in named):
             raise InvalidInput(f"lost= names classes of exceptions that mean a lost answer, not {lost!r:.60}")
-        self._signature = inspect.signature(fn)
-        self.wants_context = "ctx" in self._signature.parameters
+        self._signature = _signature_of(self.name, fn)
+        self.wants_context = takes_context(fn)
         self.schema = None if schema is None else _checked_schema(self.name, schema, self._signature)
         if callable(if_unsure):
             _check_lookup(self.name, if_unsure, self._signature)
         functools.update_wrapper(self, fn)
         if "<locals>" in getattr(fn, "__qualname__", ""):
             # Types that are declared beside it can be found now, and hardly later.
-            _ = self.types
+            _ = self.types, self.needs_deps
+
+    @functools.cached_property
+    def needs_deps(self) -> bool:
+        """Whether it, or a function that it declares, needs ``ctx.deps``: it says so by ``ctx: Context[...]``."""
+        return any(map(needs_deps, (self.fn, self.approve, self.facts, self.recheck, self.if_unsure, self.poll)))
+
+    @functools.cached_property
+    def asynchronous(self) -> str:
+        """What of it must be awaited, for people: its function, or one that it declares; "" when nothing must."""
+        if must_be_awaited(self.fn):
+            return self.name
+        return next(
+            (f"the {name} function of {self.name}" for name in _ASKED if must_be_awaited(getattr(self, name))), ""
+        )
 
     @functools.cached_property
     def types(self) -> TypedCall:
         """What its parameters and its result are declared as."""
-        return TypedCall(self.name, self.fn, self.schema)
+        return TypedCall(self.name, self.fn, self.schema, later=Later)
+
+    @functools.cached_property
+    def result_schema(self) -> dict[str, Any] | None:
+        """What a result of it must fit that somebody else reports; None where it declares nothing that says so."""
+        return self.types.result_schema()
 
     @functools.cached_property
     def facts_types(self) -> TypedCall:
@@ -231,16 +272,9 @@ class Tool:
         other.key = key
         return other
 
-    def needs_approval(self, args: dict[str, Any]) -> bool:
-        """Whether a person must agree to this call."""
-        if not callable(self.approve):
-            return bool(self.approve)
-        with rule("approve", self, args):
-            return bool(self.approve(self.types.arguments(args)))
-
     def edited(self, args: dict[str, Any]) -> dict[str, Any]:
         """Arguments that a person wrote, checked against the types of all parameters, as they are recorded."""
-        return self.types.check(self.bind((), args))
+        return self.bind((), args)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The call's arguments by name as they are recorded, defaults included, without ``ctx``."""
@@ -255,8 +289,11 @@ class Tool:
         for p in self._signature.parameters.values():
             if p.kind is p.VAR_KEYWORD:
                 flat.update(flat.pop(p.name, {}))
-            elif p.kind is p.VAR_POSITIONAL and not flat.get(p.name):
-                flat.pop(p.name, None)
+            elif p.kind is p.VAR_POSITIONAL and flat.pop(p.name, None):
+                raise InvalidInput(
+                    f"{self.name}: what it takes as *{p.name} has no name, and arguments are recorded and passed by "
+                    f"name: {_wrapped(self.name)}"
+                )
         return self.types.arguments_as_json(flat)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -277,25 +314,12 @@ def _check_lookup(name: str, find: Callable[..., Any], signature: inspect.Signat
         # Some that are not written in Python do not say.
         return
     try:
-        (takes.bind_partial if open_ended else takes.bind)(**dict.fromkeys(names))
+        given = [*names, "ctx"] if takes_context(find) else names
+        (takes.bind_partial if open_ended else takes.bind)(**dict.fromkeys(given))
     except TypeError as e:
         raise InvalidInput(
             f"{name}: the function in if_unsure is called with the tool's arguments by name ({', '.join(names)}): {e}"
         ) from None
-
-
-@contextmanager
-def rule(option: str, tool: Tool, args: dict[str, Any]) -> Generator[None]:
-    """Ask a function that a tool has for approvals; where it raises, the call can neither be asked for nor made."""
-    try:
-        yield
-    except PerdureError:
-        raise
-    except Exception as e:
-        raise ApprovalRuleFailed(
-            f"{call_words(tool.name, args, 90, 40)} was not called: what its tool has as {option} raised "
-            f"{type(e).__name__}: {one_line(str(e), 200)}. Mend that, then run the session again"
-        ) from e
 
 
 @overload
@@ -338,8 +362,13 @@ def as_tool(fn: Callable[..., Any] | Tool) -> Tool:
     return fn if isinstance(fn, Tool) else Tool(fn)
 
 
-def warn_of_undeclared(functions: Sequence[Callable[..., Any]]) -> None:
-    """Say what a crash means for functions that were given to an agent as they are."""
+def warn_of_undeclared(
+    functions: Sequence[Callable[..., Any]], agent: object, choose: Callable[..., Any] | None = None
+) -> None:
+    """Say what a crash means for functions that were given to an agent as they are.
+
+    It is said of the line that makes the agent, or of the function that chooses its tools.
+    """
     if not functions:
         return
     names = ", ".join(getattr(fn, "__name__", "tool") for fn in functions)
@@ -351,7 +380,25 @@ def warn_of_undeclared(functions: Sequence[Callable[..., Any]]) -> None:
         "(ctx.effect_id), if_unsure=function where one can find out, and @perdure.tool alone where a person should be "
         "asked"
     )
-    warnings.warn(msg, UndeclaredTool, stacklevel=3)
+    code = getattr(choose, "__code__", None)
+    if choose is not None and code is not None:
+        module: dict[str, Any] = getattr(choose, "__globals__", {})
+        where = (code.co_filename, code.co_firstlineno, module.get("__name__"))
+        warnings.warn_explicit(msg, UndeclaredTool, *where, module.setdefault("__warningregistry__", {}))
+    else:
+        warnings.warn(msg, UndeclaredTool, stacklevel=_made_by(agent))
+
+
+def _made_by(made: object) -> int:
+    """How far up the line is that makes an object: above this library and the classes in between."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None:
+        code = frame.f_code
+        own = code.co_argcount and frame.f_locals.get(code.co_varnames[0]) is made and code.co_name == "__init__"
+        if not own and not str(frame.f_globals.get("__name__", "")).startswith("perdure."):
+            return level
+        frame, level = frame.f_back, level + 1
+    return 1
 
 
 def call_digest(name: str, version: str, args: dict[str, Any]) -> str:
@@ -454,74 +501,3 @@ def in_time(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
         return result
 
     return blocking
-
-
-class Asking(Exception):
-    """A tool cannot go on before somebody has answered; raised by :meth:`Context.ask`, recorded by the journal."""
-
-    def __init__(self, question: str, schema: dict[str, Any] | None) -> None:
-        self.question = question
-        self.schema = schema
-        super().__init__(question)
-
-
-class Context:
-    """What a tool with a ``ctx`` parameter is given."""
-
-    __slots__ = ("_answers", "_asked", "_wake", "_write", "attempt", "effect_id", "fence", "last_progress", "session")
-
-    def __init__(
-        self,
-        effect_id: str,
-        fence: int | None,
-        session: str,
-        attempt: int,
-        *,
-        last_progress: Any = None,
-        answers: tuple[Any, ...] = (),
-        write: Callable[[Any], Any] | None = None,
-        wake: Callable[..., Any] | None = None,
-    ) -> None:
-        self.effect_id = effect_id
-        """The same for every attempt: send it as the provider's idempotency key."""
-        self.fence = fence
-        """The fencing token of the writer's lease, for tools that can refuse an older one."""
-        self.session = session
-        self.attempt = attempt
-        self.last_progress = last_progress
-        """What an earlier attempt, or this one, last said of its progress."""
-        self._answers = answers
-        self._asked = 0
-        self._write = write
-        self._wake = wake
-
-    def progress(self, data: Any) -> Any:
-        """Write down how far the call got, durably; the next attempt finds it in ``last_progress``.
-
-        Blocks in a plain function; in a coroutine function await what it returns.
-        """
-        self.last_progress = data
-        return self._write(data) if self._write is not None else None
-
-    def wake(self, at: Any = None, **options: Any) -> Any:
-        """Have the session woken later, as :meth:`perdure.Database.wake` does; once, however often the call is made.
-
-        Blocks in a plain function; in a coroutine function await what it returns.
-        """
-        if self._wake is None:
-            raise Misuse("a tool that only reads has no effect of its own: it cannot have the session woken")
-        return self._wake(at, **options)
-
-    def ask(self, question: str, schema: dict[str, Any] | None = None) -> Any:
-        """The answer of a person to a question; until there is one, the call is put aside and the process may go.
-
-        Once answered, the tool is run again from its beginning, and each question that was answered returns its
-        answer: so ask before anything is done. ``schema`` is a JSON schema that the answer must fit.
-        """
-        if self._asked < len(self._answers):
-            self._asked += 1
-            return self._answers[self._asked - 1]
-        raise Asking(question, schema)
-
-    def __repr__(self) -> str:
-        return f"<Context of {self.effect_id}, attempt {self.attempt}>"

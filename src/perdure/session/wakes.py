@@ -1,5 +1,5 @@
 """Wakes: when an input that is given later is due, by a time, a delay or a cron expression; what of an inbox is due by
-now, ahead, missed or taken back."""
+now, ahead, missed, taken back or changed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, MissingExtra
+from perdure.history.reported_outcomes import REPORTED
 from perdure.session.tools import seconds
 
 if TYPE_CHECKING:
     from perdure.model import InboxEntry
 
 WAKE, CRON = "wake", "cron"
+TOLD = ("message", WAKE, CRON)
+"""The kinds of entries that are given to whoever takes from the inbox."""
 """Kinds of inputs that are given at a later time, once or again and again."""
+UNWAKE, WITHDRAW, EDIT = "unwake", "withdraw", "edit"
+"""Kinds of inputs that say something of other inputs: that a wake is taken back, or a message, or says something
+else."""
+VOID = "void"
+"""The kind that an input has in the checkpoint that took it and told it to nobody: it was taken back."""
 FURTHEST = 100 * 365 * 24 * 3600 * 1000
 """How many ms ahead something may be due."""
 
@@ -72,23 +80,50 @@ class Waiting(NamedTuple):
     void: list[InboxEntry]
     """What was taken back, and what took it back."""
     cancels: list[InboxEntry]
+    edits: dict[str, list[InboxEntry]]
+    """What says that a message says something else, by the message's key, the last one last."""
+    reported: list[InboxEntry]
+    """Outcomes of calls, which are asked for by their keys."""
+
+
+def is_of_another(kind: str) -> bool:
+    """Whether an input only says something of another one, and is told to nobody.
+
+    >>> is_of_another(WITHDRAW), is_of_another("message")
+    (True, False)
+    """
+    return kind in (UNWAKE, WITHDRAW, EDIT, VOID)
+
+
+def withdrawal_of(key: str) -> str:
+    """The key of the input that takes a message back: once, and for good."""
+    return f"{WITHDRAW}:{key}"
 
 
 def sort_out(entries: list[InboxEntry], given: set[str], now: int) -> Waiting:
     """Sort entries out that were not given yet. Decisions and outcomes are asked for by their keys instead."""
-    found = Waiting([], [], [], [])
+    found = Waiting([], [], [], [], {}, [])
     newest = {e.key.split(":", 2)[2]: e.key for e in entries if e.kind == CRON and e.at <= now}
-    off = {e.key.split(":", 2)[2]: e.seq for e in entries if e.kind == "unwake"}
+    off = {e.key.split(":", 2)[2]: e.seq for e in entries if e.kind == UNWAKE}
+    back = {e.key.partition(":")[2]: e.seq for e in entries if e.kind == WITHDRAW}
+    messages = {e.key: e for e in entries if e.kind == "message" and e.seq > back.get(e.key, -1)}
     for e in (e for e in entries if e.key not in given):
-        if e.kind == "unwake" or (e.kind in (WAKE, CRON) and e.seq < off.get(e.key.split(":", 2)[2], -1)):
+        of = e.key.split(":", 2)[2] if e.kind == EDIT else ""
+        timer = e.key.split(":", 2)[2] if e.kind in (WAKE, CRON) else ""
+        gone = (e.kind == "message" and e.key not in messages) or (e.kind == EDIT and of not in messages)
+        if e.kind in (UNWAKE, WITHDRAW) or gone or (timer and e.seq < off.get(timer, -1)):
             found.void.append(e)
+        elif of:
+            found.edits.setdefault(of, []).append(e)
         elif e.kind in (WAKE, CRON) and e.at > now:
             found.ahead.append(e)
         elif e.kind == CRON and newest[e.key.split(":", 2)[2]] != e.key:
             # A process died when it had posted the next time, which has come, too.
             found.void.append(e)
-        elif e.kind in ("message", WAKE, CRON):
+        elif e.kind in TOLD:
             found.ready.append(e)
         elif e.kind == "cancel":
             found.cancels.append(e)
+        elif e.kind in REPORTED:
+            found.reported.append(e)
     return found

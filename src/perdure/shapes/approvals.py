@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from perdure.agent.run_result import approval_interrupt
+from perdure.agent.run_result import approval_interrupt, raised_in
 from perdure.session.approvals import Approval
-from perdure.session.effects import exception_of, is_tried_again, lookup_error
-from perdure.shapes.basics import Shape, Time
+from perdure.session.effects import MISFIT, exception_of, is_tried_again, lookup_error
+from perdure.shapes.basics import Page, Shape, Time, shaped
 from perdure.shapes.truncation import Truncation, bounded
 from perdure.state.document import plain
 from perdure.system.times import timestamp
@@ -122,12 +122,15 @@ class Effect(Shape):
     """Where args and result are too long to be shown whole."""
     exception: ToolException | UnsetType = UNSET
     """That its tool ended with, or that its answer was last lost with."""
+    misfit: str | UnsetType = UNSET
+    """What of its result does not fit the type that its tool declares; the result is kept as it is."""
     lookup_error: str | UnsetType = UNSET
-    """What the function ended with that its tool has to find out what became of the call."""
+    """What the function ended with that its tool has to find out what became of the call, or whether its result is
+    there."""
     lost_since_at: Time | UnsetType = UNSET
-    """Since when its answers are lost and it is made again by itself."""
+    """Since when its answers are lost and it is made again, by whoever works on its session."""
     retry_at: Time | UnsetType = UNSET
-    """When it is made again."""
+    """From when on whoever works on its session makes it again."""
     tool_call_id: str | UnsetType = UNSET
     """The id that the model gave it."""
     approval: str | UnsetType = UNSET
@@ -148,7 +151,7 @@ def effect(record: Mapping[str, Any], session: str, branch: str, limit: int | No
     """A call of the journal; arguments and result are cut at so many bytes."""
     args, cut_args = bounded(record["args"], limit, "/args")
     result, cut_result = bounded(record.get("result"), limit, "/result")
-    names = ("approval", "progress", "resolved_by", "edited", "handle", "answers")
+    names = ("approval", "progress", "resolved_by", "edited", "handle", "answers", MISFIT)
     more = {name: bounded(record[name], limit)[0] for name in names if name in record}
     if "call" in record:
         more["tool_call_id"] = record["call"]
@@ -169,6 +172,39 @@ def effect(record: Mapping[str, Any], session: str, branch: str, limit: int | No
     )  # fmt: skip
 
 
+class RaisedCall(Shape):
+    """A call whose tool ended with an exception."""
+
+    effect: str
+    tool: str
+    call: str
+    """Tool and arguments in words, shortened."""
+    status: Literal["raised", "failed", "done", "unknown"]
+    """raised: what it had changed by then is not known; failed: nothing; done: it had happened; unknown: the answer was
+    lost."""
+    error: str
+    """The class of the exception."""
+    message: str
+    traceback: str
+    """Where it came from, the innermost place last."""
+    again: str
+    """The effect under which the same call was made again since, and was done; else empty."""
+
+
+def raised_calls(book: Mapping[str, Any]) -> list[RaisedCall]:
+    """Those of the last run, and those that the journal still holds."""
+    return [shaped(RaisedCall, one) for one in raised_in(book)]
+
+
+class Effects(Page[Effect]):
+    """Calls of a journal, and what is kept of calls that it holds no more."""
+
+    raised: list[RaisedCall]
+    """Calls of the last run, or that the journal holds, whose tools ended with exceptions; whatever page this is."""
+    misfits: list[str]
+    """Of results, kept as they are, that do not fit what their tools declare to return; whatever page this is."""
+
+
 class Waiting(Shape):
     """What waits for somebody on a branch."""
 
@@ -177,6 +213,8 @@ class Waiting(Shape):
     approvals: list[Interrupt]
     effects: list[Effect]
     """Calls that were started and have no outcome, or that ended with an exception."""
+    raised: list[RaisedCall]
+    """Calls of the last run, or that the journal holds, whose tools ended with exceptions."""
 
 
 def waiting(reading: Reading, session: str, branch: str, undecided: list[Any]) -> Waiting:
@@ -184,7 +222,7 @@ def waiting(reading: Reading, session: str, branch: str, undecided: list[Any]) -
     book = plain(reading.book)
     effects = [effect(e, session, branch) for e in book.get("effects", {}).values() if e["status"] in OPEN]
     asks = interrupts(book, session, branch, undecided)
-    return Waiting(session=session, branch=branch, approvals=asks, effects=effects)
+    return Waiting(session=session, branch=branch, approvals=asks, effects=effects, raised=raised_calls(book))
 
 
 class Decided(Shape):

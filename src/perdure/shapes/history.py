@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from perdure.agent.model_versions import between, versions_in
 from perdure.model import Kind, Status
 from perdure.shapes.approvals import ToolException, tool_exception
 from perdure.shapes.basics import Digest, Id, Shape, Time, shaped
@@ -15,8 +16,9 @@ from perdure.shapes.truncation import Kind as ValueKind
 from perdure.state.merge import differences
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from perdure.agent.model_versions import VersionChange
     from perdure.history import checkpoint as library
     from perdure.history.checkpoint import Reading
 
@@ -42,7 +44,8 @@ class Checkpoint(Shape):
     digest: Digest
     """Of everything up to here."""
     details: dict[str, Any]
-    """What only some have: run, effect, tool, error, takes, note, model, usage, agent."""
+    """What only some have: run, effect, tool, error, exception, misfit, takes, note, model, usage, tools, program,
+    agent and child_of."""
     exception: ToolException | UnsetType = UNSET
     """Of a tool, where this records one: in `perdure log`, of the newest 50."""
 
@@ -95,6 +98,22 @@ class Difference(Shape):
     after: Any
 
 
+class ModelChange(Shape):
+    """A model that answers as another version, or from another system, than before."""
+
+    model: str
+    what: Literal["version", "fingerprint"]
+    before: str
+    after: str
+    step: int | None
+    """The first step that says so, where that is known."""
+
+
+def model_changes(changes: Iterable[VersionChange]) -> list[ModelChange]:
+    """What a provider has changed behind the name of a model."""
+    return [shaped(ModelChange, change) for change in changes]
+
+
 class Diff(Shape):
     """Where two states differ, in reading order."""
 
@@ -103,6 +122,8 @@ class Diff(Shape):
     differences: list[Difference]
     left_out: int
     """How many more differences there are."""
+    model_changes: list[ModelChange]
+    """What the provider has changed behind the names of models that answered on both sides."""
     truncated: list[Truncation]
 
 
@@ -123,6 +144,7 @@ def diff(one: Reading, two: Reading, *, whole: bool = False) -> Diff:
     return Diff(
         a=checkpoint(one.checkpoint), b=checkpoint(two.checkpoint), differences=found,
         left_out=len(every) - len(found), truncated=truncated[:1000],
+        model_changes=model_changes(between(versions_in(one.book), versions_in(two.book))),
     )  # fmt: skip
 
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from perdure.agent.run_result import misfits_in
 from perdure.model import MAIN, TAG_PREFIX, Status
-from perdure.shapes.approvals import Effect, Interrupt, ToolException, tool_exception, waiting
+from perdure.shapes.approvals import Effect, Interrupt, RaisedCall, ToolException, tool_exception, waiting
 from perdure.shapes.basics import Id, Shape, Time, shaped
 from perdure.shapes.history import Value, whole_state
+from perdure.state.document import plain
 from perdure.system.lease_holders import describe
+from perdure.system.times import timestamp
 from perdure.system.wording import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perdure.fleet import inputs as of_inbox
     from perdure.fleet import why as library
     from perdure.history.checkpoint import Reading
     from perdure.model import SessionRow
@@ -78,27 +84,32 @@ class SessionState(Shape):
     approvals: list[Interrupt]
     effects: list[Effect]
     """Calls that were started and have no outcome, or that ended with an exception."""
+    raised: list[RaisedCall]
+    """Calls of the last run, or that the journal holds, whose tools ended with exceptions."""
+    misfits: list[str]
+    """Of results, kept as they are, that do not fit what their tools declare to return."""
 
 
 def session_state(row: SessionRow, reading: Reading, branch: str, undecided: list[Any]) -> SessionState:
     """All there is to see of a session at a checkpoint, with nothing left out."""
     open_ = waiting(reading, row.id, branch, undecided)
     return SessionState(
-        session=session_row(row), state=whole_state(reading), approvals=open_.approvals, effects=open_.effects
-    )
+        session=session_row(row), state=whole_state(reading), approvals=open_.approvals, effects=open_.effects,
+        raised=open_.raised, misfits=misfits_in(plain(reading.book)),
+    )  # fmt: skip
 
 
 class Action(Shape):
     """One thing that can be done about a session."""
 
     name: str
-    """approve, answer, resolve, retry, unpause, unhold, worker, run, start, message, outcome, reopen, revive or
-    program."""
+    """approve, answer, resolve, retry, unpause, unhold, worker, run, start, message, withdraw, submit, outcome, reopen,
+    revive, program or program_reopens."""
     session: str
     """Which one it is done to: perhaps one that works for the session that was asked about."""
     argument: str
-    """The approval, effect or agent that it is about, or what becomes of calls where a branch is run on (dry or reuse);
-    empty when it is about the session."""
+    """The approval, effect, message or agent that it is about, or what becomes of calls where a branch is run on (dry
+    or reuse); empty when it is about the session."""
     branch: str
     command: str
     """What to type; empty when that is nothing. Words in capitals are to be filled in."""
@@ -116,7 +127,7 @@ class Input(Shape):
     """Something that was posted to a session and that it has not taken yet."""
 
     kind: str
-    """message, wake, cron, decision, outcome, failure, cancel or unwake."""
+    """message, wake, cron, decision, outcome, returned, failure or cancel."""
     key: str
     at: Time
     """When it was posted; of a timer, when it is due."""
@@ -124,9 +135,25 @@ class Input(Shape):
     """What it says, as far as people read it."""
 
 
-def waiting_input(one: library.Input) -> Input:
+def waiting_input(one: of_inbox.Input) -> Input:
     """What the library read of an inbox."""
     return shaped(Input, one, text=one_line(one.text, 2000))
+
+
+class Objective(Shape):
+    """What a session is to achieve."""
+
+    text: str
+    status: Literal["open", "reached", "given_up"]
+    note: str
+    """How it was reached, or why it was given up."""
+    time: Time
+    """Since when its status is so."""
+
+
+def objective(found: Mapping[str, Any] | None) -> Objective | None:
+    """What a state says of it."""
+    return None if found is None else shaped(Objective, None, **{**found, "time": timestamp(found["time"])})
 
 
 class Why(Shape):
@@ -150,9 +177,11 @@ class Why(Shape):
     """What was posted to it and waits, oldest first: the first 20."""
     exception: ToolException | None
     """Of the tool that the summary speaks of; null when it speaks of none."""
+    objective: Objective | None
+    """What the session is to achieve; null when none is set."""
 
 
-def why(found: library.Why, session: str, branch: str, inputs: list[library.Input]) -> Why:
+def why(found: library.Why, session: str, branch: str, inputs: list[of_inbox.Input]) -> Why:
     """What the library found out about a session."""
     actions = [
         shaped(
@@ -171,4 +200,5 @@ def why(found: library.Why, session: str, branch: str, inputs: list[library.Inpu
         command=actions[0].command if actions else "", actions=actions,
         inputs=[waiting_input(one) for one in inputs],
         exception=tool_exception(found.error) if found.error is not None else None,
+        objective=objective(found.objective),
     )  # fmt: skip

@@ -38,6 +38,9 @@ class Store(Shape):
     url: str
     promise: Promise
     sessions: int
+    """Those that are set aside among them."""
+    set_aside: int
+    """Have expired and can be brought back: they are neither listed nor counted below."""
     checkpoints: int
     bytes: int
     statuses: dict[str, int]
@@ -59,9 +62,12 @@ def store(db: DatabaseHandle, counts: Iterable[tuple[str, str, str, int]]) -> St
             if name := getattr(one, kind):
                 numbers[name] = numbers.get(name, 0) + one.sessions
     statuses, agents, errors = (dict(sorted(n.items(), key=lambda item: (-item[1], item[0]))) for n in by.values())
+    usage = kept.usage()
+    # One may have begun between the two counts.
+    aside = max(0, usage.sessions - sum(one.sessions for one in counted))
     return shaped(
-        Store, kept.usage(), url=kept.url, promise=shaped(Promise, kept.promise), statuses=statuses, agents=agents,
-        errors=errors, counts=counted, fleet=fleet(db),
+        Store, usage, set_aside=aside, url=kept.url, promise=shaped(Promise, kept.promise), statuses=statuses,
+        agents=agents, errors=errors, counts=counted, fleet=fleet(db),
     )  # fmt: skip
 
 
@@ -104,6 +110,9 @@ class Verified(Shape):
 
     ok: bool
     sessions: int
+    """Those that are set aside among them."""
+    set_aside: int
+    """Have expired and can be brought back."""
     checkpoints: int
     blobs: int
     findings: list[Damage]
@@ -161,6 +170,10 @@ class Aside(Shape):
     updated_at: Time
     deleted_at: Time
     """When it is deleted for good, by the next sweep after that."""
+    life: int
+    """Which of the session's lives it is: 0 for the first, later ones by when they began (ms). `--life` names one."""
+    made_way: int | None
+    """The life that was in its place when it was brought back, and is set aside itself now."""
 
 
 def aside(life: expired_sessions.Aside) -> Aside:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from perdure.fleet import status
+from perdure.fleet.inputs import said_in
 from perdure.protocols import Boarded
+from perdure.shapes.approvals import RaisedCall
 from perdure.shapes.basics import Failure, Shape, Time, shaped
+from perdure.shapes.history import ModelChange, model_changes
 from perdure.system.lease_holders import is_dead
+from perdure.system.wording import one_line
 
 if TYPE_CHECKING:
     from perdure import protocols
     from perdure.agent.replay.replay import Replayed
     from perdure.agent.run_result import RunResult
     from perdure.database import DatabaseHandle
+    from perdure.fleet.board import Submission
+    from perdure.session import waiting_messages as library
 
 # -- runs ------------------------------------------------------------------------------------------------------------
 
@@ -69,23 +75,6 @@ class Run(Shape):
     """Whether the message had been answered before, and this is that answer."""
 
 
-class RaisedCall(Shape):
-    """A call whose tool ended with an exception."""
-
-    effect: str
-    tool: str
-    call: str
-    """Tool and arguments in words, shortened."""
-    status: Literal["raised", "failed", "done", "unknown"]
-    """raised: what it had changed by then is not known; failed: nothing; done: it had happened; unknown: the answer was
-    lost."""
-    error: str
-    """The class of the exception."""
-    message: str
-    traceback: str
-    """Where it came from, the innermost place last."""
-
-
 def run(result: RunResult, branch: str) -> Run:
     """The result of a run."""
     spent, total = (
@@ -111,11 +100,15 @@ class Replay(Shape):
     differing_step: int | None
     """The first recorded step that differs."""
     difference: str
+    model_changes: list[ModelChange]
+    """Where a provider's model became another one while the session was recorded."""
 
 
 def replay(found: Replayed) -> Replay:
     """What the library found when it replayed a session."""
-    return shaped(Replay, found, differing_step=found.step, difference=found.what)
+    return shaped(
+        Replay, found, differing_step=found.step, difference=found.what, model_changes=model_changes(found.versions)
+    )
 
 
 class Started(Shape):
@@ -159,12 +152,79 @@ class Submitted(Shape):
     agent: str
     new: bool
     """False when it, or the message's key, was there already."""
+    instead_of: str
+    """The agent that had it, and that no worker has, when it was given to this one; else empty."""
     message_key: str
     """The key of the message: said again with it, it is said once. Empty when none was said."""
     answer: Run | None
     """What a message that is said again was answered with; null while it was not."""
     queued: bool
-    """Whether a fleet has it on its board."""
+    """Whether a fleet has it on its board for that; false when the message was answered."""
+    unserved: bool
+    """Whether that waits because no worker has its agent."""
+    next: str
+    """The same as a sentence: who goes on with it, or what to do."""
+
+
+def submitted(
+    session: str, agent: str, given: Submission, key: str, answer: Run | None, *, queued: bool = True
+) -> Submitted:
+    """What came of giving a session to a fleet."""
+    handed = given.handover
+    return Submitted(
+        session=session, agent=agent, new=given.new, queued=queued and answer is None, message_key=key, answer=answer,
+        unserved=handed.unserved, next=handed.words, instead_of=given.instead_of,
+    )  # fmt: skip
+
+
+class InboxMessage(Shape):
+    """Something that was posted to a session and that waits, or that an unfinished run has taken."""
+
+    key: str
+    kind: str
+    """message, wake, cron, decision, outcome, returned, failure or cancel."""
+    at: Time
+    """When it was posted; of a timer, when it is due; of one that was taken, when."""
+    role: str
+    """Who said it, of a message: user, unless whoever put it there said otherwise."""
+    size_bytes: int
+    text: str
+    """What it says, as far as people read it, shortened."""
+    taken_at_step: int | None
+    """The step at which a run took it that has not answered it yet; null while it waits."""
+    edited_by: str
+    """Who changed it last; empty when nobody did."""
+
+
+def inbox_message(m: library.InboxMessage) -> InboxMessage:
+    """What the library found in an inbox."""
+    text = m.problem or one_line(said_in(m.kind, m.body), 2000)
+    body: dict[str, Any] = cast("Any", m.body) if isinstance(m.body, dict) else {}
+    role = str(body.get("role", "user"))
+    return shaped(
+        InboxMessage, m, size_bytes=m.size, text=text, taken_at_step=m.taken_at,
+        role=role[:80] if m.kind == "message" else "",
+    )  # fmt: skip
+
+
+class Amended(Shape):
+    """What came of withdrawing or editing a message."""
+
+    session: str
+    key: str
+    did: Literal["withdrawn", "edited"]
+    new: bool
+    """False when it had been done before."""
+    woken: Literal["worker", "holder", "server", "caller", "nobody"]
+    """Who goes on with the session, as for decisions."""
+    next: str
+    """The same as a sentence; where nobody does, with what to do about it."""
+
+
+def amended(session: str, key: str, did: Literal["withdrawn", "edited"], found: library.Amended) -> Amended:
+    """What the library did."""
+    to, words = found.handover.to, found.handover.words
+    return Amended(session=session, key=key, did=did, new=found.new, woken=to, next=words)
 
 
 class Bulk(Shape):

@@ -16,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Never, SupportsIndex, cast, overload
 
 from perdure.errors import LimitExceeded, Misuse, ReadOnly
-from perdure.state.delta import APPEND, DEL, SET, SPLICE, Op
+from perdure.state.delta import APPEND, DEL, SET, SPLICE, Op, apply, diff
 from perdure.state.values import MAX_DEPTH, TREE, UNREAD, BlobRef, copied
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, TrackedDict):
         return {k: v if type(v) is str else _below(value, k, v) for k, v in dict.items(value)}
     if isinstance(value, TrackedList):
-        return [v if type(v) is str else _below(value, i, v) for i, v in enumerate(list.__iter__(value))]
+        return value.plain()
     if isinstance(value, BlobRef):
         value = value.resolve()
     if isinstance(value, dict):
@@ -79,7 +79,11 @@ def plain(value: Any) -> Any:
 def _below(node: Any, at: Any, value: Any) -> Any:
     """A copy of a part: what nobody has looked at yet is not wrapped for it, unless a blob is read, and kept."""
     if isinstance(value, _Node):
-        return plain(value)
+        if value.document is node.document:
+            return plain(value)
+        # Of the document that this one is a draft of: somebody may be changing it.
+        with value.document.lock:
+            return plain(value)
     copy = copied(value)
     return plain(node[at]) if copy is UNREAD else copy
 
@@ -107,14 +111,18 @@ class _Node:
     def _change(self) -> bool:
         """Call before a change; False when the container is new, so that its parent carries it whole."""
         doc = self._doc
+        if doc.told is not None:
+            doc.told()
         doc.edits += 1
         if doc.readonly:
-            raise ReadOnly("this state was opened for reading: open the session with db.session(...) to change it")
+            raise ReadOnly(doc.readonly if isinstance(doc.readonly, str) else _FOR_READING)
         if self._born == doc.age:
             return False
         if self._born < doc.since:
-            msg = "this part of the state was taken before the session moved (reload, rewind, switch): fetch it again"
-            raise Misuse(msg)
+            raise Misuse(
+                "this part of the state was taken before the session moved (reload, rewind, switch): fetch it again "
+                "from the session; where that move was interrupted, reload() the session first"
+            )
         self._note(doc.age)
         return True
 
@@ -138,6 +146,10 @@ class _Node:
             if value.form != TREE:
                 return found
             value = found
+        if isinstance(value, TrackedDict | TrackedList):
+            # A draft begins with what its original holds, and copies a container when it is looked at.
+            with value.document.lock:
+                value = dict(dict.items(value)) if isinstance(value, TrackedDict) else list.__getitem__(value, _ALL)
         me = cast("TrackedDict | TrackedList", self)
         node: Any = TrackedDict(self._doc, value, me) if type(value) is dict else TrackedList(self._doc, value, me)
         node._at = at
@@ -153,8 +165,14 @@ class _Node:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return plain(self)
 
+    def _is_strange(self, value: Any) -> bool:
+        """Whether a part has to become one of this document before it is given out."""
+        return type(value) in _RAW or (isinstance(value, TrackedDict | TrackedList) and value._doc is not self._doc)
+
 
 _RAW = (dict, list, BlobRef)
+_ALL = slice(None)
+_FOR_READING = "this state was opened for reading: open the session with db.session(...) to change it"
 
 
 class TrackedDict(_Node, dict[str, Any]):
@@ -197,11 +215,11 @@ class TrackedDict(_Node, dict[str, Any]):
         self._born = self._doc.age
 
     def _look(self, k: str, v: Any) -> Any:
-        if type(v) in _RAW:
+        if self._is_strange(v):
             with self._doc.lock:
                 # Another thread may have been first: two wrappers of one container would not know of each other.
                 v = dict.get(self, k, v)
-                if type(v) in _RAW:
+                if self._is_strange(v):
                     v = self._adopt(v, k)
                     dict.__setitem__(self, k, v)
         elif isinstance(v, TrackedDict | TrackedList):
@@ -213,7 +231,7 @@ class TrackedDict(_Node, dict[str, Any]):
         t = type(v)
         if t is str or t is int:
             return v
-        if t is TrackedList or t is TrackedDict:
+        if (t is TrackedList or t is TrackedDict) and v._doc is self._doc:
             v._at = k
             return v
         return self._look(k, v)
@@ -236,6 +254,17 @@ class TrackedDict(_Node, dict[str, Any]):
                     del self._changes[k]
                 self._changes[k] = flags
             dict.__setitem__(self, k, v)
+
+    def put_back(self, k: str, value: Any) -> None:
+        """Hold a value here as an edit; a container of this document itself, for those who have it in their hands."""
+        with self._doc.lock:
+            if not isinstance(value, TrackedDict | TrackedList):
+                self[k] = value
+                return
+            self[k] = None
+            value._at = k
+            value._born = self._doc.age
+            dict.__setitem__(self, k, value)
 
     def __delitem__(self, k: str) -> None:
         with self._doc.lock:
@@ -344,9 +373,14 @@ class TrackedList(_Node, list[Any]):
         self._changes: list[tuple[int, int, list[Any]]] | None = None
         self._touched = None
 
-    def plain(self) -> list[Any]:
-        """An ordinary copy, every blob in it read."""
-        return plain(self)
+    def plain(self, start: int = 0, stop: int | None = None) -> list[Any]:
+        """An ordinary copy, of a part when told so, every blob in it read."""
+        held = list.__getitem__(self, slice(start, stop))
+        return [v if type(v) is str else _below(self, i, v) for i, v in enumerate(held, start)]
+
+    def unread(self, start: int = 0) -> list[Any]:
+        """What it holds from a place on, for looking at only: not wrapped, and blobs not read."""
+        return list.__getitem__(self, slice(start, None))
 
     def collect(self, path: tuple[str | int, ...], out: list[Op]) -> None:
         """Append the operations of this container and of those below it."""
@@ -379,7 +413,7 @@ class TrackedList(_Node, list[Any]):
         return None
 
     def _look(self, i: int, v: Any) -> Any:
-        if type(v) in _RAW:
+        if self._is_strange(v):
             with self._doc.lock:
                 if i >= len(self) or list.__getitem__(self, i) is not v:
                     # Another thread was first: it has wrapped it, or moved it elsewhere.
@@ -529,21 +563,25 @@ class TrackedList(_Node, list[Any]):
 class Document:
     """One tracked tree: its root, its age, and where its blobs come from."""
 
-    __slots__ = ("age", "bare", "edits", "lock", "readonly", "resolve", "root", "since")
+    __slots__ = ("age", "bare", "edits", "lock", "readonly", "resolve", "root", "since", "told")
 
     def __init__(
-        self, raw: dict[str, Any], resolve: Callable[[BlobRef], Any], *, readonly: bool = False, bare: bool = False
-    ) -> None:
+        self, raw: dict[str, Any], resolve: Callable[[BlobRef], Any], *, readonly: bool | str = False,
+        bare: bool = False,
+    ) -> None:  # fmt: skip
         self.age = 0
         """How often its changes were set apart: notes and containers of an earlier age are in the store."""
         self.edits = 0
         """How many there were: whoever needs to know that there was none meanwhile compares."""
+        self.told: Callable[[], object] | None = None
+        """Called before each edit."""
         self.lock = threading.RLock()
         """Held for an edit, and while edits are collected and set apart."""
         self.bare = bare
         """Nothing inside lists has to be wrapped: the tree is only read, and no blob stands in it."""
         self.since = 0
         self.readonly = readonly
+        """Whether nothing may be changed in it; what whoever tries is told, where that is not the usual."""
         self.resolve = resolve
         self.root = TrackedDict(self, raw)
         self.age = 1
@@ -568,6 +606,20 @@ class Document:
             self.age += 1
 
 
+def draft_of(part: TrackedDict, *, readonly: bool | str = False) -> Document:
+    """A document that begins as a part of another one stands, and whose changes stay its own.
+
+    >>> state = Document(genesis(), lambda blob: blob).root[STATE]
+    >>> draft = draft_of(state)
+    >>> draft.root["vars"]["budget"] = 12
+    >>> draft.collect(), state["vars"]
+    ([[1, ['vars', 'budget'], 12]], {})
+    """
+    of = part.document
+    with of.lock:
+        return Document(dict(dict.items(part)), of.resolve, readonly=readonly)
+
+
 def edit(ops: list[Op], target: Any) -> None:
     """Carry operations out as edits, so that the next commit takes them."""
     for op in ops:
@@ -583,3 +635,52 @@ def edit(ops: list[Op], target: Any) -> None:
             at[path[-1]] = op[2]
         else:
             del at[path[-1]]
+
+
+def hold_as_edits(there: dict[str, Any], target: TrackedDict) -> None:
+    """Have what a part of a document holds stand there as edits of another content, ``there``, which is stored.
+
+    Containers stay the same ones: whoever has one in his hands goes on with it.
+
+    >>> state = Document(genesis(), lambda blob: blob).root[STATE]
+    >>> results = state["vars"].setdefault("results", [])
+    >>> hold_as_edits({**genesis()[STATE], "vars": {"n": 1}}, state)
+    >>> results.append(2)
+    >>> state.document.collect()
+    [[2, ['s', 'vars', 'n']], [1, ['s', 'vars', 'results'], [2]]]
+    """
+    document = target.document
+    with document.lock:
+        document.settle()
+        ops = [(op, _holders(target, op)) for op in diff(there, target.plain())]
+        reset: set[int] = set()
+        for op, (parent, within, value) in ops:
+            if within is not None:
+                if id(within[0]) not in reset:
+                    reset.add(id(within[0]))
+                    list.__setitem__(within[0], _ALL, _of(there, op[1][: within[1]]))
+                edit([op], target)
+            elif op[0] == DEL:
+                apply([[SET, [op[1][-1]], None]], parent)
+                del parent[op[1][-1]]
+            else:
+                if op[1][-1] in parent and op[1][-1] not in _of(there, op[1][:-1]):
+                    apply([[DEL, [op[1][-1]]]], parent)
+                parent.put_back(op[1][-1], value)
+
+
+def _holders(target: Any, op: Op) -> tuple[Any, tuple[TrackedList, int] | None, Any]:
+    """What an operation changes: the container that holds it, the first list on the way with its depth, the value."""
+    for depth, part in enumerate(op[1]):
+        if isinstance(target, TrackedList):
+            return None, (target, depth), None
+        parent, target = target, target.get(part)
+    if op[0] in (APPEND, SPLICE):
+        return None, (target, len(op[1])), None
+    return parent, None, target  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+def _of(value: Any, path: list[Any]) -> Any:
+    for part in path:
+        value = value[part]
+    return value

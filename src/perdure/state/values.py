@@ -7,6 +7,7 @@ A value over 32 KiB is kept outside as a blob; a :class:`BlobRef` stands in its 
 # Values are any JSON here: their types are looked at, not declared.
 from __future__ import annotations
 
+import inspect
 import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -139,7 +140,7 @@ class Wire:
             if len(v) > MAX_VALUE:
                 self._refuse_size(len(v))
             return BlobRef(BYTES, self._offload(BYTES, bytes(v)), len(v))
-        self._refuse(t.__name__)
+        self._refuse(t.__name__, "it was not awaited: write `await` before the call" if inspect.isawaitable(v) else "")
 
     def _object(self, v: dict[Any, Any], depth: int) -> dict[str, Any]:
         self._deeper(depth)

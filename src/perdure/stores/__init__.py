@@ -7,13 +7,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, UnknownStore
+from perdure.system.commands import DEFAULT_PATH
 from perdure.system.urls import TIERED, shown, tiers
 
 if TYPE_CHECKING:
     from perdure.protocols import Clock, Store
-
-DEFAULT_PATH = os.path.join(".perdure", "agents.db")
-"""Where agents live when nothing is said."""
 
 _KNOWN = (
     "memory://, memory://name, sqlite:///relative.db, sqlite:////absolute.db, file:///absolute/folder, "
@@ -51,7 +49,7 @@ def open_store(url: str | os.PathLike[str] | None = None, *, clock: Clock | None
             raise UnknownStore(f"{shown(text)!r:.200} names no store: {_nearest(named[1])}use one of {_KNOWN}")
         if text.endswith(_SQLITE_ENDINGS):
             return _sqlite(text, clock, options)
-        raise UnknownStore(f"{shown(text)!r:.200} names no store: use one of {_KNOWN}, or a path that ends in .db")
+        raise UnknownStore(f"{text!r:.200} names no store: use one of {_KNOWN}, or a path that ends in .db")
     match scheme.lower():
         case "memory":
             from perdure.stores.memory.store import MemoryStore
@@ -108,6 +106,12 @@ def _sqlite_path(url: str, rest: str) -> str:
         raise InvalidInput("SQLite in memory is not offered: use memory://")
     if "?" in path:
         raise InvalidInput(f"{url!r}: options are passed as keywords, not in the URL")
+    folder = os.path.dirname(path)
+    if not os.path.isabs(path) and folder and not os.path.isdir(folder) and os.path.isdir(f"/{folder}"):
+        raise InvalidInput(
+            f"{url!r} names a file in the folder {os.path.abspath(folder)}, which is not there: nothing was made; "
+            f"four slashes name one in /{folder}: sqlite:////{path}"
+        )
     return path
 
 

@@ -8,6 +8,8 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from perdure.system.disk import FOLDER_MODE
+
 MOST = 1 << 20
 """Bytes that are kept of one session at most; what comes after is lost, and the commit brings it anyway."""
 STALE = 24 * 3600
@@ -32,7 +34,8 @@ class FolderLive:
         """Append a piece."""
         if not self._tidy:
             self._tidy = True
-            os.makedirs(self._folder, exist_ok=True)
+            with suppress(FileExistsError):
+                os.mkdir(self._folder, FOLDER_MODE)
             self._remove_stale()
         path = self._path(session)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from perdure import errors
 from perdure.model import MAIN, LeaseInfo, Span, Status, plain_reason
 from perdure.system.clock import boot_id
-from perdure.system.lease_holders import describe, is_dead
+from perdure.system.lease_holders import busy, is_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -81,7 +81,7 @@ class LeaseJudge:
     def busy(self, session: str, lease: StoredLease) -> errors.Busy | None:
         """The error for somebody who has no right to write now; None when nobody holds the session."""
         left = self.left(session, lease)
-        return errors.Busy(session, describe(lease.holder), self._clock.wall() + left) if left else None
+        return busy(session, lease.holder, self._clock.wall() + left) if left else None
 
     def _first_seen(self, session: str, lease: StoredLease, now: int) -> int:
         with self._lock:
@@ -251,6 +251,14 @@ def other_post(session: str, key: str) -> errors.InvalidInput:
     )
 
 
+def other_restored(session: str, key: str) -> errors.InvalidInput:
+    """An input waits here under the key of another one in a dump."""
+    return errors.InvalidInput(
+        f"session {session!r}: an input waits here under the key {key[:80]!r}, and what is to be restored has another "
+        "one of that key: nothing was written; let the session take what waits first"
+    )
+
+
 def no_session(session: str) -> errors.NotFound:
     """Nothing was ever written under this id."""
     return errors.NotFound(f"there is no session {session!r}")
@@ -316,16 +324,19 @@ def sets_session_status(branch: str, has_main: bool) -> bool:
     return branch == MAIN or not has_main
 
 
-def restored_inbox(dump: Dump, known: dict[str, int], newest: int) -> list[InboxEntry]:
+def restored_inbox(dump: Dump, known: dict[str, tuple[int, bytes]], newest: int) -> list[InboxEntry]:
     """The entries of a dump with the numbers they get beside those that were posted here (``known``, by key).
 
-    One that is known keeps its number here; any other keeps its own, unless it has none or that was given here.
+    One that is known, with its digest, keeps its number here; any other keeps its own, unless it has none or that was
+    given here. Where the same key stands for two inputs one of them would be lost: nothing is restored then.
     """
-    used = set(known.values())
+    used = {seq for seq, _ in known.values()}
     newest = max((newest, *(entry.seq for entry in dump.inbox), *used))
     found: list[InboxEntry] = []
     for entry in dump.inbox:
-        seq = known.get(entry.key)
+        seq, digest = known.get(entry.key, (None, entry.digest))
+        if digest != entry.digest:
+            raise other_restored(dump.row.id, entry.key)
         if seq is None and ((seq := entry.seq) == 0 or seq in used):
             seq = newest = newest + 1
         used.add(seq)

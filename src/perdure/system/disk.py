@@ -14,12 +14,14 @@ import errno
 import fcntl
 import os
 import re
+import shlex
+import stat
 import time
 import warnings
 from io import FileIO
 from typing import IO, TYPE_CHECKING
 
-from perdure.errors import Poisoned, StoreFull, Unavailable
+from perdure.errors import InvalidInput, Poisoned, StoreFull, Unavailable
 from perdure.system import faults
 
 if TYPE_CHECKING:
@@ -130,9 +132,12 @@ class Disk:
         """Remove a name."""
         os.unlink(path)
 
-    def utime(self, path: str, ns: int) -> None:
-        """Set a file's time of change."""
-        os.utime(path, ns=(ns, ns))
+    def utime(self, path: str, ns: int | None) -> None:
+        """Set a file's time of change; None: to the time that it is, by the clock of the file system."""
+        if ns is None:
+            os.utime(path)
+        else:
+            os.utime(path, ns=(ns, ns))
 
     def listdir(self, path: str) -> list[str]:
         """The names in a folder, sorted; none when there is no such folder."""
@@ -202,19 +207,40 @@ def sync_folder(disk: Disk, path: str) -> None:
         raise Poisoned(f"{path}: could not be synced ({error.strerror})") from error
 
 
-def make_folders(disk: Disk, path: str) -> bool:
-    """Make a folder and its parents where missing, each durably named before the next; whether any was missing."""
-    missing: list[str] = []
-    while not os.path.isdir(path):
-        # Looked at once more: others may have made it since.
-        if os.path.exists(path) and not os.path.isdir(path):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        missing.append(path)
-        path = os.path.dirname(path)
-    for folder in reversed(missing):
-        disk.mkdir(folder)
-        sync_folder(disk, os.path.dirname(folder))
-    return bool(missing)
+OWN_FOLDER = ".perdure"
+"""The folder of this name is made for a database that lies in it."""
+
+
+def _no_folder_of(path: str | os.PathLike[str]) -> str:
+    folder = os.path.dirname(os.path.abspath(path))
+    return (
+        f"there is no folder {folder}, and nothing was made: correct the path {os.fspath(path)}, "
+        f"or make its folder with `mkdir -p {shlex.quote(folder)}`"
+    )
+
+
+def check_folder_of(path: str | os.PathLike[str]) -> None:
+    """Refuse a path whose folder is missing: one that was made for a slip of the finger is looked for by nobody."""
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        mode = os.stat(folder).st_mode
+    except FileNotFoundError:
+        raise InvalidInput(_no_folder_of(path)) from None
+    if not stat.S_ISDIR(mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+
+
+def make_folder(disk: Disk, path: str) -> bool:
+    """Make a folder where it is missing, durably named, in one that is there; whether it was missing."""
+    if os.path.isdir(path):
+        return False
+    check_folder_of(path)
+    # Looked at once more: others may have made it since.
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    disk.mkdir(path)
+    sync_folder(disk, os.path.dirname(path))
+    return True
 
 
 def explain(error: OSError, path: str) -> Unavailable:
@@ -296,15 +322,16 @@ def write_whole(path: str | os.PathLike[str], *, new: bool = False) -> Generator
     """A file to write to, which gets its name when all of it is durable.
 
     If that fails, whatever had the name before still has it, and nothing is left behind. With ``new`` that is so, too,
-    when something has got the name meanwhile: ``FileExistsError``.
+    when something has got the name meanwhile: ``FileExistsError``. What a killed one has left behind the next one
+    for the same name removes. Through a link the file is replaced that it names, not the link.
     """
-    target = os.path.abspath(path)
-    # By chance: the number of a process is another one's, too, in another container.
-    unfinished = f"{target}.{os.urandom(4).hex()}.tmp"
+    target = os.path.realpath(path)
     try:
-        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        _remove_abandoned(target)
+        fd, unfinished = _begun(target)
         try:
-            with open(fd, "wb") as file:
+            # Its lock is given back when it has its name: until then it is nobody's leftover.
+            with open(fd, "wb", closefd=False) as file:
                 yield file
                 file.flush()
                 faults.point("whole_file.before_fsync")
@@ -314,11 +341,47 @@ def write_whole(path: str | os.PathLike[str], *, new: bool = False) -> Generator
         except BaseException:
             os.unlink(unfinished)
             raise
+        finally:
+            os.close(fd)
         Disk().fsync_folder(os.path.dirname(target))
     except FileExistsError:
         raise
     except OSError as e:
+        if e.errno == errno.ENOENT and not os.path.exists(os.path.dirname(target)):
+            raise Unavailable(_no_folder_of(path)) from e
         raise explain(e, target) from e
+
+
+def _begun(target: str) -> tuple[int, str]:
+    """A file without its name yet, which is locked while somebody writes it."""
+    while True:
+        # By chance: the number of a process is another one's, too, in another container.
+        unfinished = f"{target}.{os.urandom(4).hex()}.tmp"
+        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        try:
+            # Where a filesystem has no locks, nothing is taken for a leftover either.
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                return fd, unfinished
+        except BaseException:
+            os.close(fd)
+            os.unlink(unfinished)
+            raise
+        # Somebody has taken it for a leftover before it was locked.
+        os.close(fd)
+
+
+def _remove_abandoned(target: str) -> None:
+    """Remove unfinished files of a name that nobody writes any more: a lock ends with whoever holds it."""
+    folder, name = os.path.split(target)
+    theirs = re.compile(re.escape(name) + r"\.[0-9a-f]{8}\.tmp")
+    # What cannot be looked at or removed is in nobody's way.
+    with contextlib.suppress(OSError):
+        for found in filter(theirs.fullmatch, os.listdir(folder)):
+            with contextlib.suppress(OSError), open(os.path.join(folder, found), "r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(file.name)
 
 
 def _rename_new(unfinished: str, target: str) -> None:

@@ -13,16 +13,18 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
+from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from perdure.errors import ForkedProcess, HandleClosed, Misuse, Poisoned
+from perdure.errors import ForkedProcess, HandleClosed, Misuse, PerdureError, Poisoned
+from perdure.system.options import refuse_misfit
 
 if TYPE_CHECKING:
     import queue
 
-    from perdure.model import Append
+    from perdure.model import Append, Landed
     from perdure.protocols import Clock, Store
 
 P = ParamSpec("P")
@@ -37,9 +39,13 @@ class Do(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Append one commit; answered with what the store says of it."""
+    """Append one commit, with those that it builds on and that are not in the store yet, as one batch.
+
+    Answered with what the store says of it, or of the first of the others that it refuses.
+    """
 
     item: Append
+    before: tuple[Append, ...] = ()
 
 
 class Invoke(NamedTuple):
@@ -73,7 +79,17 @@ def entered(gate: Any) -> Flow[Any]:
 
     A gate for threads is taken by that statement itself, so that no interrupt comes between the two.
     """
-    return gate if isinstance(gate, _Lock) else (yield Enter(gate))
+    return gate if is_blocking(gate) else (yield Enter(gate))
+
+
+def is_blocking(gate: Any) -> bool:
+    """Whether a session's gate is one for threads: nothing can be awaited for it."""
+    return isinstance(gate, _Lock)
+
+
+def decisive(answers: Sequence[Landed | PerdureError]) -> Landed | PerdureError:
+    """What a store says of a batch of which each commit builds on the one before."""
+    return next((answer for answer in answers if isinstance(answer, PerdureError)), answers[-1])
 
 
 def _perform(request: Do | Enter | Invoke | Wait) -> Any:
@@ -82,10 +98,14 @@ def _perform(request: Do | Enter | Invoke | Wait) -> Any:
     if isinstance(request, Wait):
         return request.clock.sleep(request.ms)
     if isinstance(request, Enter):
-        raise Misuse("this handle belongs to an event loop: await it")
+        raise Misuse(
+            "this database is awaited, and what was called blocks: write `await perdure.submit_async(...)` "
+            "in the place of perdure.submit(...)"
+        )
     answer = request.fn(*request.args, **request.kwargs)
-    if inspect.iscoroutine(answer):
-        answer.close()
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
         name = getattr(request.fn, "__qualname__", repr(request.fn))
         raise Misuse(f"{name} is asynchronous: use it through perdure.open_async(...)")
     return answer
@@ -99,7 +119,10 @@ def drive(store: Store, flow: Flow[R]) -> R:
             # Not the first thing inside: where a loop begins anew, the outer block would have a gap for an interrupt.
             asked = request
             try:
-                answer = store.append([asked.item])[0] if isinstance(asked, Write) else _perform(asked)
+                if isinstance(asked, Write):
+                    answer = decisive(store.append([*asked.before, asked.item]))
+                else:
+                    answer = _perform(asked)
             except BaseException as e:
                 request = flow.throw(e)
             else:
@@ -117,7 +140,17 @@ def sync(flow: Callable[Concatenate[Any, P], Flow[R]], part: str = "") -> Callab
     @functools.wraps(flow)
     def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
         owner = getattr(self, part) if part else self
-        return drive(self.kernel.store, flow(owner, *args, **kwargs))
+        try:
+            begun = flow(owner, *args, **kwargs)
+        except TypeError:
+            refuse_misfit(flow, (owner, *args), kwargs, public_name(flow))
+            raise
+        try:
+            store = self.kernel.store
+        except AttributeError:
+            check_open(self, f"perdure.{public_name(flow)}")
+            raise
+        return drive(store, begun)
 
     return named(method)
 
@@ -127,27 +160,57 @@ def awaited(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
     """The awaited method of a handle for a flow of its own, or of one of its parts."""
 
+    name = public_name(flow)
+
     @functools.wraps(flow)
     async def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
         owner = getattr(self, part) if part else self
-        return await self.driver.drive(flow(owner, *args, **kwargs))
+        try:
+            begun = flow(owner, *args, **kwargs)
+        except TypeError:
+            refuse_misfit(flow, (owner, *args), kwargs, name)
+            raise
+        try:
+            drive = self.driver.drive
+        except AttributeError:
+            check_awaited(self, f"perdure.{name}_async")
+            raise
+        return await drive(begun)
 
-    return named(method)
+    made: Any = Awaited(named(method), f"perdure.{name}_async")
+    return made
 
 
 def named(method: R) -> R:
     """Give a method made from a flow the name people call it by."""
     m: Any = method
-    m.__name__ = m.__qualname__ = m.__name__.removesuffix("_flow")
+    m.__name__ = m.__qualname__ = public_name(m)
     return method
 
 
-class Unawaited(Coroutine[Any, Any, R]):
-    """A coroutine whose result cannot be mistaken for it: asked for anything of it, it says that it must be awaited."""
+def public_name(flow: Callable[..., Any]) -> str:
+    """The name that people call a flow by."""
+    return flow.__name__.removesuffix("_flow")
 
-    def __init__(self, work: Coroutine[Any, Any, R], instead: str) -> None:
+
+class Result(NamedTuple):
+    """How people speak of what they have not awaited."""
+
+    what: str
+    instead: str
+
+
+class Unawaited(Coroutine[Any, Any, R]):
+    """A coroutine that is not mistaken for its result: whoever uses it as that is told that it must be awaited.
+
+    Everything that awaits takes it for one of Python's own.
+    """
+
+    __slots__ = ("__weakref__", "_of", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, R], of: Result | Awaited) -> None:
         self._work = work
-        self._instead = instead
+        self._of = of
 
     def send(self, value: Any, /) -> Any:
         """Part of the protocol of coroutines."""
@@ -164,12 +227,113 @@ class Unawaited(Coroutine[Any, Any, R]):
     def __await__(self) -> Generator[Any, Any, R]:
         return self._work.__await__()
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith(("_", "cr_", "gi_", "ag_")):
-            # What event loops and debuggers ask of a coroutine.
-            return getattr(self._work, name)
-        self._work.close()
-        raise Misuse(f"this was not awaited, so it has no {name} yet: {self._instead}")
+    def __repr__(self) -> str:
+        return repr(self._work)
+
+    def _refused(self, lacks: str) -> Misuse:
+        if inspect.getcoroutinestate(self._work) == inspect.CORO_CREATED:
+            # It was told: Python need not say once more that nobody awaited it.
+            self._work.close()
+        return Misuse(f"{self._of.what}, so {lacks}: {self._of.instead}")
+
+    if not TYPE_CHECKING:
+        # As inspect.iscoroutine() asks; some libraries start nothing else.
+        __class__ = property(lambda self: CoroutineType)
+
+        def __getattr__(self, name):
+            if name.startswith(("_", "cr_", "gi_", "ag_")):
+                # What event loops and debuggers ask of a coroutine.
+                return getattr(self._work, name)
+            raise self._refused(f"it has no {name} yet")
+
+        def __eq__(self, other):
+            # Two of them are compared where they are kept in lists; another thing is what the result should be.
+            if self is other or type(other) is type(self):
+                return self is other
+            raise self._refused("there is no result yet")
+
+        __hash__ = object.__hash__
+
+
+def _refuse_use(self: Unawaited[Any], *_: Any) -> Any:
+    raise self._refused("there is no result yet")  # pyright: ignore[reportPrivateUsage]
+
+
+# Without __next__: it would be taken for send() by what runs tasks.
+for _use in (
+    "str", "format", "bytes", "bool", "int", "float", "len", "iter", "contains", "getitem", "setitem", "delitem",
+    "call", "enter", "exit", "aenter", "aexit", "lt", "le", "gt", "ge", "neg", "abs", "add", "radd", "sub", "rsub",
+    "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow", "and", "rand", "or",
+    "ror", "xor", "rxor",
+):  # fmt: skip
+    setattr(Unawaited, f"__{_use}__", _refuse_use)
+
+
+_new: Any = object.__new__
+
+
+async def _a_coroutine() -> None: ...
+
+
+class Awaited:
+    """A coroutine function, or a method, whose result is :class:`Unawaited`; ``call`` is how it is called, in words.
+
+    Made like a function, as Python sees it: :func:`inspect.iscoroutinefunction` is true of it.
+    """
+
+    def __init__(self, fn: Callable[..., Coroutine[Any, Any, Any]], call: str, instead: str = "") -> None:
+        functools.update_wrapper(self, fn)
+        made: Any = fn
+        self.__name__: str = made.__name__
+        self.__code__, self.__defaults__, self.__kwdefaults__ = _a_coroutine.__code__, None, None
+        self._fn = fn
+        self._more = instead
+        self._speak(call)
+
+    def _speak(self, call: str) -> None:
+        self.what = f"{call}(...) was not awaited"
+        self.instead = f"write `result = await {call}(...)`{self._more}"
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if called := getattr(owner, "_called", ""):
+            self._speak(f"{called}.{name}")
+
+    def __get__(self, handle: Any, kind: type | None = None) -> Any:
+        return self if handle is None else MethodType(self, handle)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Unawaited[Any]:
+        # Without the constructor: this is in the way of each commit.
+        result = _new(Unawaited)
+        result._work = self._fn(*args, **kwargs)
+        result._of = self
+        return result
+
+
+def used_awaited(
+    call: str, instead: str = ""
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    """Decorates a coroutine function: who forgets to await it, and uses the result, is told."""
+
+    def decorate(fn: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        made: Any = Awaited(fn, call, instead)
+        return made
+
+    return decorate
+
+
+def check_awaited(db: object, call: str) -> None:
+    """Refuse what is no open database that is awaited."""
+    if not hasattr(db, "driver"):
+        what = "this one blocks" if hasattr(db, "kernel") else f"{type(db).__name__} is none"
+        raise Misuse(f"{call} awaits its database, and {what}: open it with `async with perdure.open_async(...) as db`")
+
+
+def check_open(db: object, call: str) -> None:
+    """Refuse what is no open database."""
+    if not hasattr(db, "kernel"):
+        raise Misuse(
+            f"{call} takes an open database, not {type(db).__name__}: open it with `with perdure.open(...) as db`"
+        )
 
 
 def wrong_use(what: str) -> Callable[..., Any]:

@@ -14,12 +14,14 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from perdure.errors import HandleClosed, PerdureError, Unavailable
-from perdure.system.flow import Do, Dropped, Enter, Flow, Invoke, Wait, Write
+from perdure.system.flow import Do, Dropped, Enter, Flow, Invoke, Wait, Write, decisive
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from perdure.model import Append, Landed
     from perdure.protocols import Store
 
@@ -31,6 +33,40 @@ MAX_WAITING = 100_000
 MAX_WAITING_BYTES = 256 << 20
 """Bytes of them; one alone may be larger."""
 
+
+class Stopped(NamedTuple):
+    """What a function has ended with that no future can carry: whoever awaited it would wait for ever."""
+
+    error: StopIteration
+
+
+def _carried(call: Callable[[], R]) -> R | Stopped:
+    try:
+        return call()
+    except StopIteration as e:
+        return Stopped(e)
+
+
+async def outcome_in_thread(pool: Executor | None, fn: Callable[..., R], *args: Any, **kwargs: Any) -> R | Stopped:
+    """Call a function that blocks, in a thread and in the context of whoever asks for it."""
+    # In the context: whom an error is said to stands there.
+    call = functools.partial(contextvars.copy_context().run, fn, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(pool, _carried, call)
+
+
+async def in_thread_of(pool: Executor | None, fn: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """The same; a StopIteration is told as Python tells one of a coroutine."""
+    outcome = await outcome_in_thread(pool, fn, *args, **kwargs)
+    if isinstance(outcome, Stopped):
+        raise outcome.error
+    return outcome
+
+
+async def in_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """The same, in one of the event loop's own threads."""
+    return await in_thread_of(None, fn, *args, **kwargs)
+
+
 _Waiting = tuple["Append", asyncio.AbstractEventLoop, "asyncio.Future[Landed | PerdureError]"]
 
 
@@ -41,7 +77,7 @@ class GroupCommit:
         self.store = store
         self._dropped = dropped
         self._max = max_batch
-        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[_Waiting] | None] = queue.SimpleQueue()
         self._closed = False
         self._lock = threading.Lock()
         self._bytes = 0
@@ -49,22 +85,23 @@ class GroupCommit:
         self._thread = threading.Thread(target=self._work, name="perdure-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, item: Append) -> asyncio.Future[Landed | PerdureError]:
-        """Append one commit with whatever else is waiting."""
+    def submit(self, *items: Append) -> list[asyncio.Future[Landed | PerdureError]]:
+        """Append commits with whatever else is waiting; those that come together go into the store together."""
         if self._closed:
             raise HandleClosed("this database was closed: open it again")
         if self._queue.qsize() >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} commits are waiting already: the store cannot keep up, slow down")
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Landed | PerdureError] = loop.create_future()
+        size = sum(map(_size, items))
         with self._lock:
-            if self._bytes and self._bytes + _size(item) > MAX_WAITING_BYTES:
+            if self._bytes and self._bytes + size > MAX_WAITING_BYTES:
                 raise Unavailable(
                     f"commits of {self._bytes >> 20} MiB are waiting already: the store cannot keep up, slow down"
                 )
-            self._bytes += _size(item)
-        self._queue.put((item, loop, future))
-        return future
+            self._bytes += size
+        waiting: list[_Waiting] = [(item, loop, loop.create_future()) for item in items]
+        self._queue.put(waiting)
+        return [future for _, _, future in waiting]
 
     def _work(self) -> None:
         self._write_all()
@@ -72,14 +109,14 @@ class GroupCommit:
 
     def _write_all(self) -> None:
         while (first := self._queue.get()) is not None:
-            batch = [first]
+            batch = list(first)
             stop = False
             while len(batch) < self._max and not self._queue.empty():
                 more = self._queue.get()
                 if more is None:
                     stop = True
                     break
-                batch.append(more)
+                batch += more
             self._write(batch)
             if stop:
                 return
@@ -141,20 +178,17 @@ class AsyncDriver:
             return _Held(request.gate)
         if isinstance(request, Wait):
             return await request.clock.sleep_async(request.ms)
-        loop = asyncio.get_running_loop()
         if isinstance(request, Do):
-            return await loop.run_in_executor(self._pool, functools.partial(request.fn, *request.args))
+            return await outcome_in_thread(self._pool, request.fn, *request.args)
         if inspect.iscoroutinefunction(request.fn):
             return await request.fn(*request.args, **request.kwargs)
-        call = functools.partial(contextvars.copy_context().run, request.fn, *request.args, **request.kwargs)
         # The user's function may block for long: it does not get one of our own few threads.
-        answer = await loop.run_in_executor(None, call)
+        answer = await outcome_in_thread(None, request.fn, *request.args, **request.kwargs)
         return await answer if inspect.isawaitable(answer) else answer
 
     async def call(self, fn: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         """Call something of ours that blocks, in a thread."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, functools.partial(fn, *args, **kwargs))
+        return await in_thread_of(self._pool, fn, *args, **kwargs)
 
     async def drive(self, flow: Flow[R]) -> R:
         """Carry a flow out, awaiting what it waits for."""
@@ -164,13 +198,14 @@ class AsyncDriver:
             while True:
                 try:
                     if isinstance(request, Write):
-                        answer = await submit(request.item)
+                        sent = submit(*request.before, request.item)
+                        answer = decisive([await future for future in sent])
                     else:
                         answer = await self._perform(request)
                 except BaseException as e:
                     request = flow.throw(e)
                 else:
-                    request = flow.send(answer)
+                    request = flow.throw(answer.error) if isinstance(answer, Stopped) else flow.send(answer)
         except StopIteration as stop:
             return stop.value
 

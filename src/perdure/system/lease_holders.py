@@ -3,19 +3,53 @@
 A holder's name is "host/pid/start/boot/namespace/nonce". A process killed with SIGKILL cannot give
 its lease back; on the same boot and in the same process namespace we can see that it is gone, so the
 next process need not wait for the lease to run out. Anything less than certain counts as alive.
+
+The nonce of who runs the agent of a session ends in "-agent": whoever else has a session open need not answer it.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
+from perdure.errors import Busy
 from perdure.system.clock import boot_id
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_AGENT = "-agent"
+_runs: ContextVar[bool] = ContextVar("perdure_runs_agent", default=False)
+
+
+@contextmanager
+def running_agent() -> Generator[None]:
+    """Names that are made here are of who opens a session to run its agent."""
+    before = _runs.set(True)
+    try:
+        yield
+    finally:
+        _runs.reset(before)
+
+
+def runs_agent(holder: str) -> bool:
+    """Whether somebody has a session to run its agent, and not merely to read and write it.
+
+    >>> with running_agent():
+    ...     runs_agent(new_holder())
+    True
+    >>> runs_agent(new_holder())
+    False
+    """
+    return holder.endswith(_AGENT)
 
 
 def new_holder() -> str:
     """A fresh name for one handle of this process."""
-    return f"{_process(os.getpid())}/{os.urandom(4).hex()}"
+    return f"{_process(os.getpid())}/{os.urandom(4).hex()}{_AGENT if _runs.get() else ''}"
 
 
 @functools.lru_cache(maxsize=1)
@@ -29,6 +63,11 @@ def describe(holder: str) -> str:
     """A holder for people to read."""
     parts = holder.split("/")
     return f"process {parts[1]} on {parts[0]}" if len(parts) == 6 else holder
+
+
+def busy(session: str, holder: str, until: int) -> Busy:
+    """The error for who finds a session held by somebody, this very process perhaps."""
+    return Busy(session, describe(holder), until, own=holder.rpartition("/")[0] == _process(os.getpid()))
 
 
 def is_dead(holder: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, an
 from perdure.model import ASIDE
 
 MAX_ID = 512
@@ -16,17 +16,17 @@ def check_name(value: object, what: str, limit: int = MAX_NAME, *, empty: bool =
     'a/../b'
     """
     if not isinstance(value, str):
-        raise InvalidInput(f"a {what} is a string, not a {type(value).__name__}")
+        raise InvalidInput(f"{an(what)} is a string, not {an(type(value).__name__)}")
     if not value and not empty:
-        raise InvalidInput(f"a {what} must not be empty")
+        raise InvalidInput(f"{an(what)} must not be empty")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidInput(f"a {what} must not contain lone surrogates: {value[:40]!a}") from None
+        raise InvalidInput(f"{an(what)} must not contain lone surrogates: {value[:40]!a}") from None
     if size > limit:
-        raise InvalidInput(f"a {what} may have up to {limit} bytes, and this one has {size}: {value[:40]!a}…")
+        raise InvalidInput(f"{an(what)} may have up to {limit} bytes, and this one has {size}: {value[:40]!a}…")
     if "\0" in value:
-        raise InvalidInput(f"a {what} must not contain NUL: {value[:40]!a}")
+        raise InvalidInput(f"{an(what)} must not contain NUL: {value[:40]!a}")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
@@ -76,6 +77,14 @@ def path_of(url: str) -> str:
         # Without the slash it is no proper URL: opening it says what a proper one looks like.
         return rest[1:] if rest.startswith("/") else ""
     return rest if scheme == "file" else ""
+
+
+def is_one_place(url: str, other: str) -> bool:
+    """Whether two URLs name the same store, also where an embedded one is called by two paths."""
+    if url == other:
+        return True
+    paths = [path_of(one) for one in (url, other)]
+    return all(map(os.path.exists, paths)) and os.path.samefile(*paths)
 
 
 def only_existing(url: str) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import json
 import unicodedata
 from typing import TYPE_CHECKING, Any, cast
 
+from perdure.errors import InvalidInput
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -44,6 +46,15 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{ending}"
 
 
+def sessions_stored(number: int, set_aside: int) -> str:
+    """How many sessions are stored, lives that have expired and can be brought back among them, which no list shows.
+
+    >>> sessions_stored(2, 0), sessions_stored(77, 3)
+    ('2 sessions', '77 sessions (3 of them set aside)')
+    """
+    return count(number, "session") + (f" ({set_aside:,} of them set aside)" if set_aside else "")
+
+
 def number(value: float) -> str:
     """A number with its thousands set apart.
 
@@ -74,6 +85,15 @@ def visible(text: str, written: Callable[[str], str], keep: str = "") -> str:
         return text
     keep += _JOINERS
     return "".join(c if c in keep or unicodedata.category(c) not in _HIDDEN else written(c) for c in text)
+
+
+def storable(text: str) -> str:
+    """The text as UTF-8 holds it: half of a surrogate pair, as a file name that is no UTF-8 gives, is written out.
+
+    >>> storable("invoice-\\udcff.pdf"), storable("東京")
+    ('invoice-\\\\udcff.pdf', '東京')
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def one_line(text: str, limit: int = 80) -> str:
@@ -138,6 +158,24 @@ def _without_huge(value: Any) -> Any:
     return _named(value) if isinstance(value, int) and described(value) else value
 
 
+class GivenTwice(ValueError):
+    """An object of JSON has two values under one name: which was meant, nobody knows."""
+
+
+def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON as it is read, for ``object_pairs_hook``.
+
+    >>> once_each([("a", 1), ("b", 2)])
+    {'a': 1, 'b': 2}
+    """
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise GivenTwice(f"{brief(name, 100)} was given twice in one object")
+        found[name] = value
+    return found
+
+
 def json_or_text(text: str) -> Any:
     """A value as a person types it: JSON, and anything else is text.
 
@@ -145,7 +183,10 @@ def json_or_text(text: str) -> Any:
     ({'paid': 7}, 'seven', 'NaN')
     """
     try:
-        return json.loads(text, parse_constant=_no_json)
+        return json.loads(text, object_pairs_hook=once_each, parse_constant=_no_json)
+    except GivenTwice as e:
+        # It is JSON, and must not be taken for a text.
+        raise InvalidInput(str(e)) from None
     except (ValueError, RecursionError):
         return text
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import re
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import InvalidInput
+from perdure.system.lease_holders import describe
+from perdure.system.secrets import HIDDEN, SECRET_FIELD, of_environment, scrubbed
 from perdure.system.times import timestamp
-from perdure.system.urls import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -24,17 +22,6 @@ if TYPE_CHECKING:
 
 ROOT = "perdure"
 FIELDS = ("session", "agent", "worker", "step")
-MASK = "***"
-_SECRET = re.compile(r"pass|secret|token|api_?key|sig$|signature|credential|authorization|_key$|^key$", re.IGNORECASE)
-_LOGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s:/@?#]*):[^\s,]*@")
-_URL = re.compile(r"(?:tiered:)?[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
-_SAID = (
-    re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}"),
-    re.compile(
-        r"(?i)\b([\w-]*(?:password|passwd|secret|token|api[_-]?key|credential)\b['\"]?\s*[=:]\s*['\"]?)[^\s'\",;}&]+"
-    ),
-    re.compile(r"\b((?:sk|pk|rk|ghp|xox[abp])[-_])[A-Za-z0-9_-]{8,}"),
-)
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _about: ContextVar[dict[str, Any]] = ContextVar("perdure_log_context", default={})  # noqa: B039 - never mutated
 
@@ -71,66 +58,37 @@ def context() -> dict[str, Any]:
     return found
 
 
-def masked(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """A text as it may be logged: no password in a URL, no key, no token.
-
-    >>> masked("cannot reach postgresql://ana:s3cr3t@db/agents: password=hunter2")
-    'cannot reach postgresql://ana@db/agents: password=***'
-    """
-    for secret in secrets:
-        text = text.replace(secret, MASK)
-    # First whatever a password may hold that no URL should: quotes, slashes, another @.
-    text = _LOGIN.sub(r"\g<1>@", text)
-    text = _URL.sub(_shown, text)
-    for pattern in _SAID:
-        text = pattern.sub(rf"\g<1>{MASK}", text)
-    return text
-
-
-def _shown(found: re.Match[str]) -> str:
-    url = found[0]
-    kept = url.rstrip(".,;:)]}")
-    if "@" not in kept and "?" not in kept:
-        return url
-    try:
-        return shown(kept) + url[len(kept) :]
-    except InvalidInput:
-        return f"{kept.partition('://')[0]}://{MASK}"
-
-
 class _Masking(logging.Formatter):
     """What both forms share: the record's text and fields, freed of secrets."""
 
     def __init__(self) -> None:
         super().__init__()
-        values = (value for name, value in os.environ.items() if _SECRET.search(name) and len(value) >= 8)
-        # The longest first: one may be part of another.
-        self._secrets = tuple(sorted(set(values), key=len, reverse=True))
+        self._secrets = of_environment()
 
     def said(self, record: logging.LogRecord) -> str:
         """The message."""
         try:
-            return masked(record.getMessage(), self._secrets)
+            return scrubbed(record.getMessage(), self._secrets)
         except (TypeError, ValueError):
             # A line with the wrong number of arguments is still worth reading.
-            return masked(str(record.msg), self._secrets)
+            return scrubbed(str(record.msg), self._secrets)
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
         """What the line is about, and what was logged with ``extra=``."""
         found = context()
         for name, value in vars(record).items():
             if name not in _OWN and not name.startswith("_"):
-                found[name] = MASK if _SECRET.search(name) else self._plain(value)
+                found[name] = HIDDEN if SECRET_FIELD.search(name) else self._plain(value)
         return found
 
     def trace(self, record: logging.LogRecord) -> str:
         """The traceback, when there is one."""
-        return masked(self.formatException(record.exc_info), self._secrets) if record.exc_info else ""
+        return scrubbed(self.formatException(record.exc_info), self._secrets) if record.exc_info else ""
 
     def _plain(self, value: Any) -> Any:
         if value is None or isinstance(value, bool | int | float):
             return value
-        return masked(value if isinstance(value, str) else str(value), self._secrets)
+        return scrubbed(value if isinstance(value, str) else str(value), self._secrets)
 
 
 class JsonLines(_Masking):
@@ -156,7 +114,11 @@ class PlainLines(_Masking):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, and a traceback after it when there is one."""
-        known = " ".join(f"{name}={value}" for name, value in self.fields(record).items())
+        fields = self.fields(record)
+        if "worker" in fields:
+            # Programs get its whole name.
+            fields["worker"] = describe(str(fields["worker"]))
+        known = " ".join(f"{name}={value}" for name, value in fields.items())
         # One record is one line, whatever somebody has put into a name or a message.
         at, about = timestamp(record.created * 1000), f"  [{known}]" if known else ""
         line = f"{at} {record.levelname:<7} {self.said(record)}{about}"

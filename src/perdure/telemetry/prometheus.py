@@ -35,14 +35,16 @@ class Prometheus:
 
     def __init__(self) -> None:
         self.registry = client.CollectorRegistry()
-        self._of = {one.name: self._made(one) for one in i.ALL}
+        # Of a gauge without labels the client gives 0 until it is set: one that nobody here measures is not there.
+        self._of = {one.name: self._made(one) for one in i.ALL if one.kind != i.GAUGE}
+        self._making = threading.Lock()
         client.Info("perdure_build", "The version of the library", registry=self.registry).info(
             {"version": __version__}
         )
 
     def record(self, instrument: Instrument, value: float, attributes: Mapping[str, str]) -> None:
         """Add to a counter or a histogram, or set a gauge."""
-        metric = self._of[instrument.name]
+        metric = self._of.get(instrument.name) or self._first(instrument)
         if instrument.attributes:
             metric = metric.labels(*[attributes.get(name, "") for name in instrument.attributes])
         if instrument.kind == i.COUNTER:
@@ -55,6 +57,12 @@ class Prometheus:
     def render(self) -> bytes:
         """Everything as text."""
         return client.generate_latest(self.registry)
+
+    def _first(self, one: Instrument) -> Any:
+        with self._making:
+            if one.name not in self._of:
+                self._of[one.name] = self._made(one)
+            return self._of[one.name]
 
     def _made(self, one: Instrument) -> Any:
         labels = tuple(i.LABELS[name] for name in one.attributes)

@@ -42,8 +42,8 @@ class Sampler:
     def sample_now_and_then(self) -> None:
         """Look when it is time to."""
         if telemetry.sinks and monotonic() - self._looked >= EVERY:
-            self._looked = monotonic()
             self.sample()
+            self._looked = monotonic()
 
     def sample(self) -> None:
         """Look once, and tell whoever listens; nothing is read when nobody does."""
@@ -51,7 +51,10 @@ class Sampler:
             return
         telemetry.record(i.APPROVAL_PENDING, self._standing(Status.WAITING_APPROVAL))
         telemetry.record(i.SESSIONS_IN_DOUBT, self._standing(Status.IN_DOUBT))
-        if isinstance(self._store, Boarded):
+        if isinstance(self._store, Boarded) and not self._store.has_board():
+            # Whoever only looks makes none: nobody has ever worked here.
+            telemetry.record(i.WORKERS, 0)
+        elif isinstance(self._store, Boarded):
             board = self._store.board()
             counts = board.counts()
             self._tell(i.SESSIONS, {((i.AGENT, a), (i.STATE, s)): n for (a, s), n in counts.items()})

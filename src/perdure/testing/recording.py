@@ -27,8 +27,11 @@ from perdure.agent.replay.recorded_session import answer_of
 from perdure.doctor.instrumentation import defined, is_theirs, theirs
 from perdure.errors import InvalidInput, ModelError
 from perdure.session import tools
-from perdure.session.tools import Asking, Later, NotDone, Tool
+from perdure.session.tool_context import Asking
+from perdure.session.tool_exceptions import LetThrough
+from perdure.session.tools import Later, NotDone, Tool
 from perdure.state.values import refusal
+from perdure.system.disk import Disk, check_folder_of, make_folder
 from perdure.system.secrets import SECRET_FIELD, of_environment
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ _SAME = ("model", "tools", "params")
 """Parts of a request that are written only where they differ from the request before."""
 
 
-class RecordingMiss(BaseException):
+class RecordingMiss(LetThrough):
     """What was asked for is not in the recording, or cannot be recorded.
 
     Not an ``Exception``, so that nothing that deals with the errors of tools and models hides it.
@@ -66,7 +69,10 @@ class Recording:
         self._calls: list[dict[str, Any]] = []
         self._given: dict[int, int] = {}
         self._there = record
-        if not record and self.path.exists():
+        if record:
+            # Before anything that costs money is asked.
+            check_folder_of(self.path.parent)
+        elif self.path.exists():
             self._read()
 
     # -- standing in between ---------------------------------------------------------------------------------------
@@ -124,7 +130,7 @@ class Recording:
         if inspect.iscoroutinefunction(fn):
 
             async def awaited(**kwargs: Any) -> Any:
-                args = _arguments(kwargs)
+                args = _arguments(tool, kwargs)
                 if not self.record:
                     return self._result(tool, args)
                 try:
@@ -137,7 +143,7 @@ class Recording:
             return awaited
 
         def blocking(**kwargs: Any) -> Any:
-            args = _arguments(kwargs)
+            args = _arguments(tool, kwargs)
             if not self.record:
                 return self._result(tool, args)
             try:
@@ -157,11 +163,12 @@ class Recording:
 
     def _keep_result(self, tool: Tool, args: dict[str, Any], result: Any) -> Any:
         if isinstance(result, Later):
-            outcome = {"later": _as_json(result.handle)}
-        elif what := refusal(result):
-            raise self._missed(f"{tool.name} returned a {what}, which is not JSON and cannot be recorded")
+            kind, kept = "later", tool.poll_types.result_as_json(result.handle)
         else:
-            outcome = {"returned": _as_json(result)}
+            kind, kept = "returned", tool.types.result_as_json(result)
+        if what := refusal(kept):
+            raise self._missed(f"{tool.name} returned {errors.an(what)}, which is not JSON and cannot be recorded")
+        outcome = {kind: _as_json(kept)}
         self._keep_call(tool, args, outcome)
         return result
 
@@ -195,7 +202,7 @@ class Recording:
             shown.append({"digest": entry["digest"], **new, "answers": entry["outcomes"]})
             before = request
         recording = {"perdure_recording": FORMAT, "models": shown, "tools": self._calls}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(Disk(), str(self.path.parent.absolute()))
         text = _scrubbed(json.dumps(recording, indent=1, ensure_ascii=False))
         self.path.write_text(text + "\n", encoding="utf-8")
 
@@ -241,7 +248,9 @@ class Recording:
             raise Asking(outcome["asks"], outcome["schema"])
         if "raised" in outcome:
             raise _error(outcome)
-        return Later(_from_json(outcome["later"])) if "later" in outcome else _from_json(outcome["returned"])
+        if "later" in outcome:
+            return Later(_from_json(outcome["later"]))
+        return tool.types.result(_from_json(outcome["returned"]))
 
     # -- misses ----------------------------------------------------------------------------------------------------
 
@@ -337,7 +346,7 @@ def _hashed(value: Any) -> Any:
     """Bytes go by their hash: they may be a film."""
     if isinstance(value, bytes):
         return {"$bytes": hashlib.sha256(value).hexdigest(), "size": len(value)}
-    msg = f"a {type(value).__name__} cannot be sent to a model"
+    msg = f"{errors.an(type(value).__name__)} cannot be sent to a model"
     raise TypeError(msg)
 
 
@@ -348,8 +357,10 @@ def _renamed(value: Any, names: dict[str, str]) -> Any:
     return json.loads(either.sub(lambda m: names[m[0]], json.dumps(value)))
 
 
-def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    args = _as_json(_hidden({k: v for k, v in kwargs.items() if k != "ctx"}))
+def _arguments(tool: Tool, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call as the journal has them, without secrets."""
+    given = tool.types.arguments_as_json({k: v for k, v in kwargs.items() if k != "ctx"})
+    args = _as_json(_hidden(given))
     return json.loads(_scrubbed(json.dumps(args, ensure_ascii=False)))
 
 

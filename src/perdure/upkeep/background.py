@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.record.codec import Point
-    from perdure.session.journal import Journal
+    from perdure.session.journal import Called, Journal
     from perdure.system.flow import Dropped
 
 QUIET = 0.02
@@ -370,8 +370,8 @@ class Caretaker:
         if self._witness is not None:
             self._witness.check(session)
 
-    def landed(self, point: Point, calls: Mapping[str, tuple[str, str, str]]) -> None:
-        """A checkpoint is durable; ``calls`` has tool, slot and digest of the calls it may speak of."""
+    def landed(self, point: Point, calls: Mapping[str, Called]) -> None:
+        """A checkpoint is durable; ``calls`` has those it may speak of."""
         if self._witness is not None:
             self._witness.note(point, calls)
 

@@ -19,12 +19,13 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import msgspec
 import zstandard
 
-from perdure.errors import Conflict, Corrupted, LimitExceeded, NotFound, Unavailable, UnsupportedFormat
+from perdure.errors import Conflict, Corrupted, InvalidInput, LimitExceeded, NotFound, Unavailable, UnsupportedFormat
 from perdure.model import Artifact, Dump, InboxEntry, Row, SessionRow
 from perdure.record import codec
 from perdure.record.binding import rebind
 from perdure.system import faults
 from perdure.system.disk import write_whole
+from perdure.upkeep.own_files import check_apart
 from perdure.upkeep.transfer import Sink, Source, StoreSink, Transferred, from_store, in_batches, transfer
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAGIC = b"perdure backup 2\n"
+_ANY = b"perdure backup "
+"""What a backup of any version begins with."""
 _FRAME = struct.Struct("<BQQ")
 HEADER, BLOB, SESSION, ROWS, ARTIFACTS, INBOX, END = range(1, 8)
 PART = 1000
@@ -73,13 +76,32 @@ def backup(
 ) -> Transferred:
     """Write everything, or some sessions only, into one file while the store is in use.
 
-    The file gets its name when it is complete.
+    The file gets its name when it is complete. An earlier backup of that name is replaced, and nothing else is.
     """
+    check_apart(kernel, path, "backup")
+    _check_replaced(path)
     with write_whole(path) as file:
         sink = _Writer(kernel, file)
         done = transfer(from_store(kernel, only), sink, progress)
         sink.end()
     return done
+
+
+def _check_replaced(path: str | os.PathLike[str]) -> None:
+    """Refuse a name that something else than an earlier backup has: it would be gone."""
+    if not os.path.exists(path):
+        return
+    known = False
+    # A pipe is not opened: it would wait for somebody to write.
+    if os.path.isfile(path):
+        try:
+            with open(path, "rb") as file:
+                known = file.read(len(_ANY)) in (_ANY, b"")
+        except OSError as e:
+            raise Unavailable(f"{os.fspath(path)} cannot be read: {e.strerror}: choose a new name") from e
+    if not known:
+        msg = f"{os.fspath(path)} exists already and is no backup: choose a new name, so that nothing is lost"
+        raise InvalidInput(msg)
 
 
 def restore(

@@ -19,6 +19,7 @@ from perdure.record import codec
 from perdure.record.binding import rebind, rebind_entry, rebind_row
 from perdure.record.packs import PackReader
 from perdure.system import faults
+from perdure.system.urls import is_one_place
 from perdure.upkeep.transfer import NAMED, StoreSink, check_blob, from_store, in_batches, projected, refs_of, transfer
 from perdure.upkeep.verify import Inspection
 
@@ -55,7 +56,7 @@ def copy(
     progress: Progress | None = None,
 ) -> Transferred:
     """Copy all sessions, those named, or those of an owner. What fails for one of them does not stop the others."""
-    if (source.store.id, source.store.url) == (target.store.id, target.store.url):
+    if source.store.id == target.store.id and is_one_place(source.store.url, target.store.url):
         raise InvalidInput(f"{source.store.url} is both the source and the destination: name two stores")
     if sessions is not None and owner is not None:
         raise InvalidInput("copy the sessions that are named, or those of an owner, not both")
@@ -190,7 +191,10 @@ class CatchUp:
         self.missing = [(row, shown) for row, shown in dump.rows if not theirs.has(row)]
         if self.missing and (ahead := next((row for row, _ in there.rows if not ours.has(row)), None)):
             raise self._apart(f"both have gone on since, there with step {ahead.step} of line {ahead.line}")
-        known = {entry.key for entry in there.inbox}
+        known = {entry.key: entry.digest for entry in there.inbox}
+        for entry in dump.inbox:
+            if known.get(entry.key, entry.digest) != entry.digest:
+                raise self._apart(f"the key {entry.key[:80]!r} stands for another input there")
         new = [entry for entry in dump.inbox if entry.key not in known]
         self.unposted = [entry for entry in new if not entry.taken]
         self._taken = {entry.key: entry for entry in new if entry.taken}

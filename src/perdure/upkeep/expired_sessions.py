@@ -6,24 +6,29 @@ restored there first, and then the session is dropped. Interrupted at any point,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from perdure.errors import Conflict, Corrupted, NotFound
+from perdure.errors import Conflict, Corrupted, InvalidInput, NotFound, PerdureError
 from perdure.history.expiry import expired
-from perdure.history.hydrate import find, look
+from perdure.history.hydrate import find, load_head, look
 from perdure.history.lives import aside_id, end_session, life_of, of_aside
-from perdure.model import Artifact, LeaseInfo, Status
+from perdure.kernel import Kernel
+from perdure.model import Artifact, Kind, LeaseInfo, Status
+from perdure.record.binding import Stamp
+from perdure.record.codec import Settings, encode_commit, seal_commit
+from perdure.session.journal import OWN_TTL
 from perdure.session.read_cache import PREFIX
+from perdure.session.taken import TAKEN, Mark, marks_of, start, take
+from perdure.state.document import BOOK
 from perdure.stores.listing import each_session
+from perdure.stores.memory.store import MemoryStore
 from perdure.system import faults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from perdure.kernel import Kernel
-    from perdure.model import Dump, SessionRow
+    from perdure.model import Dump, InboxEntry, SessionRow
+    from perdure.record.codec import Loaded
 
 _NOTE = "set aside"
 """The kind of the artifact that says what the row of a session that is set aside does not."""
@@ -48,6 +53,8 @@ class Aside(NamedTuple):
     owner: str = ""
     life: int = 0
     """Which of the session's lives it is: 0 for the first, later ones by when they began (ms)."""
+    made_way: int | None = None
+    """The life that was in its place when it was brought back, and is set aside itself now; None: there was none."""
 
 
 def expire(kernel: Kernel, session: str, token: int | None) -> bool:
@@ -91,30 +98,44 @@ def _set_aside(kernel: Kernel, row: SessionRow) -> None:
     faults.point("sweep.after_aside")
 
 
-def set_aside(kernel: Kernel, session: str | None = None) -> Iterator[Aside]:
-    """What has expired and can be brought back, of one session or of all, whether or not a sweep has come by."""
+def set_aside(kernel: Kernel, session: str | None = None) -> list[Aside]:
+    """What has expired and can be brought back, of one session or of all, whether or not a sweep has come by.
+
+    In order of sessions; of each the life that was set aside last comes last.
+    """
     in_place: dict[tuple[int, str], Aside] = {}
     for row in each_session(kernel.store, expired=True, search=session):
         if session in (None, row.id) and not row.id.startswith(PREFIX) and expired(kernel, row):
             until, life = row.now + kernel.keep_expired, life_of(kernel, row.id)
             in_place[life, row.id] = Aside(row.id, row.created, row.updated, until, row.owner, life)
+    found = [((id, 1, 0, 0), one) for (_, id), one in in_place.items()]
     for row in each_session(kernel.store, aside=True, search=session):
         kept = of_aside(row.id)
         # Of one that a sweep was interrupted at there is a copy already.
         if kept is not None and session in (None, kept[1]) and kept not in in_place:
-            yield Aside(kept[1], row.created, row.updated, row.expires or 0, row.owner, kept[0])
-    yield from in_place.values()
+            life, id = kept
+            # Whoever sets a life aside holds the lease, and tokens only grow. Times would tell the order only while all
+            # keep what has expired equally long.
+            place = (id, 0, row.lease.token, life)
+            found.append((place, Aside(id, row.created, row.updated, row.expires or 0, row.owner, life)))
+    return [one for _, one in sorted(found)]
 
 
-def newest_life(kernel: Kernel, session: str) -> Aside:
-    """The one to be brought back."""
-    lives = sorted(set_aside(kernel, session), key=lambda found: found.created)
+def choose_life(kernel: Kernel, session: str, life: int | None = None) -> Aside:
+    """The one to be brought back: the one that was set aside last, unless it is named."""
+    lives = set_aside(kernel, session)
     if not lives:
         raise NotFound(
             f"nothing of session {session!r} is set aside: it has not expired, or so long ago that it was deleted for "
             "good"
         )
-    return lives[-1]
+    if life is None:
+        return lives[-1]
+    found = next((one for one in lives if one.life == life), None)
+    if found is None:
+        known = ", ".join(str(one.life) for one in lives)
+        raise NotFound(f"life {life} of session {session!r} is not set aside; those that are: {known}")
+    return found
 
 
 def as_it_was(dump: Dump, session: str) -> Dump:
@@ -132,28 +153,94 @@ def as_it_was(dump: Dump, session: str) -> Dump:
     return dump._replace(row=row, artifacts=tuple(one for one in dump.artifacts if one.kind != _NOTE))
 
 
-def bring_back(kernel: Kernel, session: str, token: int) -> Aside:
-    """Put the newest of a session's earlier lives in its place again; the one that has begun since is set aside."""
+def bring_back(kernel: Kernel, session: str, token: int, life: int | None = None) -> Aside:
+    """Put an earlier life of a session in its place again, the one set aside last unless it is named.
+
+    The one that has begun since is set aside. Inputs that it took are its own, and are told to nobody else; those that
+    still wait are for the one that is brought back.
+    """
     now = find(kernel, session)
     assert now is not None, "its lease is ours"
     if now.heads and expired(kernel, now):
         # No sweep has come by yet.
         _end(kernel, now, token, keep=True)
         now = now._replace(heads=())
-    found = newest_life(kernel, session)
+    found = choose_life(kernel, session, life)
     id = aside_id(session, found.life)
     dump = kernel.store.dump(id)
-    was = as_it_was(dump, session)
+    if now.heads and life_of(kernel, session) == found.life:
+        # It is back already, and whoever brought it back was interrupted: what is set aside is an old copy.
+        end_session(kernel, dump.row, None, "brought back")
+        return found
+    back = _revived(kernel, as_it_was(dump, session), now, token)
     if now.heads:
+        found = found._replace(made_way=life_of(kernel, session))
         # Whatever is kept otherwise: that life has not expired, and it must be known where it went.
         _end(kernel, now, token, keep=True)
-    # It lives for its time to live from now on.
-    expires = was.row.expires and was.row.expires + now.now - was.row.updated
     faults.point("revive.before_restore")
-    kernel.store.restore(was._replace(row=was.row._replace(expires=expires)))
+    kernel.store.restore(back)
     faults.point("revive.after_restore")
     end_session(kernel, dump.row, None, "brought back")
     return found
+
+
+def _revived(kernel: Kernel, was: Dump, now: SessionRow, token: int) -> Dump:
+    """A life as it is to stand in its place again, with one more checkpoint: that it was brought back.
+
+    From then on it lives for its time to live. That checkpoint says as well that whatever was posted since and does not
+    wait any more was given to another life: otherwise it would seem to be lost. It comes with the rest, so nobody ever
+    sees the one without the other.
+    """
+    session = was.row.id
+    waiting = kernel.store.inbox(session, now.pending) if now.pending else []
+    took = {entry.key: entry.digest for entry in was.inbox}
+    for entry in waiting:
+        if took.get(entry.key, entry.digest) != entry.digest:
+            raise InvalidInput(
+                f"session {session!r}: an input waits under the key {entry.key[:80]!r}, and the life to be brought "
+                "back took another one of that key: let the session take what waits before it is brought back"
+            )
+    # What is set aside stands under another id than its checkpoints say: it is read in a place of its own.
+    place = MemoryStore(clock=kernel.clock)
+    place.id = kernel.store_id
+    place.restore(was)
+    there = Kernel(place, kernel.blobs, kernel.keys, kernel.clock, kernel.form)
+    branch = was.row.branches[0]
+    loaded = load_head(there, look(there, session), branch)
+    assert loaded.point is not None
+    env = loaded.point.envelope
+    body, _ = encode_commit(_given_since(kernel, loaded, waiting, now.posts), {}, kernel.form)
+    x = {name: env.x[name] for name in ("error", OWN_TTL) if name in env.x}
+    item, _ = seal_commit(
+        kernel.keys, kernel.store_id, kernel.clock.wall(), session, branch, loaded.point, Kind.REVIVED, body, x,
+        Settings(was.row.owner, env.ttl, env.schema), env.status, token,
+    )  # fmt: skip
+    (landed,) = place.append([item._replace(token=None)])
+    if isinstance(landed, PerdureError):
+        raise landed
+    whole = place.dump(session)
+    return whole._replace(
+        row=whole.row._replace(
+            created=was.row.created,
+            updated=now.now,
+            expires=None if env.ttl is None else now.now + env.ttl * 1000,
+            agent=was.row.agent,
+            lease=was.row.lease,
+        )
+    )
+
+
+def _given_since(kernel: Kernel, loaded: Loaded, waiting: list[InboxEntry], posts: int) -> list[list[Any]]:
+    """The operations that mark as taken what was posted and is neither marked already nor waits."""
+    marks = marks_of(loaded.doc)
+    mark = marks.get(kernel.store_id, Mark(to=0, but={}))
+    open = {*map(int, mark["but"]), *range(mark["to"] + 1, posts + 1)} - {entry.seq for entry in waiting}
+    if not open:
+        return []
+    kept = TAKEN in loaded.doc[BOOK]
+    stamps = (Stamp(kernel.store_id, number) for number in open)
+    ops = take(marks, stamps, f"session {loaded.point.envelope.session!r}, inbox" if loaded.point else "inbox")
+    return ops if kept else start(marks)
 
 
 def delete_for_good(kernel: Kernel, batch: int) -> int:

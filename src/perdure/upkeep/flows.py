@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, Misuse, PerdureError
+from perdure.history.expiry import expired
 from perdure.history.hydrate import find, look
 from perdure.history.reader import history
 from perdure.model import TAG_PREFIX, SessionRow, Status, Usage
 from perdure.protocols import Logged
-from perdure.system.flow import Do, Flow
+from perdure.system.flow import Do, Flow, check_open
 from perdure.system.lease_holders import new_holder
 from perdure.system.names import check_session
 from perdure.upkeep.snapshots import PACK_MIN, compact
@@ -103,27 +104,33 @@ class Upkeep:
         return (yield Do(sweep, (self.kernel, new_holder(), self._caretaker.lease_ttl, progress)))
 
     def set_aside(self, session: str | None = None) -> Flow[list[Aside]]:
-        """What has expired, of one session or of all, and can be brought back with :meth:`revive`."""
+        """What has expired, of one session or of all, and can be brought back with :meth:`revive`.
+
+        Of each session the life that was set aside last comes last.
+        """
         from perdure.upkeep.expired_sessions import set_aside
 
         self.guard.check()
-        return (yield Do(lambda: list(set_aside(self.kernel, session))))
+        return (yield Do(set_aside, (self.kernel, session)))
 
-    def revive(self, session: str) -> Flow[Aside]:
+    def revive(self, session: str, *, life: int | None = None) -> Flow[Aside]:
         """Bring a session back that has expired, as it was; it lives for its TTL from now on.
 
-        If it has begun anew since, that life is set aside in its turn: reviving once more brings that one back.
+        If it has begun anew since, that life is set aside in its turn, and ``made_way`` in the answer names it:
+        reviving once more brings that one back. Of several lives the one that was set aside last comes back, or the
+        ``life`` that is named; :meth:`set_aside` lists them. Inputs that another life took stay with that life; those
+        that wait are for the one that is brought back.
         """
-        from perdure.upkeep.expired_sessions import bring_back, newest_life
+        from perdure.upkeep.expired_sessions import bring_back, choose_life
 
         self.guard.check()
         # A lease makes a row for a session that never was: look first.
         yield Do(find, (self.kernel, check_session(session)))
-        yield Do(newest_life, (self.kernel, check_session(session)))
+        yield Do(choose_life, (self.kernel, check_session(session), life))
         claim = self._caretaker.claim(session)
         try:
             lease = yield from claim.acquire()
-            return (yield Do(bring_back, (self.kernel, session, lease.token)))
+            return (yield Do(bring_back, (self.kernel, session, lease.token, life)))
         finally:
             yield from claim.give_up()
 
@@ -168,7 +175,7 @@ class Upkeep:
             return "current"
         if env.status == Status.CLOSED:
             return "it is closed"
-        if row.over:
+        if row.over and (yield Do(expired, (self.kernel, row))):
             return "its time has run out"
         s: Any = yield from self._open(row.id, branch=branch)
         yield from s.release_flow()
@@ -231,7 +238,7 @@ class Upkeep:
         Effects that the witness saw since, and the store knows nothing of, are put in doubt in their sessions; the
         store gets a new epoch, and the witness begins anew with what is there. May be interrupted and run again.
         """
-        from perdure.upkeep.lost_effects import AcceptedLoss, lost_effects, put_in_doubt
+        from perdure.upkeep.lost_effects import AcceptedLoss, lost_effects, owner_of, put_in_doubt
         from perdure.upkeep.witness import read_witness, write_witness
 
         self.guard.check()
@@ -241,7 +248,8 @@ class Upkeep:
         found = yield Do(lambda: [*known.compare_file(self.kernel.store.id), *known.find_lost()])
         lost: dict[tuple[str, str], list[Effect]] = yield Do(lost_effects, (self.kernel, known))
         for (session, branch), effects in lost.items():
-            s: Any = yield from self._open(session, branch=branch, reopen=True)
+            owner = yield Do(owner_of, (self.kernel, session, effects))
+            s: Any = yield from self._open(session, branch=branch, reopen=True, owner=owner)
             try:
                 yield from put_in_doubt(s, effects)
             finally:
@@ -322,6 +330,7 @@ class Upkeep:
         from perdure.upkeep.copy import Options, copy
 
         self.guard.check()
+        check_open(other, "copy_to")
         other.guard.check()
         if not dry_run:
             yield Do(other.caretaker.before_write)

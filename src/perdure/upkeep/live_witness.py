@@ -25,10 +25,12 @@ from perdure.errors import Corrupted, PerdureError, Unavailable
 from perdure.history.lives import life_of
 from perdure.model import Kind
 from perdure.record.tombstones import LIFE
-from perdure.system.commands import quoted, typed_by_anybody
+from perdure.system.commands import quoted, typed
 from perdure.system.disk import FILE_MODE
+from perdure.upkeep.own_files import check_apart
 from perdure.upkeep.witness import (
     Call,
+    Kept,
     Mended,
     Renewed,
     Seen,
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.record.codec import Point
+    from perdure.session.journal import Called
     from perdure.upkeep.verify import Finding
 
 COMPACT_FROM = 1000
@@ -67,6 +70,7 @@ class LiveWitness:
     def __init__(self, kernel: Kernel, path: str | os.PathLike[str]) -> None:
         self._kernel = kernel
         self._path = os.path.abspath(path)
+        check_apart(kernel, self._path, "witness")
         self._lock = threading.Lock()
         """For writing; whoever commits never waits for somebody who reads."""
         self._reading = threading.Lock()
@@ -139,6 +143,8 @@ class LiveWitness:
     def _read(self) -> Witness:
         data = _read_all(self._fd, 0)
         if not data.endswith(b"\n"):
+            # First: nothing is written to what is no witness.
+            parse_witness(self._kernel, self._path, data)
             # A killed process, or a crash, has left half a line: it ends here.
             append_line(self._fd, b"\n", self._path)
             data = _read_all(self._fd, 0)
@@ -151,7 +157,7 @@ class LiveWitness:
             found = list(self._said(line)) if _is_torn(line) else []
             for one in (*found, *([Mended(hashlib.sha256(line).hexdigest())] if found else [])):
                 append_line(self._fd, signed_line(self._kernel, one), self._path)
-            lost = typed_by_anybody(f"verify --all --witness {quoted(self._path)}")
+            lost = typed(f"verify --all --witness {quoted(self._path)}")
             what = "what it said was read from the store again" if found else f"what it said is lost: {lost}"
             how = "was cut short" if _is_torn(line) else "was changed"
             log.warning("witness %s, line %d %s: %s", self._path, number, how, what)
@@ -219,14 +225,16 @@ class LiveWitness:
 
     # -- after something was written --------------------------------------------------------------------------------
 
-    def note(self, point: Point, calls: Mapping[str, tuple[str, str, str]]) -> None:
-        """Append one checkpoint, with what it says of effects; ``calls`` has tool, slot and digest of those known."""
+    def note(self, point: Point, calls: Mapping[str, Called]) -> None:
+        """Append one checkpoint, with what it says of effects; ``calls`` has those known."""
         env = point.envelope
         # A model's answer starts several at once.
         what = env.kind if env.kind in _OF_EFFECTS else Kind.STARTED.value
         said = env.x.get("effects", ()) if env.kind not in _OF_EFFECTS else (env.x.get("effect", ""),)
-        told = tuple(Call(id, tool, what, slot, digest) for id in said if id in calls
-                     for tool, slot, digest in (calls[id],))  # fmt: skip
+        told = tuple(
+            Call(id, tool, what, slot, digest, kept and Kept(*kept, env.owner if kept.shared else ""))
+            for id in said if id in calls for tool, slot, digest, kept in (calls[id],)
+        )  # fmt: skip
         one = Seen(
             env.session, env.branch, env.line, env.step, env.id.hex(), point.digest.hex(), env.x.get(LIFE, 0),
             self._kernel.clock.wall(), told,

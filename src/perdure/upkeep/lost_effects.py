@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.errors import NotFound
 from perdure.history.hydrate import look
 from perdure.model import MAIN, Kind
-from perdure.session.effects import ARGS_LOST, RESTORED
+from perdure.session.effects import ARGS_LOST, RESTORED, claims
 from perdure.system.times import when
 from perdure.upkeep.witness import was_lost
 
@@ -57,14 +57,23 @@ def _branch(kernel: Kernel, effect: Effect) -> str:
     return effect.branch if effect.branch in branches else MAIN
 
 
+def owner_of(kernel: Kernel, session: str, effects: list[Effect]) -> str:
+    """Whose a session is that is lost as a whole, where its calls say so; "" for one that is there, or of nobody."""
+    try:
+        look(kernel, session)
+    except NotFound:
+        return next((e.call.kept.owner for e in effects if e.call.kept is not None and e.call.kept.owner), "")
+    return ""
+
+
 def put_in_doubt(s: SessionHandle, effects: list[Effect]) -> Flow[None]:
-    """Write down in a session that these effects are in doubt."""
+    """Write down in a session that these effects are in doubt; those whose result is shared keep their claims."""
 
     def edit() -> None:
         book = s.journal.book.setdefault("effects", {})
         known: dict[str, Any] = {record["id"]: record for record in book.values()}
         for effect in effects:
-            id, tool, what, slot, digest = effect.call
+            id, tool, what, slot, digest, kept = effect.call
             record = known.get(id)
             if record is None:
                 # What a model is asked anew it answers anew: only what the program itself calls has the same place.
@@ -74,8 +83,11 @@ def put_in_doubt(s: SessionHandle, effects: list[Effect]) -> Flow[None]:
                     "at": effect.at, "line": s.journal.line, ARGS_LOST: True,
                 }  # fmt: skip
                 record = book[place]
+                if kept is not None:
+                    record["cache"] = {"name": kept.name, "for": kept.ms, "shared": kept.shared}
             elif record["status"] in ("done", "failed"):
                 continue
+            record["attempt"] = max(record["attempt"], 1)
             record["status"] = "in_doubt"
             record[RESTORED] = what
             lost = "; its arguments were lost" if record.get(ARGS_LOST) else ""
@@ -83,6 +95,18 @@ def put_in_doubt(s: SessionHandle, effects: list[Effect]) -> Flow[None]:
                 f"the witness saw it {what} at {when(effect.at)}, and the store was put back to before that{lost}"
             )
 
+    requests = s.journal.book.get("approvals", {})
+    for record in s.journal.book.get("effects", {}).values():
+        if record["status"] == "planned" and any(effect.call[0] == record["id"] for effect in effects):
+            # It was made since somebody was asked: there is nothing to agree to, or to answer, any more.
+            request = requests.get(record.pop("approval", ""))
+            record.pop("question", None)
+            if request is not None and request["status"] in ("pending", "approved"):
+                yield from s.requests.outdate(request)
     names = ", ".join(f"{effect.call.tool} ({effect.call.id})" for effect in effects)
     x = {"note": f"the store was put back to before these effects: {names}"[:500]}
     yield from s.journal.write(Kind.IN_DOUBT, x=x, edit=edit, status=s.effect_records.session_status)
+    at = {effect.call.id: effect.at for effect in effects}
+    for record in s.effect_records.all():
+        if record["id"] in at and record["status"] == "in_doubt" and claims(record):
+            yield from s.read_cache.claim_again(record["tool"], record["cache"], record["id"], at[record["id"]])

@@ -35,7 +35,8 @@ class Swept(NamedTuple):
     removed: int
     """Their time has run out. They are set aside, and can be brought back for a while."""
     kept: int
-    """Their time is over by the store's column, but not by their checkpoints, or an input waits in their inbox."""
+    """Their time is over by the store's column, but not by their checkpoints, or an input waits in their inbox, or
+    nobody knows what became of a call."""
     busy: tuple[str, ...]
     """Being written: their next sweep will tell."""
     failed: tuple[tuple[str, str], ...]

@@ -57,6 +57,8 @@ class Report(NamedTuple):
     checkpoints: int
     blobs: int
     findings: tuple[Finding, ...]
+    set_aside: int = 0
+    """How many of the sessions have expired and can be brought back."""
 
     @property
     def ok(self) -> bool:
@@ -97,6 +99,7 @@ class _Verifier:
         self._blobs: dict[str, str] = {}
         """Ref -> what is wrong with it; "" when nothing is."""
         self._checkpoints = 0
+        self._set_aside = 0
         store = kernel.store
         self._board = store.board() if isinstance(store, Boarded) and store.has_board() else None
         self._seen = witness.by_session() if witness is not None else {}
@@ -113,7 +116,7 @@ class _Verifier:
                 except Corrupted:
                     pass  # which is found below
                 except NotFound:
-                    if not any(set_aside(self._kernel, session)):
+                    if not set_aside(self._kernel, session):
                         raise
         for id in self._ids(session):
             if self._session(id):
@@ -123,7 +126,7 @@ class _Verifier:
         # Those that are left the witness saw, and no listing has shown.
         for id in list(self._seen):
             done += self._session(id)
-        return Report(done, self._checkpoints, len(self._blobs), tuple(self._findings))
+        return Report(done, self._checkpoints, len(self._blobs), tuple(self._findings), self._set_aside)
 
     def _ids(self, session: str | None) -> Iterator[str]:
         """One session, or all: those that live, those that are set aside, and those that only left a tombstone."""
@@ -162,6 +165,7 @@ class _Verifier:
             self._findings.append(Finding("corrupted", id, e.where, e.what))
             return True
         if id.startswith(ASIDE):
+            self._set_aside += 1
             self._aside(dump)
             return True
         inspection = self._inspected(dump)
@@ -175,7 +179,7 @@ class _Verifier:
         return True
 
     def _inspected(self, dump: Dump, suffix: str = "") -> Inspection:
-        inspection, id = Inspection(self._kernel, dump), dump.row.id
+        inspection, id = Inspection(self._kernel, dump, aside=bool(suffix)), dump.row.id
         found = inspection.run()
         self._checkpoints += len(inspection.rows)
         for ref in sorted(inspection.blobs):
@@ -196,9 +200,7 @@ class _Verifier:
         except Corrupted as e:
             self._findings.append(Finding("corrupted", session, e.where, e.what))
             return
-        # What waited came too late for it, and was left to whoever begins anew.
-        posts = max((entry.seq for entry in was.inbox), default=0)
-        inspection = self._inspected(was._replace(row=was.row._replace(posts=posts)), SET_ASIDE)
+        inspection = self._inspected(was, SET_ASIDE)
         if inspection.life not in (None, life):
             what = "it is another life of the session than the one it is kept as"
             self._findings.append(Finding("corrupted", session, where + SET_ASIDE, what))
@@ -251,9 +253,11 @@ class Finding(NamedTuple):
 class Inspection:
     """One session under inspection. ``rows`` and ``blobs`` say afterwards what was found in it."""
 
-    def __init__(self, kernel: Kernel, dump: Dump) -> None:
+    def __init__(self, kernel: Kernel, dump: Dump, *, aside: bool = False) -> None:
         self._kernel = kernel
         self._dump = dump
+        self._aside = aside
+        """Whether it is set aside: what it had not taken was left to whoever came after it."""
         self._id = dump.row.id
         self._packs = PackReader(kernel, self._id, dump.artifacts)
         self._bases = {(a.kind, a.line, a.hi): a for a in dump.artifacts if a.kind in (SNAPSHOT, ANCHOR)}
@@ -305,12 +309,15 @@ class Inspection:
         anchors = (a for a in self._bases.values() if a.kind == ANCHOR and a.line == line)
         return any(a.lo <= step < a.hi for a in anchors)
 
-    def input(self, key: str, digest: str, since: dict[int, int]) -> str:
+    def input(self, key: str, digest: str, since: dict[int, int], at: int) -> str:
         """What is wrong with an input that waited once; "" when it still does, or when a checkpoint took it.
 
-        ``since`` says how far each branch's line went when it still waited.
+        It waited at that time (ms); ``since`` says how far each branch's line went then.
         """
         entry = next((e for e in self._dump.inbox if e.key == key), None)
+        if entry is None and any(e.kind == Kind.REVIVED and e.at >= at for e in self.envelopes.values()):
+            # Another life took it meanwhile; the numbers tell whether any is missing since this one is back.
+            return ""
         if entry is None:
             return "it is not there"
         if entry.digest.hex() != digest:
@@ -563,7 +570,7 @@ class Inspection:
 
     def _numbers(self) -> None:
         """Inputs are numbered without gaps: one that is not there was deleted."""
-        if not self._marks:
+        if not self._marks or self._aside:
             return
         ours = [marks.get(self._kernel.store_id, Mark(to=0, but={})) for marks in self._marks]
         there = {entry.seq for entry in self._dump.inbox}

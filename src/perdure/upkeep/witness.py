@@ -25,15 +25,23 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from perdure.errors import BehindWitness, Corrupted, Gone, NotFound, StoreFull, Unavailable, UnsupportedFormat
+from perdure.errors import (
+    BehindWitness,
+    Corrupted,
+    Gone,
+    NotFound,
+    StoreFull,
+    Unavailable,
+    UnsupportedFormat,
+)
 from perdure.history.hydrate import origins
 from perdure.history.lives import aside_id, life_of, tombstone_of
 from perdure.record import codec
 from perdure.record.tombstones import LIFE
 from perdure.stores.listing import each_session
-from perdure.system.commands import quoted
-from perdure.system.commands import typed_by_anybody as typed
+from perdure.system.commands import quoted, typed
 from perdure.system.disk import write_whole
+from perdure.upkeep.own_files import check_apart
 from perdure.upkeep.verify import Finding
 
 if TYPE_CHECKING:
@@ -53,6 +61,17 @@ LOOKS = 5
 """How often a session is looked at again that was written to while it was compared."""
 
 
+class Kept(NamedTuple):
+    """How what a call returns is kept, so that it is not paid for twice."""
+
+    name: str
+    ms: int
+    """For how long."""
+    shared: bool
+    owner: str
+    """Whose sessions share it; "" when none do."""
+
+
 class Call(NamedTuple):
     """What a checkpoint says of an effect."""
 
@@ -64,6 +83,8 @@ class Call(NamedTuple):
     """Its place in the journal; "" when whoever noted it did not know, because another process had planned it."""
     digest: str = ""
     """Of tool and arguments."""
+    kept: Kept | None = None
+    """None for a call that declares no ``cache``."""
 
 
 class Seen(NamedTuple):
@@ -303,7 +324,7 @@ class SeenSession(NamedTuple):
             elif isinstance(one, Seen):
                 if what := _compare_head(one, inspection):
                     yield _lost(one, what)
-            elif what := inspection.input(one.key, one.digest, since):
+            elif what := inspection.input(one.key, one.digest, since, one.at):
                 yield _lost(one, f"{_saw(one)} waiting, and {what}")
         order = [one.key for one in self.waited if one.key in waiting and one.life == (life or 0)]
         if order != [key for key in waiting if key in order]:
@@ -584,6 +605,7 @@ def _digest(kernel: Kernel, name: str, data: bytes, path: str) -> str:
 
 def read_witness(kernel: Kernel, path: str | os.PathLike[str]) -> Witness:
     """Read and verify a witness."""
+    check_apart(kernel, path, "witness")
     where = os.fspath(path)
     try:
         with open(where, "rb") as file:
@@ -601,7 +623,11 @@ def read_witness(kernel: Kernel, path: str | os.PathLike[str]) -> Witness:
 def parse_witness(kernel: Kernel, where: str, data: bytes) -> Witness:
     """What the bytes of a file say."""
     lines = data.split(b"\n")
-    header = _parse(where, 1, lines[0], _Header)
+    try:
+        header = msgspec.json.decode(lines[0], type=_Header)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        what = "its first line is not that of a witness" if data else "it is empty, and no witness"
+        raise Corrupted(f"witness {where}", f"{what}: was another file meant? One that is not there is made") from e
     if header.v != VERSION:
         raise UnsupportedFormat(
             f"witness {where}: version {header.v} is not known to this version: write it anew with "

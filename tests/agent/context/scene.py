@@ -10,6 +10,7 @@ from perdure import tool
 from perdure.agent.agent import Agent
 from perdure.agent.context.window import Window
 from perdure.agent.requests import is_answer
+from perdure.session.tool_exceptions import LetThrough
 from perdure.system import faults
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
 
 
-class Killed(BaseException):
+class Killed(LetThrough):
     """Stands for the end of a process: nothing may catch it."""
 
 

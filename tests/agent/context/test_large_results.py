@@ -13,6 +13,7 @@ from perdure.agent.agent import Agent
 from perdure.agent.context.recall import LARGE_OVER, PIECE
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.agent.requests import rebuild
+from perdure.errors import an
 from tests.agent.working import opened, play
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def test_what_cannot_be_kept_was_done_all_the_same_and_is_not_repeated(tmp_path:
             assert (await agent.run(db, session="s", message="more")).text == "and again"
 
     play(work())
-    assert f"it was done, and its result cannot be kept: it is a {what}" in last(seen[1])["error"]
+    assert f"it was done, and its result cannot be kept: it is {an(what)}" in last(seen[1])["error"]
 
 
 def test_a_value_without_end_is_a_result_that_cannot_be_kept(tmp_path: Path):

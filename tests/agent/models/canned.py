@@ -83,6 +83,41 @@ def canned(*answers: bytes) -> Iterator[Canned]:
         server.close()
 
 
+@contextmanager
+def silent(*pieces: bytes, pause: float = 0.3) -> Iterator[str]:
+    """A server that sends these pieces of an answer with pauses, and then nothing, without hanging up; its address."""
+    over = threading.Event()
+    peers: list[socket.socket] = []
+
+    def speak(peer: socket.socket) -> None:
+        peer.recv(65536)
+        for piece in pieces:
+            peer.sendall(piece)
+            if over.wait(pause if len(pieces) > 1 else 0):
+                return
+        over.wait(30)
+
+    def serve() -> None:
+        while True:
+            try:
+                peers.append(listener.accept()[0])
+            except OSError:
+                return
+            threading.Thread(target=speak, args=(peers[-1],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        finally:
+            over.set()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+            for peer in peers:
+                peer.close()
+
+
 def http(body: bytes | dict[str, Any] | str, status: int = 200, **headers: str) -> bytes:
     """A whole answer."""
     data = json.dumps(body).encode() if isinstance(body, dict) else body.encode() if isinstance(body, str) else body

@@ -9,18 +9,24 @@ import socket
 import traceback
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import perdure
 from perdure.agent.agent import Agent
-from perdure.agent.models.openai import OpenAIModel
+from perdure.agent.models import Delta
+from perdure.agent.models.openai import CONNECT_TIMEOUT, TIMEOUT, OpenAIModel
 from perdure.agent.models.retry import Retry
-from perdure.errors import ContextTooLong, InvalidInput, ModelError, ModelUnavailable
-from tests.agent.models.canned import canned, chunk, completion, events, http, usage_chunk
+from perdure.errors import ContextTooLong, InvalidInput, ModelError, ModelUnavailable, RequestRefused
+from perdure.fleet.board import board_of
+from perdure.protocols import NewWork, WorkerRow
+from tests.agent.models.canned import canned, chunk, completion, events, http, silent, usage_chunk
 from tests.agent.models.clients import KEY, ask, client, request
 from tests.servers.process import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FINE = http(completion({"content": "fine"}))
 GARBAGE: dict[str, Any] = {
@@ -52,6 +58,28 @@ def test_garbage_is_tried_again_and_then_given_up(what: str):
         with pytest.raises(ModelError, match="after 3 attempts"):
             ask(client(server.url)[0], request())
         assert len(server.heard) == 3
+
+
+STREAMED_GARBAGE: dict[str, tuple[str, bytes, str]] = {
+    "no choice": ("chat", events({"id": "x", "choices": []}), "answered nothing"),
+    "a choice without a word": ("chat", events(chunk({})), "answered nothing"),
+    "a page that is called a stream": (
+        "chat",
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9\r\n\r\n<html>no\n",
+        "answered something that is no answer",
+    ),
+    "no event of an answer": ("responses", events({"id": "x", "choices": []}), "answered nothing"),
+}
+
+
+@pytest.mark.parametrize("what", STREAMED_GARBAGE)
+def test_a_stream_that_ends_before_anything_was_begun_is_garbage_and_not_cut(what: str):
+    api, bad, said = STREAMED_GARBAGE[what]
+    with canned(bad) as server:
+        with pytest.raises(ModelError, match=rf"{said} \(after 3 attempts") as e:
+            ask(client(server.url, api=api)[0], request(), stream=True)
+        assert len(server.heard) == 3
+    assert type(e.value) is ModelError
 
 
 CHUNKS: dict[str, tuple[Any, ...]] = {
@@ -149,11 +177,47 @@ def test_a_request_that_is_too_long_is_told_apart(said: dict[str, Any]):
         assert len(server.heard) == 1
 
 
+def test_a_request_that_is_too_large_is_too_long_before_an_answer_and_in_it():
+    said = {"error": {"message": "no", "code": 413}}
+    for answer in (http(said, 413), events(said)):
+        with canned(answer) as server:
+            with pytest.raises(ContextTooLong):
+                ask(client(server.url)[0], request(), stream=True)
+            assert len(server.heard) == 1
+
+
 @pytest.mark.parametrize("said", ["temperature is too large", "unknown model", "context must be an object"])
 def test_other_refusals_are_not_called_too_long(said: str):
     with canned(http({"error": {"message": said}}, 400)) as server, pytest.raises(ModelError, match=said) as e:
         ask(client(server.url)[0], request())
-    assert type(e.value) is ModelError
+    assert type(e.value) is RequestRefused
+
+
+@pytest.mark.parametrize(
+    ("status", "change"), [(401, "the key"), (403, "the key"), (404, "the model's name"), (402, "")]
+)
+def test_who_is_not_let_in_is_told_what_to_change_before_another_try(tmp_path: Path, status: int, change: str):
+    url = f"sqlite:///{tmp_path}/a.db"
+    with canned(http({"error": {"message": "no such luck"}}, status)) as server:
+        ran = Agent("a", model=client(server.url)[0]).run_sync(url, session="s", message="hi")
+        assert len(server.heard) == 1
+    assert ran.status == "failed"
+    with perdure.open(url) as db:
+        found = perdure.why(db, "s")
+        assert "The last run failed: AccessRefused: " in found.line
+        assert f"answered {status}: no such luck" in found.line
+        assert f"(change {change}" in found.line or not change
+        assert found.next == (
+            "Change the key, the model's name, the address or the account first: the provider says which. "
+            "Then run its agent again, for no worker serves it."
+        )
+        # A worker that tries it again by itself changes nothing.
+        board_of(db).beat(WorkerRow("w", "host", 1, "v", ("a",), 1))
+        board_of(db).put([NewWork("s", "a")])
+        assert perdure.why(db, "s").next.startswith("Change the key")
+    # Once that is done, it helps.
+    with canned(FINE) as server:
+        assert Agent("a", model=client(server.url)[0]).run_sync(url, session="s").text == "fine"
 
 
 def test_milliseconds_come_first_and_dates_are_understood():
@@ -204,9 +268,78 @@ def test_a_provider_that_says_not_to_try_again_is_not_tried_again():
 
 def test_nobody_there():
     model, time = client(f"http://127.0.0.1:{free_port()}/v1", retry=Retry(attempts=3))
-    with pytest.raises(ModelUnavailable, match=r"at http://127.0.0.1:\d+/v1 cannot be reached: ConnectError"):
+    with pytest.raises(ModelUnavailable, match=r"at http://127.0.0.1:\d+/v1 cannot be reached: nothing listens there"):
         ask(model, request())
     assert len(time.waits) == 2
+
+
+def test_a_host_that_nobody_knows():
+    model, _ = client("http://no-such-host.invalid/v1", retry=Retry(attempts=1))
+    with pytest.raises(ModelUnavailable, match="there is no host of that name"):
+        ask(model, request())
+
+
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
+
+
+@pytest.mark.parametrize("after", [b"", STREAM, STREAM + b"data: {}\n\n", JSON, JSON + b'{"choices": ['])
+def test_a_server_that_says_nothing_is_given_up(after: bytes):
+    """In real time: at once, or in the middle of an answer; nobody who listens is needed for it to be noticed."""
+    with silent(after) as url:
+        model, time = client(url, timeout=0.3)
+        with pytest.raises(ModelUnavailable, match=r"said nothing for 0\.3 seconds .*timeout=.* \(after 2 attempts\)"):
+            ask(model, request())
+        assert len(time.waits) == 1
+
+
+def test_an_answer_in_one_piece_that_is_cut_is_asked_for_again():
+    with canned(JSON + b'{"choices": [', FINE) as server:
+        assert ask(client(server.url)[0], request())[0].message["content"] == "fine"
+
+
+def test_a_server_that_says_something_now_and_then_is_waited_for():
+    # In all it takes longer than it may be silent.
+    words = [events(chunk({"content": f"{n} "}), done=False) for n in range(6)]
+    pieces = [words[0], *(w.partition(b"\r\n\r\n")[2] for w in words[1:]), b": still here\n\n"]
+    with silent(*pieces, events(chunk({}, "stop")).partition(b"\r\n\r\n")[2], pause=0.25) as url:
+        model, _ = client(url, timeout=1.2)
+        assert ask(model, request())[0].message["content"] == "0 1 2 3 4 5 "
+
+
+def test_an_answer_that_is_being_written_is_not_cut_off_when_patience_ends():
+    """Time is told by the server: it goes on only when the time without an answer would long be over."""
+    words = [events(chunk({"content": f"{n} "}), done=False) for n in range(4)]
+    pieces = [words[0], *(w.partition(b"\r\n\r\n")[2] for w in words[1:])]
+    with silent(*pieces, events(chunk({}, "stop")).partition(b"\r\n\r\n")[2], pause=0.4) as url:
+        model, _ = client(url, retry=Retry(total=1.2))
+        assert ask(model, request())[0].message["content"] == "0 1 2 3 "
+
+
+def test_an_answer_that_broke_off_late_is_asked_for_again():
+    broken = events(chunk({"content": "It"}), {"error": {"message": "overloaded", "code": "server_error"}})
+    with canned(broken, FINE) as server:
+        model, time = client(server.url, retry=Retry(total=5))
+        told: list[Delta] = []
+
+        def long(delta: Delta) -> None:
+            told.append(delta)
+            time.now += 0 if delta.restart else 60
+
+        answer = asyncio.run(model.answer(request(), long))
+    assert answer.message["content"] == "fine"
+    assert [d.text for d in told if not d.restart] == ["It", "fine"]
+
+
+def test_a_server_is_given_up_after_a_minute_unless_told_otherwise():
+    model = client("http://127.0.0.1:9/v1")[0]
+    assert (TIMEOUT, CONNECT_TIMEOUT) == (60.0, 10.0)
+    used: Any = model._made("k").timeout  # pyright: ignore[reportPrivateUsage]
+    assert (used.connect, used.read, used.write) == (CONNECT_TIMEOUT, TIMEOUT, TIMEOUT)
+    refused: list[dict[str, Any]] = [{"timeout": 0}, {"connect_timeout": -1}]
+    for wrong in refused:
+        with pytest.raises(InvalidInput, match="are seconds, above 0"):
+            client("http://127.0.0.1:9/v1", **wrong)
 
 
 def test_a_connection_that_is_dropped_without_a_word():

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 import perdure
+from perdure import Event, Price
 from perdure.agent.agent import Agent
+from perdure.agent.models import request_digest
 from perdure.agent.models.openai import OpenAIModel
 from perdure.agent.models.retry import Retry
+from perdure.agent.requests import rebuild
 from perdure.errors import ContextTooLong, ModelError, ModelUnavailable
+from tests.agent.models.canned import canned, chunk, events, http
 from tests.agent.models.clients import TOOLS, ask, client, request
 from tests.servers.llmock import KEY, base_url, forget, plan, reply, requests, start_llmock, verdict
-from tests.servers.process import Running, stop
+from tests.servers.process import Running, free_port, stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -224,3 +228,48 @@ def test_a_reader_of_the_stream_is_told_what_is_void(server: Running):
     last = [e for e in seen if e.kind == "delta" and e.data["attempt"] == 2]
     assert "".join(e.data["text"] for e in last) == "a b c d"
     assert last[0].data["offset"] == 0
+
+
+FIRST: dict[str, bytes] = {
+    "is not there": b"",
+    "refuses the key": http({"error": {"message": "who are you?"}}, 401),
+    "does not know the model": http({"error": {"message": "no such model"}}, 404),
+    "has nothing left to spend": http({"error": {"message": "pay", "code": "insufficient_quota"}}, 429),
+    "is too busy": http({"error": {"message": "busy"}}, 503),
+    "talks nonsense": http({"choices": []}),
+    "breaks off": events(chunk({"content": "It is ra"}), cut=b"data: {"),
+}
+
+
+@pytest.mark.parametrize("what", FIRST)
+def test_the_next_one_answers_where_one_cannot(server: Running, what: str):
+    plan(server, reply("Rain."))
+    with canned(FIRST[what]) as ailing, perdure.open("memory://next") as db:
+        url = ailing.url if what != "is not there" else f"http://127.0.0.1:{free_port()}/v1"
+        first, _ = client(url, seed=1, prices={"m": Price(100.0, 100.0)})
+        second = OpenAIModel(
+            "well", base_url=base_url(server), api_key=KEY, top_p=0.5, prices={"well": Price(2.0, 8.0)}
+        )
+        agent = Agent("guide", model=[first, second], params={"temperature": 0.1})
+
+        async def listen() -> list[Event]:
+            return [e async for e in agent.stream("memory://next", session="s", message="Rain?")]
+
+        told = asyncio.run(listen())
+        done = told[-1].data["result"]
+        assert (done.status, done.text) == ("done", "Rain.")
+        assert any("custom/well is asked: openai/m could not answer (" in note for note in done.notes), done.notes
+        retracted = max((i for i, e in enumerate(told) if e.kind == "retracted"), default=-1)
+        assert "".join(e.data["text"] for e in told[retracted + 1 :] if e.kind == "delta") == "Rain."
+        about = next(c.more for c in db.history("s") if "model" in c.more)
+        assert (about["model"]["name"], about["model"]["provider"]) == ("well", "custom")
+        assert "openai/m could not answer" in about["note"]
+        sent_to = requests(server)[-1]
+        assert sent_to["body"]["top_p"] == 0.5
+        assert "seed" not in sent_to["body"]
+        usage = about["usage"]
+        assert done.spent.cost == usage["cost"] == round((usage["input"] * 2.0 + usage["output"] * 8.0) / 1e6, 12) > 0
+        # What is recorded is what was sent.
+        sent = rebuild(db, "s", done.step)
+        assert (sent.model, sent.params) == ("well", {"temperature": 0.1, "top_p": 0.5})
+        assert request_digest(sent) == about["model"]["request"]

@@ -76,6 +76,39 @@ def test_the_key_comes_from_the_variable_of_the_provider(monkeypatch: pytest.Mon
         assert server.heard[0].json["model"] == "deepseek-v3.2"
 
 
+def test_openai_is_asked_where_its_variable_says(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1234567890")
+    monkeypatch.setenv("HOLYSHEEP_API_KEY", "hs-1234567890")
+    with canned(FINE) as server, canned(FINE) as other:
+        monkeypatch.setenv("OPENAI_BASE_URL", f" {server.url} ")
+        for agent in (Agent("a", model="m"), Agent("a", model="m", provider="openai")):
+            assert agent.run_sync("memory://", session="s", message="hi").text == "fine"
+        assert [h.headers["authorization"] for h in server.heard] == ["Bearer sk-1234567890"] * 2
+        # What is said to the agent comes first, and another provider is another one.
+        Agent("a", model="m", base_url=other.url, api_key="k").run_sync("memory://", session="s", message="hi")
+        Agent("a", model="m", provider="openai", base_url=other.url).run_sync("memory://", session="s", message="hi")
+        assert [h.headers["authorization"] for h in other.heard] == ["Bearer k", "Bearer sk-1234567890"]
+        assert "api.holysheep.ai" in repr(Agent("a", model="m", provider="holysheep").model)
+        assert not OpenAIModel("m").strict_output
+        monkeypatch.delenv("OPENAI_API_KEY")
+        with pytest.raises(
+            InvalidInput, match=r"OPENAI_API_KEY, or pass api_key= \(any word, if http://127.* for none\)"
+        ):
+            Agent("a", model="m")
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:8000")
+    with pytest.raises(InvalidInput, match="the variable OPENAI_BASE_URL must be an address"):
+        Agent("a", model="m")
+    monkeypatch.setenv("OPENAI_BASE_URL", "")
+    assert "api.openai.com" in repr(OpenAIModel("m", api_key="k"))
+
+
+def test_an_address_alone_names_no_model():
+    with pytest.raises(InvalidInput, match=r"an agent needs a model: .* base_url= alone name"):
+        Agent("a", base_url="http://127.0.0.1:9/v1")
+    with pytest.raises(InvalidInput, match="'  ' is no name of a model"):
+        Agent("a", model="  ")
+
+
 def test_one_agent_runs_in_one_loop_after_another():
     with canned(FINE) as server:
         agent = Agent("a", model=OpenAIModel("m", base_url=server.url, temperature=0.1))

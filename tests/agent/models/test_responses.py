@@ -9,7 +9,7 @@ import pytest
 import perdure
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.errors import ContextTooLong, ModelError, ModelUnavailable
+from perdure.errors import ContextTooLong, ModelError, ModelUnavailable, RequestRefused
 from tests.agent.models.canned import canned, events, http
 from tests.agent.models.clients import TOOLS, ask, client, request
 
@@ -162,7 +162,7 @@ def test_a_refusal_is_an_answer():
         ({"code": "server_error", "message": "oops"}, ModelUnavailable),
         ({"code": "rate_limit_exceeded", "message": "slow"}, ModelUnavailable),
         ({"code": "context_length_exceeded", "message": "long"}, ContextTooLong),
-        ({"code": "invalid_prompt", "type": "invalid_request_error", "message": "bad"}, ModelError),
+        ({"code": "invalid_prompt", "type": "invalid_request_error", "message": "bad"}, RequestRefused),
     ],
 )
 def test_a_failure_inside_an_answer(error: dict[str, Any], kind: type[ModelError], stream: bool):

@@ -154,7 +154,9 @@ def test_the_bytes_of_requests_are_the_same_after_a_kill(tmp_path: Path):
         assert _live(killed, url, mark) == 0
     assert len(whole.heard) == 3
     assert [h.body for h in killed.heard] == [h.body for h in whole.heard]
-    assert list(whole.heard[0].json) == ["model", "messages", "tools", "seed", "temperature"]
+    assert list(whole.heard[0].json) == [
+            "model", "messages", "tools", "seed", "temperature", "stream", "stream_options",
+        ]  # fmt: skip
 
 
 def test_the_bytes_do_not_depend_on_the_order_of_parameters():

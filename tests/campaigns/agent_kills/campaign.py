@@ -45,10 +45,14 @@ def summary(campaign: Campaign) -> Iterator[str]:
     yield f"  {'calls told wrongly to the model':40}{len(told_wrong)}"
     doubts, needless = sum(v.doubts for v in every), sum(v.needless for v in every)
     yield f"  {'calls found in doubt':40}{doubts}"
-    yield f"  {'  needlessly: the shop never saw them':40}{needless}"
+    yield f"  {'  needlessly: the shop never saw them':40}{needless} of {doubts}"
+    idle = [v for v in every if v.scene == "refusing"]
+    of = f"{sum(v.needless for v in idle)} of {sum(v.doubts for v in idle)}"
+    yield f"  {'    in refusing, which asks for nothing':40}{of}"
     raised, repeated = sum(v.raised for v in every), sum(v.repeated for v in every)
     yield f"  {'calls that charged and then raised':40}{raised}"
     yield f"  {'  repeated, and turned down by a person':40}{repeated}"
+    yield f"  {'calls that said that nothing happened':40}{sum(v.refused for v in every)}"
     people = ", ".join(f"{s} {sum(v.people for v in every if v.scene == s)}" for s in SCENES)
     yield f"  {'a person had to find out':40}{people}"
     killed = Counter({p: n for p, n in campaign.points.items() if p.startswith(BOUNDARIES)})

@@ -6,11 +6,15 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.campaigns.agent_kills.scenes import LAST_WORDS, RAISED, UNATTENDED, orders
+from perdure.session.tool_calls import READ_TRIES
+from tests.campaigns.agent_kills.scenes import LAST_WORDS, NO_PRICE, RAISED, REFUSED, UNATTENDED, orders, script
 from tests.shop.server import receipt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+GIVEN_UP = f"its answer was lost {READ_TRIES} times"
+"""What is told of a read that was killed again and again."""
 
 
 class Verdict(NamedTuple):
@@ -37,8 +41,10 @@ class Verdict(NamedTuple):
     """How often a person had to decide what is in doubt."""
     raised: int
     """Calls that charged and then raised."""
+    refused: int
+    """Calls that said on purpose that nothing had happened."""
     repeated: int
-    """Of these: calls that the model repeated, and a person turned down."""
+    """Calls that the model repeated after they had raised, and a person turned down."""
     charges: dict[str, int]
     problems: list[str]
 
@@ -72,6 +78,7 @@ def judge(scene: str, session: str, log: list[dict[str, Any]], books: dict[str, 
         needless=sum(not e["seen"] for e in doubts.values()),
         people=sum(e["said"] in ("done", "retry") for e in said),
         raised=sum(e["what"] == "raised" for e in log),
+        refused=sum(e["what"] == "refused" for e in log),
         repeated=sum(e["said"] == "reject" for e in said),
         charges=charges,
         problems=problems,
@@ -89,18 +96,28 @@ def _entered_twice(entered: list[dict[str, Any]], said: list[dict[str, Any]]) ->
 def wrong_answers(messages: list[dict[str, Any]], verdict: Verdict) -> Iterator[str]:
     """Where a conversation is not what happened: each call has one answer, and it is true."""
     roles = [m["role"] for m in messages]
-    if roles.count("user") != 1 or roles.count("assistant") != 3 or roles[-1] != "assistant":
+    said = len(script(verdict.scene, verdict.session))
+    if roles.count("user") != 1 or roles.count("assistant") != said or roles[-1] != "assistant":
         yield f"the conversation has the roles {roles}"
-    said = Counter(m["tool_call_id"] for m in messages if m["role"] == "tool")
+    answered = Counter(m["tool_call_id"] for m in messages if m["role"] == "tool")
+    calls = [c for m in messages for c in m.get("tool_calls", ())]
+    again = {json.loads(calls[at]["function"]["arguments"])["order"] for at in range(len(calls))
+             if calls[at]["function"] in [c["function"] for c in calls[:at]]}  # fmt: skip
     answers = {m["tool_call_id"]: json.loads(m["content"]) for m in messages if m["role"] == "tool"}
-    for call in (c for m in messages for c in m.get("tool_calls", ())):
+    for call in calls:
         name, order = call["function"]["name"], json.loads(call["function"]["arguments"])["order"]
-        if said[call["id"]] != 1:
-            yield f"{name} {order} was answered {said[call['id']]} times"
+        if answered[call["id"]] != 1:
+            yield f"{name} {order} was answered {answered[call['id']]} times"
             continue
         answer = answers[call["id"]]
         if name == "stock":
-            fine = answer.get("in_stock")
+            # Killed as often as its answer may be lost: it only reads, so whether it did is nobody's concern.
+            fine = answer.get("in_stock") or (GIVEN_UP in answer.get("error", "") and verdict.doubts >= READ_TRIES)
+        elif name == "price":
+            fine = answer == 5 or NO_PRICE in answer.get("error", "")
+        elif name.startswith("pay_refusing_") and REFUSED in answer.get("error", ""):
+            # It said so on purpose; the model has asked again since, or will have been told that nobody knows.
+            fine = order in again
         elif answer == receipt(order):
             fine = verdict.charges.get(order) == 1
         elif name.startswith("pay_raising_") and "nobody knows" not in answer.get("error", ""):

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent import run_result as ended
 from perdure.opening import open_async
-from perdure.session.effects import Calls, Effects
+from perdure.session.effects import Effects
 from perdure.session.journal import Journal
+from perdure.session.tool_calls import Calls
 from perdure.stores.postgres import store
 from perdure.stores.sqlite import store as sqlite_store
 from perdure.system import faults
@@ -139,6 +140,17 @@ def _sabotage(how: str | None) -> None:
     elif how == "raised":
         effects: Any = Effects
         effects._remember = lambda *_: None
+    elif how == "refused":
+        effects = Effects
+        remember = effects._remember
+
+        def forgetful(self: Any, record: Any, status: str) -> None:
+            """What raised is forgotten as soon as its repetition is refused, or turned down."""
+            if status == "failed":
+                self._journal.book.get("raised", {}).clear()
+            remember(self, record, status)
+
+        effects._remember = forgetful
     elif how == "siblings":
         journal.write = edited_before
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.session.tools import Done, NotDone, Tool, Unknown, tool
+from perdure.session.tools import Done, ModelRetry, NotDone, Tool, ToolError, Unknown, tool
 from perdure.system import faults
 from tests.shop.server import receipt
 
@@ -14,19 +15,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from perdure.agent.models import Request
-    from perdure.session.tools import Context
+    from perdure.session.tool_context import Context
     from tests.campaigns.agent_kills.log import Log
     from tests.shop.client import Shop
 
 POLICIES = ("retry", "reconcile", "ask", "report")
 RAISING = ("raising_retry", "raising_reconcile", "raising_unknown", "raising_ask", "raising_report")
 """Tools that charge, and then raise before they tell anybody."""
-SCENES = ("read", *POLICIES, "mixed", "approved", "raising")
+REFUSING = ("refusing_retry", "refusing_reconcile", "refusing_ask", "refusing_report")
+"""Tools that say at first, each with another exception, that they have done nothing."""
+SCENES = ("read", *POLICIES, "mixed", "approved", "raising", "refusing")
 UNATTENDED = ("read", "retry", "reconcile")
 """Scenes in which no person may ever be needed."""
 LAST_WORDS = "Everything is paid."
 RAISED = "it ended with KeyError"
 """What a model is told of a tool that raised."""
+REFUSED = "the till is not open yet"
+"""What it is told of one that has done nothing."""
+NO_PRICE = "no price yet"
+"""What it is told of a read that went wrong."""
 
 
 def order_of(session: str, n: int) -> str:
@@ -35,7 +42,7 @@ def order_of(session: str, n: int) -> str:
 
 
 def script(scene: str, session: str) -> list[Any]:
-    """What the model says: two answers with calls, the first with several at once, then its last words."""
+    """What the model says: answers with calls, the first with several at once, then its last words."""
 
     def pay(policy: str, n: int) -> tuple[str, dict[str, Any]]:
         return f"pay_{policy}", {"order": order_of(session, n)}
@@ -54,23 +61,31 @@ def script(scene: str, session: str) -> list[Any]:
             first = [pay("approved_retry", 1), pay("approved_ask", 2), pay("approved_retry", 3)]
             return [calls(*first, pay("ask", 4), look(1)), calls(pay("approved_ask", 5), pay("retry", 6)), LAST_WORDS]
         case "raising":
-            return [calls(look(1), *(pay(name, n) for n, name in enumerate(RAISING, 1))), _repeated, LAST_WORDS]
+            return [calls(look(1), *(pay(name, n) for n, name in enumerate(RAISING, 1))), *_AGAIN, LAST_WORDS]
+        case "refusing":
+            first = [pay(name, n) for n, name in enumerate(REFUSING, 1)]
+            return [calls(("price", {"order": "any"}), *first), *_AGAIN, LAST_WORDS]
         case _:
             return [calls(look(1), pay(scene, 1), pay(scene, 2), pay(scene, 3)), calls(pay(scene, 4)), LAST_WORDS]
 
 
 def _repeated(request: Request) -> Any:
-    """A model that is told of an exception, and simply makes the identical call again."""
-    told = {m["tool_call_id"]: m["content"] for m in request.messages if m["role"] == "tool"}
+    """A model that makes each call again which it has got an error for, whatever that says."""
+    told = {m["tool_call_id"]: json.loads(m["content"]) for m in request.messages if m["role"] == "tool"}
     asked = [call for m in request.messages for call in m.get("tool_calls", ())]
-    again = [call["function"] for call in asked if RAISED in told[call["id"]]]
-    return calls(*((f["name"], f["arguments"]) for f in again)) if again else calls(("stock", {"order": "none"}))
+    newest = {(c["function"]["name"], c["function"]["arguments"]): told[c["id"]] for c in asked}
+    again = [call for call, answer in newest.items() if isinstance(answer, dict) and "error" in answer]
+    return calls(*again) if again else calls(("stock", {"order": "none"}))
+
+
+_AGAIN = (_repeated,) * 3
+"""Whoever is refused once, or turned down, asks once more, and then again."""
 
 
 def orders(scene: str, session: str) -> dict[str, str]:
     """The orders of a scene and the tools that pay them."""
     every: Iterable[Any] = (call for said in script(scene, session) if isinstance(said, dict) for call in said["calls"])
-    return {args["order"]: name for name, args in every if name != "stock"}
+    return {args["order"]: name for name, args in every if name.startswith("pay_")}
 
 
 def tools(shop: Shop, log: Log, *, keys: bool = True) -> list[Tool]:
@@ -106,6 +121,25 @@ def tools(shop: Shop, log: Log, *, keys: bool = True) -> list[Tool]:
 
         return tool(name=name, if_unsure=if_unsure, approve=approve)(pay)
 
+    def refuser(name: str, if_unsure: Any, refusal: type[Exception], *, keyed: bool = False) -> Tool:
+        def pay(order: str, ctx: Any) -> dict[str, Any]:
+            """Pay an order, once the till is open."""
+            if not any(e["what"] == "refused" and e["order"] == order for e in log.read()):
+                log.note("refused", tool=name, order=order, effect=ctx.effect_id)
+                faults.point("tool.refusing")
+                raise refusal(REFUSED)
+            return paid(name, order, ctx, ctx.effect_id if keyed and keys else None)
+
+        return tool(name=name, if_unsure=if_unsure)(pay)
+
+    def price(order: str) -> int:
+        """Look a price up; the first time it goes wrong, and a read may do so."""
+        if not any(e["what"] == "priced" for e in log.read()):
+            log.note("priced", order=order)
+            faults.point("tool.raising")
+            raise KeyError(NO_PRICE)
+        return 5
+
     def stock(order: str) -> dict[str, Any]:
         """Look an article up."""
         log.note("read", order=order)
@@ -122,6 +156,11 @@ def tools(shop: Shop, log: Log, *, keys: bool = True) -> list[Tool]:
         payer("pay_report", "report"),
         payer("pay_approved_retry", "retry", keyed=True, approve=True),
         payer("pay_approved_ask", "ask", approve=True),
+        tool(read=True)(price),
+        refuser("pay_refusing_retry", "retry", NotDone, keyed=True),
+        refuser("pay_refusing_reconcile", look_up, ModelRetry),
+        refuser("pay_refusing_ask", "ask", ToolError),
+        refuser("pay_refusing_report", "report", ModelRetry),
         payer("pay_raising_retry", "retry", keyed=True, raises=True),
         payer("pay_raising_reconcile", look_up, raises=True),
         payer("pay_raising_unknown", look_up_later, raises=True),

@@ -42,6 +42,13 @@ def test_a_journal_that_forgets_what_raised_is_found_out(tmp_path: Path) -> None
     assert any(v.twice for v in campaign.verdicts)
 
 
+def test_a_journal_that_forgets_it_once_a_repetition_is_refused_is_found_out(tmp_path: Path) -> None:
+    with campaigning("sqlite", tmp_path, seed=3, sabotage="refused") as campaign:
+        campaign.session("raising", drops=False, kills=[])
+    (verdict,) = campaign.verdicts
+    assert len(verdict.twice) == 2, "that of ask and that of report"
+
+
 def test_a_call_that_a_siblings_commit_calls_started_is_found_out(tmp_path: Path) -> None:
     with campaigning("sqlite", tmp_path, seed=3, sabotage="siblings") as campaign:
         # Which sibling commits first is up to the machine: one round in a few happens to show it.

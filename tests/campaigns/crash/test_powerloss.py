@@ -64,11 +64,11 @@ def test_with_synchronous_normal_losses_are_found() -> None:
     assert losses.lost > 0
 
 
-def test_the_name_of_a_new_database_and_of_its_folders_is_synced(
+def test_the_name_of_a_new_database_and_of_its_folder_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite's VFS does not see this: the file is made before it is opened."""
     synced: list[str] = []
     monkeypatch.setattr(Disk, "fsync_folder", lambda _, path: synced.append(path))
-    SqliteStore(tmp_path / "a" / "b" / "agents.db").close()
-    assert synced == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
+    SqliteStore(tmp_path / ".perdure" / "agents.db").close()
+    assert synced == [str(tmp_path), str(tmp_path / ".perdure")]

@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from perdure.blobs.local import LocalBlobs
 from perdure.errors import Gone, NotFound
 from perdure.opening import open as open_database
 from perdure.stores.file.root import session_name
@@ -147,13 +146,9 @@ def _collect(w: Worker, p: Plan, again: bool) -> None:
     """Blobs that nothing refers to are removed, and no other."""
     orphan = f"nobody's {p['n']}".encode()
     w.kernel.blobs.put(hashlib.sha256(orphan).hexdigest(), orphan)
-    if isinstance(w.kernel.blobs, LocalBlobs):
-        w.pass_time(7_200_000)
-        w.db.collect()
-    else:
-        # A server has a clock of its own, which nobody moves; and no other process writes here.
-        time.sleep(0.05)
-        w.db.collect(grace=0)
+    # What keeps blobs has a clock of its own, which nobody moves; and no other process writes here.
+    time.sleep(0.05)
+    w.db.collect(grace=0)
 
 
 def _log_of(w: Worker, session: str) -> str:

@@ -59,9 +59,17 @@ class Watched:
         return lease
 
     def restore(self, dump: Dump) -> None:
-        """What is brought back."""
+        """What is brought back, with the checkpoint that says so."""
         self._journal.note("back", s=dump.row.id)
+        new = [(row, shown) for row, shown in dump.rows if row.id.hex() not in self._journal.history.tries]
+        for row, shown in new:
+            self._journal.note(
+                "try", s=dump.row.id, b=shown["branch"], l=row.line, n=row.step, id=row.id.hex(),
+                d=row.digest.hex(), takes=list(shown["takes"]), k=shown["kind"],
+            )  # fmt: skip
         self._store.restore(dump)
+        for row, _ in new:
+            self._journal.note("ack", id=row.id.hex())
 
     def drop(self, session: str, token: int | None, reason: str, *, keep_waiting: bool = False) -> None:
         """Removals."""

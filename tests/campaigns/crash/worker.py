@@ -10,9 +10,9 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import ApprovalError, ApprovalNeeded, EffectFailed, InDoubt
+from perdure.errors import ApprovalError, ApprovalNeeded, EffectFailed, EffectRaised, InDoubt
 from perdure.opening import open as open_database
-from perdure.session.tools import Unknown
+from perdure.session.tools import ToolError, Unknown, tool
 from perdure.state.migrations import Migrations
 from perdure.stores.file import index
 from perdure.stores.sqlite import file
@@ -96,6 +96,8 @@ class Worker:
     ) -> None:
         self.url = url
         self.journal = journal
+        self._slipped: set[int] = set()
+        self._slips = tool(name="slip", if_unsure="retry")(self._slip)
         self.history = journal.history
         self.rng = rng
         self.world = World(journal)
@@ -214,11 +216,21 @@ class Worker:
                 return s.run(f"job-{n}", self._job, n)
             except InDoubt as doubt:
                 self.find_out(s, doubt.effect, "ask", job_call(n, 3))
+            except (EffectFailed, EffectRaised):
+                # What has ended it has been mended: it is run again. It raised where a kill had cut off a first try.
+                continue
         raise AssertionError(f"job {n} came to no end")
+
+    def _slip(self, n: int) -> None:
+        """Fails once in each process."""
+        if n not in self._slipped:
+            self._slipped.add(n)
+            raise ToolError("not yet")
 
     def _job(self, s: Session, n: int) -> dict[str, Any]:
         self.edit(s, n, part=1)
         s.commit()
+        s.call(self._slips, n)
         first = s.call(self.world.tools["retry"], n=job_call(n, 1))
         for message in s.take():
             s.messages.append({"answers": message.key})

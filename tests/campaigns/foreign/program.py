@@ -17,6 +17,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from contextlib import closing, contextmanager, suppress
@@ -270,6 +271,36 @@ class Program:
             other.execute("begin immediate")
             other.execute("rollback")
 
+    def others_move(self) -> None:
+        """It moves the log into the database, or rewrites that, while copies of all files take its locks from it."""
+        over = threading.Event()
+        what = self._rng.choice(["pragma wal_checkpoint(truncate)", "pragma wal_checkpoint", "vacuum"])
+
+        def moves() -> None:
+            while not over.wait(0.002):
+                with (
+                    suppress(sqlite3.Error, PerdureError),
+                    closing(sqlite3.connect(self.life.path, timeout=0.2, isolation_level=None)) as other,
+                ):
+                    other.execute(what).fetchall()
+
+        def copies() -> None:
+            while not over.wait(0.002):
+                for suffix in own_locks.FILES:
+                    with suppress(OSError, PerdureError), open(self.life.path + suffix, "rb") as file:
+                        file.read()
+
+        threads = [threading.Thread(target=work) for work in (moves, copies)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(3):
+                self.commits()
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+
     def copies(self) -> None:
         """A file, or the whole folder, is copied."""
         aside = f"{self.life.folder}/copy-{self.life.writer}"
@@ -425,6 +456,7 @@ STEPS: dict[str, tuple[int, Callable[[Program], None]]] = {
     "sqlite3 reads": (8, Program.sqlite3_reads),
     "sqlite3 stays": (5, Program.sqlite3_stays),
     "sqlite3 locks": (3, Program.sqlite3_locks),
+    "others move": (4, Program.others_move),
     "copies": (8, Program.copies),
     "by other means": (4, Program.by_other_means),
     "child uses": (3, Program.child_uses),

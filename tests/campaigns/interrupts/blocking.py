@@ -61,7 +61,8 @@ class Prompt:
         self._open_calls: list[int] = []
         self._returned: list[int] = []
         self._drops = 0
-        """Grows when edits are thrown away: what the other thread had not committed is among them."""
+        """Grows when edits are thrown away, and again when that is over: what the other thread had not committed is
+        among them. While it is odd they may be thrown away at any moment."""
         self._kept: BaseException | None = None
         """The last interrupt, with all it was in the middle of: a prompt keeps it for whoever wants to look into it."""
         self._still = threading.Lock()
@@ -130,7 +131,11 @@ class Prompt:
             # What a person does who is told so.
             error = e
             self._drops += 1
-            self._again(self.s.reload)
+            try:
+                self._again(self.s.reload)
+            except HandleClosed:
+                # It was let go in the middle of that.
+                self._again(self._open)
             self._drops += 1
         except PerdureError as e:
             error = e
@@ -248,7 +253,7 @@ class Prompt:
                 except PerdureError as e:
                     self.seen.refused[f"{type(e).__name__} (second thread)"] += 1
                 else:
-                    if self._drops == drops:
+                    if self._drops == drops and drops % 2 == 0:
                         self._theirs.append(value)
             # The lock is not fair: whoever wants to compare gets a chance.
             time.sleep(0.0005)

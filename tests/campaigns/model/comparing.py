@@ -39,7 +39,7 @@ class Comparing(RuleBasedStateMachine):
             return do()
         with pytest.raises(PerdureError) as caught:
             do()
-        assert type(caught.value) is expected
+        assert type(caught.value) is expected, (expected, caught.value)
         return None
 
     def know(self, session: str) -> None:

@@ -147,6 +147,9 @@ class Reference:
         """A new handle and how it says it came about."""
         life = self.life(session)
         hand = Hand(session, branch, lease)
+        if branch != "main" and (self.over(life) or branch not in life.heads):
+            # A branch parts from what is there: a session begins on main.
+            return NotFound, None, ""
         if lease and self.busy(life):
             return Busy, None, ""
         if self.over(life) and not self.busy(life):
@@ -397,15 +400,20 @@ class Reference:
 
     # -- the inbox ----------------------------------------------------------------------------------------------
 
-    def post(self, session: str, key: str, body: Any) -> bool:
-        """Whether the key is new."""
+    def post(self, session: str, key: str, body: Any) -> tuple[Expected, bool]:
+        """Whether the key is new: one that only an expired life knew is, and that life ends with it."""
         life = self.life(session)
+        if key in life.keys and self.over(life):
+            if self.busy(life):
+                return Busy, False
+            self.drop(session, "expired")
+            life = self.life(session)
         if key in life.keys:
-            return False
+            return None, False
         life.keys[key] = life.waiting[key] = body
         life.posts += 1
         life.posted[key] = (life.posts, self.now)
-        return True
+        return None, True
 
     def take(self, hand: Hand) -> list[tuple[str, Any]]:
         """What waits and was not given to this handle yet."""

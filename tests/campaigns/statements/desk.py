@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure import Agent, Context, Later, ModelError, tool
+from perdure import Agent, Context, Later, ModelError, RequestRefused, tool
 from perdure.agent.models.scripted import ScriptedModel, calls
 
 
@@ -53,6 +53,8 @@ def _script(request: Any) -> Any:
             return calls(("choose", {"what": "colour"}))
         case "delegate":
             return calls(("helper", {"task": "refund it"}))
+        case "reject":
+            raise RequestRefused("it answered 400: forbidden contents")
         case "fail" if Cause.broken:
             raise ModelError("it said nothing sensible")
         case _:

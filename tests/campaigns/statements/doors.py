@@ -33,7 +33,9 @@ BODIES: dict[str, Any] = {
     "resolve": {"verdict": "done", "result": "it is there", "by": "eve"},
     "message": {"message": "hello"},
     "outcome": {"result": "it is there"},
+    "withdraw": {"by": "eve"},
     "run": {},
+    "reopen": {"agent": "desk", "reopen": True},
 }
 
 
@@ -50,7 +52,9 @@ def carry_out(w: World, action: Action, door: str) -> None:
     """Do it; ``Refused`` says why it could not be done."""
     if action.name == "worker":
         # A process of its own, by whichever door: here it is the one that works as time passes.
-        board_of(w.db).beat(WorkerRow(WORKER, "host", 1, "v", ("desk",), 10))
+        row = w.row(action.session)
+        agents = {"desk", *((row.agent,) if row is not None and row.agent else ())}
+        board_of(w.db).beat(WorkerRow(WORKER, "host", 1, "v", tuple(sorted(agents)), 10))
         return
     try:
         {"library": _by_library, "command": _by_command, "http": _by_http}[door](w, action)
@@ -77,9 +81,13 @@ def _by_library(w: World, a: Action) -> None:
             w.run(a.session)
         case "message":
             db.post(a.session, "hello")
+        case "withdraw":
+            db.withdraw(a.session, a.argument, by="eve")
+        case "submit":
+            perdure.submit(db, a.session, agent=a.argument)
         case "outcome":
             db.post_outcome(a.session, a.argument, "it is there")
-        case "reopen":
+        case "reopen" | "program_reopens":
             with db.session(a.session, reopen=True) as s:
                 s.commit()
         case "program":
@@ -91,12 +99,12 @@ def _by_library(w: World, a: Action) -> None:
 def _by_command(w: World, a: Action) -> None:
     typed = re.sub(r" \(or .*\)$", "", a.command)
     words = [FILLED.get(word, word) for word in shlex.split(typed)[1:]]
-    if a.name.value in ("approve", "answer", "resolve"):
+    if a.name.value in ("approve", "answer", "resolve", "withdraw"):
         words += ["--by", "eve"]
     out, err = io.StringIO(), io.StringIO()
     with _time(w), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run_command([*words, "--store", w.url])
-    if code != 0 and not (a.name.value in ("run", "start") and code == 1):
+    if code != 0 and not (a.name.value in ("run", "start", "reopen") and code == 1):
         # A run that ends by waiting for somebody is no refusal.
         raise Refused(f"{typed}: {code} {err.getvalue()[-300:]}")
     if a.name.value in ("retry", "unpause") and ": 1 of 1" not in out.getvalue():
@@ -122,9 +130,11 @@ def _by_http(w: World, a: Action) -> None:
 
     method, path = a.http.split(" ", 1)
     assert path.startswith(API)
-    body = {"unhold": {"agent": a.argument, "on": False}, "start": {"id": a.session, "agent": "desk"}}.get(
-        a.name.value, BODIES.get(a.name.value)
-    )
+    body: Any = {
+        "submit": a.body,
+        "unhold": {"agent": a.argument, "on": False},
+        "start": {"id": a.session, "agent": "desk"},
+    }.get(a.name.value, BODIES.get(a.name.value))
     served = perdure.open_async(w.url, maintain=False, clock=w.clock)
     app = create_app(served, token=TOKEN, agents=[desk])
     try:

@@ -47,7 +47,10 @@ MUTATIONS = (
     Mutation(
         "its result comes later, where it has come", "_has_outcome", lambda *a: False, ("say render", "run", "outcome")
     ),
-    Mutation("somebody is on it, where nobody is", "_is_held", lambda f: True, ("create", "say hello")),
+    Mutation("somebody is on it, where nobody is", "_is_run", lambda f: True, ("create", "say hello")),
+    Mutation(
+        "somebody is on it, where it is only open", "_is_run", lambda f: True, ("create", "say hello", "session opened")
+    ),
     Mutation(
         "it waits for a worker, where it kills them", "_failures", lambda *a: 0,
         ("submit", "say hello", "worker starts", *["worker crashes"] * 4),
@@ -56,10 +59,20 @@ MUTATIONS = (
         "retry it, where it was", "_is_taken_up", lambda w: False, ("say fail", "run", "worker starts", "retry")
     ),
     Mutation("approve another request", "_about", _wrong_request, ("say refund", "run")),
+    Mutation("withdraw another message", "_about", _wrong_request, ("say reject", "run")),
+    Mutation("retry what was refused", "_with_refused", lambda f, found: found, ("say reject", "run")),
+    Mutation(
+        "give it to an agent that nobody has", "_meant", lambda f: (Action(Do.SUBMIT, f.row.id, "desc"),),
+        ("worker starts", "submit to a slip", "say hello"),
+    ),
     Mutation(
         "retry it, where no worker is", "_who", lambda f: (Action(Do.RETRY, f.row.id),), ("create", "say hello")
     ),
     Mutation("it is woken, where no worker is", "served_by", lambda w: {"desk"}, ("create", "wake in 2 h", "run")),
+    Mutation(
+        "its program takes it up, where it is refused a call", "_ended_run", lambda f: None,
+        ("run, ended: report",), "program",
+    ),
     Mutation(
         "nothing to do, at a limit", "_at_limit", lambda f: asked.Why("It rests.", "Nothing to do."),
         ("say hello", "run to a limit"),

@@ -30,7 +30,13 @@ def left_open(w: World) -> list[str]:
     if not row.heads:
         return found
     if row.status in OVER:
-        return found
+        # What had begun when it was stopped nobody finds out by himself.
+        told = {e.key for e in w.inbox()}
+        return found + [
+            f"effect {e['status']}"
+            for e in w.book().get("effects", {}).values()
+            if e["status"] in ("started", "in_doubt") and f"outcome:{e['id']}" not in told
+        ]
     if row.status not in (Status.IDLE, Status.SLEEPING):
         found.append(f"status {row.status}")
     book = w.book()

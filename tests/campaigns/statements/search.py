@@ -96,7 +96,7 @@ def never_together(found: dict[tuple[str, ...], Snapshot], first: str) -> dict[s
     return missing
 
 
-SETS = ("inbox", "effects", "approvals", "said", "child")
+SETS = ("inbox", "effects", "approvals", "runs", "said", "child")
 """Dimensions that may have several values at once."""
 EXPECTED = {
     "status": {
@@ -107,12 +107,13 @@ EXPECTED = {
     "board": {"none", "queued", "claimed", "due", "later", "resting", "parked", "paused"},
     "served": {"yes", "no"},
     "held": {"yes", "no"},
-    "lease": {"held", "free"},
+    "lease": {"held", "open", "free"},
     "tries": {"0", "1", "2", "3"},
     "inbox": {"empty", "message", "timer", "timer-due", "decision", "outcome", "failure", "cancel"},
     "effects": {"none", "planned", "started", "waiting", "in_doubt"},
     "approvals": {"none", "pending", "question", "decided", "expired"},
+    "runs": {"none", "open", "retry", "function", "ask", "report", "failed", "again"},
     "child": {"none", "waiting_approval", "decision", "idle", "cancelled"},
-    "said": {"nothing", "hello", "refund", "send", "render", "choose", "fail", "delegate"},
+    "said": {"nothing", "hello", "refund", "send", "render", "choose", "fail", "reject", "delegate"},
 }  # fmt: skip
 """The values that there could be; those that were not reached are reported."""

@@ -9,6 +9,7 @@ import pytest
 from tests.campaigns.statements.judging import judge
 from tests.campaigns.statements.mutations import MUTATIONS, Mutation, caught
 from tests.campaigns.statements.search import FAMILIES, lead, situations
+from tests.campaigns.statements.world import PRESSES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +30,18 @@ RARE = [
     (*DELEGATED, "say hello", "submit", "worker starts", "worker claims", "parked"),
     (*DELEGATED, "submit", "worker starts", "worker claims", "parked"),
     ("submit", "worker starts", "worker claims", "parked", "lease taken"),
+    ("create", "say hello", "session opened"),
+    ("say refund", "run", "session opened", "approve"),
+    ("say hello", "run, killed", "session opened"),
+    ("say send", "run", "session opened"),
+    ("say fail", "run", "session opened"),
+    ("submit", "say hello", "worker crashes", "worker crashes", "session opened"),
+    ("submit", "say hello", "worker starts", "session opened"),
+    ("submit", "say hello", *("worker crashes",) * 4, "worker starts", "session opened"),
+    ("say reject", "run"),
+    ("submit", "say reject", "worker starts", "worker claims", "run", "put down as failed"),
+    ("submit", "say reject", "worker starts", "worker claims", "run", "parked"),
+    ("worker starts", "submit to a slip", "say hello"),
 ]
 """Ways that lead far from where the search begins: somebody waits for something, and a worker dies of it."""
 
@@ -44,6 +57,13 @@ def test_what_is_said_is_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", RARE, ids=" > ".join)
 def test_what_is_said_is_so_behind_long_ways(tmp_path: Path, path: tuple[str, ...]) -> None:
     wrong = judge(tmp_path, lead(tmp_path, FAMILIES["agent"], path)).wrong
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+@pytest.mark.parametrize("then", [(), ("commit",), ("commit as failed",), ("post",), ("lease taken",)], ids=str)
+@pytest.mark.parametrize("how", PRESSES)
+def test_what_is_said_of_a_run_that_a_call_has_ended_is_so(tmp_path: Path, how: str, then: tuple[str, ...]) -> None:
+    wrong = judge(tmp_path, lead(tmp_path, FAMILIES["program"], (f"run, ended: {how}", *then))).wrong
     assert not wrong, "\n".join(map(str, wrong))
 
 

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import perdure
-from perdure import EffectFailed, InDoubt, PerdureError
+from perdure import EffectFailed, EffectRaised, InDoubt, PerdureError, ToolError, Unknown
 from perdure.errors import ApprovalNeeded, CallError
 from perdure.fleet.board import board_of, submit
 from perdure.fleet.status import steer
 from perdure.fleet.worker import after_error, after_run, place_of
 from perdure.model import Lease
 from perdure.protocols import Filter, Rest, WorkerRow
+from perdure.session.tool_exceptions import LetThrough
 from perdure.state.document import plain
 from perdure.system import faults
 from perdure.testing.clock import FakeClock
-from tests.campaigns.statements.desk import desk, refund, send
+from tests.campaigns.statements.desk import Cause, desk, refund, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 S = "s"
 HOUR, MINUTE = 3_600_000, 60_000
-WORKER, OTHER = "w", "elsewhere"
+WORKER, OTHER, READER = "w", "elsewhere-agent", "a reader"
+"""The worker; somebody who goes on with what he has; and who merely has a session open."""
 MOST_TRIES = 5
 LOOKS = (1, 1, 3, 5, 10, 20, 20)
 """After how many minutes of an hour a worker looks; really it does many times a second, which comes to the same."""
@@ -42,7 +45,7 @@ class Skip(Exception):
     """It cannot be done in this situation."""
 
 
-class Killed(BaseException):
+class Killed(LetThrough):
     """The process ends here."""
 
 
@@ -134,11 +137,12 @@ class World:
             f"board {_place(work, now)}",
             f"served {'yes' if self.served() else 'no'}",
             f"held {'yes' if 'desk' in self.board().held() else 'no'}",
-            f"lease {'held' if row is not None and row.lease.holder else 'free'}",
+            f"lease {_held_for(row)}",
             f"tries {min(work.tries, 3) if work is not None else 0}",
             f"inbox {' '.join(sorted({_kind(e, now) for e in self.inbox()})) or 'empty'}",
             f"effects {' '.join(sorted({e['status'] for e in effects if _open(e)})) or 'none'}",
             f"approvals {self._approvals(book, now)}",
+            f"runs {' '.join(sorted(self._runs(book))) or 'none'}",
             f"child {' '.join([below.status, *{e.kind for e in self.inbox(child)}]) if below is not None else 'none'}",
             f"said {' '.join(sorted(said)) or 'nothing'}",
         )
@@ -152,6 +156,14 @@ class World:
             for a in book.get("approvals", {}).values() if a["status"] == "pending"
         }  # fmt: skip
         return " ".join(sorted(found)) or "none"
+
+    def _runs(self, book: dict[str, Any]) -> set[str]:
+        """What the open runs have ended with."""
+        left = {
+            r["ended_run"]["run"]: r["ended_run"]["again"] for r in book.get("effects", {}).values() if "ended_run" in r
+        }
+        runs = book.get("runs", {}).items()
+        return {left.get(key, "open") or "again" for key, run in runs if run["status"] == "open"}
 
     def mark(self) -> tuple[Any, ...]:
         """Differs when anything has got further."""
@@ -183,7 +195,10 @@ class World:
             if row.status == "closed":
                 with self.db.session(S, reopen=True):
                     pass
-            self._by_hand() if row.agent else take_up(self)
+            if not row.agent:
+                take_up(self)
+            elif row.lease.holder != READER:
+                self._by_hand()
         for effect in list(self.book().get("effects", {}).values()):
             if effect["status"] == "waiting" and not self.child():
                 self.db.post_outcome(S, effect["id"], "it is there")
@@ -201,11 +216,12 @@ class World:
     def _turn(self, worker: str) -> None:
         """What a worker and its supervisor do when they look."""
         board, now = self.board(), self.clock.wall()
-        board.beat(_row(worker))
+        agents = next((w.agents for w in board.workers() if w.id == worker), ("desk",))
+        board.beat(_row(worker)._replace(agents=agents))
         board.reap(30_000)
         board.adopt()
         mine = [w for w in board.works(Filter(state="working")) if w.worker == worker]
-        for work in mine or board.claim(worker, ["desk"], 10, now):
+        for work in mine or board.claim(worker, agents, 10, now):
             rest = self._one(worker, work)
             if rest is not None:
                 board.rest(worker, [rest], self.clock.wall())
@@ -397,6 +413,18 @@ def _lease(w: World) -> None:
     w.db.kernel.store.acquire(S, OTHER, 8 * HOUR)
 
 
+def _open_only(w: World) -> None:
+    row = w.row()
+    _need(row is not None and row.heads and not row.lease.holder)
+    w.db.kernel.store.acquire(S, READER, 8 * HOUR)
+
+
+def _held_for(row: SessionRow | None) -> str:
+    """Whether a session is held, by whoever goes on with it or by whom merely has it open."""
+    holder = "" if row is None else row.lease.holder
+    return "open" if holder == READER else "held" if holder else "free"
+
+
 def _release(w: World) -> None:
     row = w.row()
     _need(row is not None and row.lease.holder)
@@ -417,11 +445,15 @@ def _tick(ms: int) -> Callable[[World], None]:
 AGENTS: dict[str, Callable[[World], Any]] = {
     "create": lambda w: w.db.create(S, agent="desk", ttl=None),
     "create for a week": lambda w: w.db.create(S, agent="desk"),
-    **{f"say {word}": _say(word) for word in ("hello", "refund", "send", "render", "choose", "fail", "delegate")},
+    **{
+        f"say {word}": _say(word)
+        for word in ("hello", "refund", "send", "render", "choose", "fail", "reject", "delegate")
+    },
     "run": _run,
     "run to a limit": _run_to_limit,
     "run, killed": _run_killed,
     "submit": lambda w: submit(w.db, S, None, agent="desk", ttl=None),
+    "submit to a slip": lambda w: submit(w.db, S, None, agent="dsek", ttl=None),
     "worker starts": _serve,
     "worker leaves": _unserve,
     "worker claims": _claim,
@@ -441,6 +473,7 @@ AGENTS: dict[str, Callable[[World], Any]] = {
     "wake in 2 h": lambda w: w.db.wake(S, delay="2h", key="t"),
     "cancel": lambda w: w.db.cancel(S, by="eve"),
     "lease taken": _lease,
+    "session opened": _open_only,
     "lease given back": _release,
     "close": _close,
     "3 hours": _tick(3 * HOUR),
@@ -488,6 +521,44 @@ def stamp(paper: str) -> str:
     return paper
 
 
+def _press(how: str) -> Any:
+    """A tool that has a bug, as long as nobody has mended it; what it declares of a repetition."""
+    policy: Any = {"function": lambda paper: Unknown(), "failed": "retry", "again": "retry"}.get(how, how)
+
+    @perdure.tool(name=f"press_{how}", if_unsure=policy)
+    def press(paper: str) -> str:
+        if Cause.broken:
+            raise ToolError("out of ink") if how == "failed" else KeyError("ink")
+        return paper
+
+    return press
+
+
+PRESSES = {how: _press(how) for how in ("retry", "function", "ask", "report", "failed", "again")}
+"""By what a run is named that calls them: "again" has a function that goes on after what it has got."""
+
+
+def _print(how: str) -> Callable[[Any], str]:
+    """The function of a run; mended, it goes on after what a person has decided, or it had gone on after before."""
+
+    def work(s: Any) -> str:
+        try:
+            return s.call(PRESSES[how], paper="p")
+        except EffectFailed:
+            if Cause.broken:
+                raise
+        except EffectRaised:
+            if how != "again":
+                raise
+            s.vars["failed"] = True
+            s.commit()
+            if Cause.broken:
+                raise
+        return "went on"
+
+    return work
+
+
 PROGRAMS: dict[str, Callable[[World], Any]] = {
     "commit": _program(_edit),
     "commit as failed": _program(lambda s: s.commit(status="failed")),
@@ -495,6 +566,7 @@ PROGRAMS: dict[str, Callable[[World], Any]] = {
     "call that needs agreement": _program(lambda s: s.call(refund, order="A-1")),
     "call in doubt": _program(lambda s: s.call(send, parcel="P-1")),
     "call, killed": _program(_killed_call),
+    **{f"run, ended: {how}": _program(lambda s, how=how: s.run(how, _print(how))) for how in PRESSES},
     "post": _say("hello"),
     "approve": _decide("approve"),
     "reject": _decide("reject"),
@@ -516,9 +588,13 @@ def take_up(w: World) -> None:
     with w.db.session(S, ttl=None) as s:
         s.take()
         s.vars["taken up"] = s.step
-        s.commit(status="idle" if not [e for e in s.effects() if _open(e)] else None)
+        runs = [key for key, run in w.book().get("runs", {}).items() if run["status"] == "open"]
+        s.commit(status="idle" if not (runs or [e for e in s.effects() if _open(e)]) else None)
+        for key in runs:
+            with suppress(ApprovalNeeded, InDoubt, CallError):
+                s.run(key, _print(key))
         for effect in s.effects():
-            if _open(effect):
+            if _open(effect) and effect["tool"] in tools:
                 fn, _ = tools[effect["tool"]]
                 try:
                     s.call(fn, **effect["args"])

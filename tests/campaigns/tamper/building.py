@@ -71,6 +71,7 @@ def url_of(kind: str, folder: Path) -> str:
 def open_store(kind: str, codec: str, folder: Path, clock: FakeClock, **options: Any) -> Database:
     """Open the store in a folder, with the key."""
     options |= {"busy_timeout": 2.0} if kind == "sqlite" else {}
+    folder.mkdir(parents=True, exist_ok=True)
     return perdure.open(url_of(kind, folder), keys=KEY, codec=codec, clock=clock, maintain=False, **options)
 
 

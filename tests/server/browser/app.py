@@ -16,7 +16,7 @@ from perdure.agent.models import Request, text_of
 from perdure.agent.models.prices import Price
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import ModelError
-from perdure.session.tools import Context
+from perdure.session.tool_context import Context
 
 LEDGER = os.environ.get("CONSOLE_LEDGER", "")
 PAUSE = float(os.environ.get("CONSOLE_PAUSE", "0.01"))
@@ -61,7 +61,7 @@ def refund(order: str, amount: float, ctx: Context) -> dict[str, Any]:
 
 
 @tool(if_unsure="ask")
-def send_parcel(order: str, ctx: Context) -> str:
+def send_parcel(order: str, ctx: Context) -> Any:
     """Send a parcel; the carrier hangs up before it says whether it has it."""
     note("parcel", order, ctx.effect_id)
     raise ConnectionError("the carrier hung up")

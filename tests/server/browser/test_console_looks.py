@@ -110,26 +110,26 @@ def test_a_session_is_found_travelled_through_and_branched_without_a_mouse(page:
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid", "where the keyboard is cannot be seen"
     press("Enter")
-    expect(page.locator("#at h2")).to_contain_text("Step 5")
+    expect(page.locator("#at h2")).to_contain_text("Step 6")
     press("ArrowLeft")
-    expect(page.locator("#at h2")).to_contain_text("Step 4")
-    expect(page.locator("#step-4")).to_have_attribute("aria-current", "step")
+    expect(page.locator("#at h2")).to_contain_text("Step 5")
+    expect(page.locator("#step-5")).to_have_attribute("aria-current", "step")
     press("j")
-    expect(page.locator("#at h2")).to_contain_text("Step 3")
+    expect(page.locator("#at h2")).to_contain_text("Step 4")
     press("Home")
     expect(page.locator("#at h2")).to_contain_text("Step 1")
     press("End")
-    expect(page.locator("#at h2")).to_contain_text("Step 5")
+    expect(page.locator("#at h2")).to_contain_text("Step 6")
     page.locator("#travel").focus()
     press("ArrowLeft")
-    expect(page.locator("#at h2")).to_contain_text("Step 4")
-    assert "step=4" in page.url
+    expect(page.locator("#at h2")).to_contain_text("Step 5")
+    assert "step=5" in page.url
     press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
     press("b")
-    expect(page.get_by_role("heading", name="Branch from step 4")).to_be_visible()
+    expect(page.get_by_role("heading", name="Branch from step 5")).to_be_visible()
     page.get_by_label("Name of the branch").focus()
     press("Control+a")
     page.keyboard.type("by-hand")
@@ -140,7 +140,7 @@ def test_a_session_is_found_travelled_through_and_branched_without_a_mouse(page:
 
 
 def test_views_of_a_step_are_changed_without_loading_the_page(page: Page) -> None:
-    page.goto("/session?id=order-8847&step=3")
+    page.goto("/session?id=order-8847&step=4")
     page.evaluate("window.same = true")
     for tab, said in (
         ("Changes", "state.messages[+]"), ("State", "messages"), ("Request", "Exactly what was sent"),

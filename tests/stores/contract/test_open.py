@@ -35,6 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_sqlite_files_are_found_by_url_or_bare_path(folder: Path, url: str | None, file: str):
+    (folder / "deep" / "er").mkdir(parents=True)
     store = open_store(url)
     store.close()
     assert (folder / file).is_file()

@@ -126,6 +126,27 @@ def test_the_keys_of_a_session_end_long_after_its_time_unless_an_input_waits(url
     assert ttls(raw, url, "one") == {18}
 
 
+def test_redis_deletes_no_session_that_may_have_a_call_in_doubt(url: str, raw: driver.Redis, opened: Any):
+    store = opened(url)
+    head = write(store, "one", count=1, ttl=10 * DAY)[0].id
+    for step, (status, days) in enumerate(
+        [("running", 0), ("in_doubt", 0), ("idle", 18), ("cancelled", 0), ("closed", 18), ("in_doubt", 0)], 1
+    ):
+        item = commit("one", step=step, expect=head, ttl=10 * DAY, status=status)
+        land(store, item)
+        head = item.id
+        assert ttls(raw, url, "one") == {days}, status
+    dump = store.dump("one")
+    store.drop("one", None, "deleted")
+    store.restore(dump)
+    assert ttls(raw, url, "one") == {0}
+    # One whose main branch rests, and another one does not.
+    head = write(store, "two", count=1, ttl=10 * DAY)[0].id
+    begun = commit("two", branch="b", line=1, step=2, expect=None, starts=True, ttl=10 * DAY, status="running")
+    land(store, begun)
+    assert ttls(raw, url, "two") == {0}
+
+
 def test_a_session_that_redis_has_deleted_is_as_if_it_had_never_been(url: str, raw: driver.Redis, opened: Any):
     clock = FakeClock()
     store = opened(url, clock=clock)

@@ -10,7 +10,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import AbstractContextManager, closing, contextmanager
+import threading
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import apsw
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 NO_BEAT = 3600
 """Seconds of a lease: a beat that renews it would find out that a file is gone."""
 VISIT = "import sys, perdure; perdure.open(sys.argv[1]).close()"
+COMMIT = """
+import sys, perdure
+with perdure.open(sys.argv[1]) as db, db.session("another") as s:
+    s.messages.append(1)
+    s.commit()
+"""
 
 
 def url_of(path: Path) -> str:
@@ -83,6 +90,69 @@ def test_what_was_committed_is_saved_when_the_log_is_removed(tmp_path: Path, gon
     assert stored(copy) == [1, 2, 3]
     db.close()
     assert stored(path) == [1, 2, 3]
+
+
+@needs_own_locks
+@pytest.mark.parametrize(
+    "statement", ["begin immediate", "vacuum", "pragma wal_checkpoint(truncate)", "pragma wal_checkpoint"]
+)
+def test_other_libraries_read_and_do_not_write_while_it_is_open(tmp_path: Path, statement: str):
+    path = tmp_path / "agents.db"
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
+    s = db.session("s")
+    commit(s, 1)
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+        assert other.execute("select count(*) from commits").fetchone() == (1,)
+        with suppress(sqlite3.OperationalError):
+            # A checkpoint answers that it was kept from it, instead of an error.
+            assert other.execute(statement).fetchone()[0] == 1
+            other.execute("begin immediate")
+        assert not other.in_transaction
+        with closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
+            other.backup(backup)
+    # Processes of ours write it side by side all the while.
+    subprocess.run([sys.executable, "-c", COMMIT, url_of(path)], check=True, timeout=60)
+    commit(s, 2)
+    s.release()
+    db.close()
+    assert stored(path) == [1, 2]
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+        other.execute(statement)
+
+
+@needs_own_locks
+@pytest.mark.parametrize("statement", ["vacuum", "pragma wal_checkpoint(truncate)"])
+def test_nothing_is_lost_when_others_lose_their_locks(tmp_path: Path, statement: str):
+    path = tmp_path / "agents.db"
+    over, tried, done = threading.Event(), 0, 0
+
+    def moves() -> None:
+        nonlocal tried
+        while not over.is_set():
+            with closing(sqlite3.connect(path, timeout=0.01, isolation_level=None)) as other, suppress(sqlite3.Error):
+                other.execute(statement).fetchall()
+            tried += 1
+
+    def copies() -> None:
+        while not over.is_set():
+            for suffix in own_locks.FILES:
+                (tmp_path / f"agents.db{suffix}").read_bytes()
+
+    with perdure.open(url_of(path), maintain=False) as db, db.session("s") as s:
+        commit(s, -1)
+        threads = [threading.Thread(target=work) for work in (moves, copies)]
+        for thread in threads:
+            thread.start()
+        try:
+            while tried < 40:
+                commit(s, done)
+                done += 1
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert db.verify().ok
+    assert stored(path) == [-1, *range(done)]
 
 
 @needs_own_locks

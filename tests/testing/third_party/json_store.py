@@ -464,12 +464,13 @@ class JsonStore:
             found = self._known(t, row.id)
             if found.lines:
                 raise rules.has_checkpoints(row.id, next(iter(found.heads.values()), None))
+            known = {entry.key: (entry.seq, entry.digest) for entry in found.inbox.values()}
+            entries = rules.restored_inbox(dump, known, found.posts)
             for stored, shown in dump.rows:
                 self._add(t, found, stored, shown)
             found.heads.update({head.branch: head for head in row.heads})
             found.artifacts = list(dump.artifacts)
-            known = {entry.key: entry.seq for entry in found.inbox.values()}
-            for entry in rules.restored_inbox(dump, known, found.posts):
+            for entry in entries:
                 if entry.key not in found.inbox:
                     found.posts = max(found.posts, entry.seq)
                     found.inbox[entry.key] = entry

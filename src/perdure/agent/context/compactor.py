@@ -30,6 +30,8 @@ from perdure.errors import ContextTooLong, InvalidInput, ModelError
 from perdure.model import Kind
 from perdure.state.document import plain
 from perdure.system import faults
+from perdure.system.options import check_fits, is_number, options_checked
+from perdure.system.wording import storable
 
 if TYPE_CHECKING:
     from perdure.agent.context.window import Window
@@ -58,6 +60,7 @@ class Compactor:
     room, leaving the newest messages; ``max_tokens`` bounds the summary; ``instructions`` say what it is to hold.
     """
 
+    @options_checked("Compactor")
     def __init__(
         self,
         *,
@@ -66,10 +69,14 @@ class Compactor:
         max_tokens: int = 1000,
         instructions: str = INSTRUCTIONS,
     ) -> None:
-        if every is not None and every < 1:
-            raise InvalidInput(f"the compactor comes every so many turns, at least 1, not {every}")
-        if max_tokens < 1:
-            raise InvalidInput(f"a summary has at least one token, not {max_tokens}")
+        if every is not None and not (is_number(every) and every >= 1):
+            raise InvalidInput(f"the compactor comes every so many turns, at least 1, not {every!r:.40}")
+        if not (is_number(max_tokens) and max_tokens >= 1):
+            raise InvalidInput(f"a summary has at least one token, not {max_tokens!r:.40}")
+        client = callable(getattr(model, "answer", None)) and isinstance(getattr(model, "name", None), str)
+        check_fits("a Compactor", "model", model, model is None or client, "a client, such as OpenAIModel(...)")
+        said: Any = instructions
+        check_fits("a Compactor", "instructions", said, isinstance(said, str), "text that says what a summary holds")
         self.model = model
         self.every = every
         self.max_tokens = max_tokens
@@ -194,12 +201,14 @@ class Cleaning:
         held = self._held()
         held["from"], held["kept"], held["turn"] = wanted.start, wanted.kept, self._loop.book["turn"]
         if self._ceiling is not None:
-            held["ceiling"], held["model"] = self._ceiling, self._loop.agent.model.name
+            held["ceiling"], held["model"] = self._ceiling, self._asked()
 
-    async def _commit(self, x: dict[str, Any], why: str, *, told: int, **more: Any) -> None:
+    async def _commit(
+        self, x: dict[str, Any], why: str, *, told: int, asked: ChatModel | None = None, **more: Any
+    ) -> None:
         """A checkpoint of its own for a summary, a new beginning of the window, or both."""
         loop, s = self._loop, self._loop.s
-        note_setup(loop.book, loop.setup())
+        note_setup(loop.book, loop.setup(asked))
         start = self._held().get("from", 0)
         x["window"] = {"why": why, "from": start, "told": told, "waiting": self._waiting, **more}
         x["note"] = f"messages before {told} are summarised, those from {start} on are shown"
@@ -216,11 +225,12 @@ class Cleaning:
         The last piece's checkpoint moves the window, too.
         """
         loop = self._loop
-        model = compactor.model or loop.agent.model
+        models = (compactor.model,) if compactor.model is not None else loop.agent.models
         # Notes are plain text: a provider that counts little of calls and results may count all of that.
         rate = max(self._rate(), MARGIN)
         piece = PIECE if limit is None else max(LEAST_PIECE, min(PIECE, int(limit * 0.4 / rate)))
         while (told := self._held().get("told", 0)) < wanted.start:
+            model = loop.fallback.next(models)
             messages = Plain(loop.s.messages)
             upto = piece_of(messages, told, wanted.start, piece)
             request = summary_request(compactor.as_json(), model.name, loop.s.summary, messages, (told, upto, piece))
@@ -236,18 +246,20 @@ class Cleaning:
                     return self._gave_up(e)
                 continue
             except ModelError as e:
-                return self._gave_up(e)
+                if loop.falls_back(models, model, e):
+                    continue
+                return self._gave_up(loop.fallback.all_failed(e))
             loop.s.set_summary(shortened(text, compactor.max_tokens))
             self._held()["told"] = upto
             if upto == wanted.start:
                 self._move(wanted)
             loop.spend(answer, model)
             x = loop.agent.about(answer, request, use="summary", asked=model)
-            await self._commit(x, why, told=upto, since=told, piece=piece)
+            await self._commit(x, why, told=upto, since=told, piece=piece, asked=None if compactor.model else model)
         return True
 
     def _gave_up(self, error: ModelError) -> bool:
-        self._loop.notes.append(f"no summary could be written: {error}")
+        self._loop.notes.append(storable(f"no summary could be written: {error}"))
         return False
 
     # -- what is known --------------------------------------------------------------------------------------------
@@ -257,6 +269,10 @@ class Cleaning:
         if self._size is None:
             self._size = count_request(self._request, self._window.count) if self._request is not None else 0
         return self._size
+
+    def _asked(self) -> str:
+        """Whose window it is."""
+        return self._request.model if self._request is not None else self._loop.model.name
 
     def _held(self) -> Any:
         return self._loop.book.setdefault("window", {})
@@ -272,7 +288,7 @@ class Cleaning:
         """The most tokens a request may have: by the budget, and by what the model has refused."""
         held = self._loop.book.get("window") or {}
         most = self._window.max_tokens
-        if "ceiling" in held and held["model"] == self._loop.agent.model.name:
+        if "ceiling" in held and held["model"] == self._asked():
             refused = int(held["ceiling"] * self._scale())
             return refused if most is None else min(most, refused)
         return most

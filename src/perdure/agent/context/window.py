@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 from perdure.agent.models import Request, text_of
 from perdure.errors import InvalidInput
+from perdure.session.tools import must_be_awaited
 from perdure.state.document import plain
+from perdure.system.options import check_fits, is_number, options_checked
 
 Counter = Callable[[Any], int]
 """Counts the tokens of a message, or of any other JSON value."""
@@ -82,6 +84,7 @@ class Window:
     4000
     """
 
+    @options_checked("Window")
     def __init__(
         self,
         max_tokens: int | None = None,
@@ -92,12 +95,17 @@ class Window:
         count: Counter = estimate,
         recall: bool = True,
     ) -> None:
-        if max_tokens is not None and max_tokens < 1:
-            raise InvalidInput(f"a window has a budget of at least one token, not {max_tokens}")
-        if low_water is not None and (max_tokens is None or not 0 < low_water < max_tokens):
-            raise InvalidInput(f"low_water lies between 0 and max_tokens ({max_tokens}), not at {low_water}")
-        if keep_recent < 1:
-            raise InvalidInput(f"keep_recent is at least 1, not {keep_recent}: the model must be shown something")
+        if max_tokens is not None and not (is_number(max_tokens) and max_tokens >= 1):
+            raise InvalidInput(f"a window has a budget of at least one token, not {max_tokens!r:.40}")
+        if low_water is not None and (max_tokens is None or not is_number(low_water) or not 0 < low_water < max_tokens):
+            raise InvalidInput(f"low_water lies between 0 and max_tokens ({max_tokens}), not at {low_water!r:.40}")
+        if not (is_number(keep_recent) and keep_recent >= 1):
+            raise InvalidInput(f"keep_recent is at least 1, not {keep_recent!r:.40}: the model must be shown something")
+        for option, fn, of in (("pinned", pinned, "says whether a message stays"), ("count", count, "counts tokens")):
+            fits = (fn is None and option == "pinned") or (callable(fn) and not must_be_awaited(fn))
+            check_fits("a Window", option, fn, fits, f"a plain function that {of}")
+        offered: Any = recall
+        check_fits("a Window", "recall", offered, isinstance(offered, bool), "True or False")
         self.max_tokens = max_tokens
         self._low_water = low_water
         self.keep_recent = keep_recent
@@ -167,7 +175,7 @@ def system_text(instructions: str, context: dict[str, Any] | None, summary: str,
 
 def sendable(message: dict[str, Any]) -> dict[str, Any]:
     """A message without the field that is the window's own."""
-    return {k: v for k, v in message.items() if k != PINNED}
+    return {k: v for k, v in message.items() if k != PINNED} if PINNED in message else message
 
 
 def units(messages: Sequence[dict[str, Any]], start: int = 0) -> list[range]:

@@ -8,6 +8,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from perdure.errors import an
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -138,4 +140,4 @@ def _named(value: Any) -> Any:
     """Bytes go by their hash: they may be a film."""
     if isinstance(value, bytes):
         return {"$bytes": hashlib.sha256(value).hexdigest(), "size": len(value)}
-    raise TypeError(f"a {type(value).__name__} cannot be sent to a model")
+    raise TypeError(f"{an(type(value).__name__)} cannot be sent to a model")

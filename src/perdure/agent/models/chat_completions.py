@@ -126,15 +126,42 @@ _NO_NULL = ("tool_calls", "function_call", "audio")
 _UNFINISHED = ("length", "content_filter")
 
 
-def body(request: Request, *, stream: bool) -> dict[str, Any]:
+def body(request: Request) -> dict[str, Any]:
     """What is sent, always in the same order."""
-    out: dict[str, Any] = {"model": request.model, "messages": [_sent(m) for m in request.messages]}
+    out: dict[str, Any] = {"model": request.model, "messages": _conversation(request.messages)}
     if request.tools:
         out["tools"] = [{"type": "function", "function": t} for t in request.tools]
     out |= dict(sorted(request.params.items()))
-    if stream:
-        out |= {"stream": True, "stream_options": {"include_usage": True}}
-    return out
+    return out | {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def _conversation(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All messages; pictures and files that tools returned are shown by the user, who alone may, after all results."""
+    out: list[dict[str, Any]] = []
+    returned: list[Any] = []
+    for message in messages:
+        sent = _sent(message)
+        if sent.get("role") == "tool":
+            if isinstance(sent.get("content"), list):
+                sent["content"], shown = _text_apart(sent["content"])
+                if shown:
+                    returned += [{"type": "text", "text": f"Returned by the call {sent.get('tool_call_id')}:"}, *shown]
+        elif returned:
+            out.append({"role": "user", "content": returned})
+            returned = []
+        out.append(sent)
+    return [*out, {"role": "user", "content": returned}] if returned else out
+
+
+def _text_apart(parts: list[Any]) -> tuple[str, list[Any]]:
+    """The text of parts, and the parts that are none."""
+    others = [p for p in parts if not _is_text(p)]
+    said = "\n".join(p["text"] for p in parts if _is_text(p))
+    return said or f"({len(others)} attached, in the message that follows)", others
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def _sent(message: dict[str, Any]) -> dict[str, Any]:
@@ -214,6 +241,11 @@ class Assembly:
             self._take(delta)
         if choice.get("finish_reason"):
             self._finish = str(choice["finish_reason"])
+
+    @property
+    def begun(self) -> bool:
+        """Whether the model has said anything."""
+        return bool(self._message or self._calls or self.finished)
 
     @property
     def finished(self) -> bool:

@@ -1,33 +1,39 @@
-"""A client for every model behind an API like OpenAI's: Chat Completions and Responses, in one piece or streamed.
+"""A client for every model behind an API like OpenAI's: Chat Completions and Responses.
 
-The SDK carries bytes; what they say, what is tried again and what is kept is decided here. It is imported with the
-first request, and its own retries are off.
+Answers are always streamed, whether anybody listens or not: a server that is at work says something now and then, so
+that one that is silent can be given up. The SDK carries bytes; what they say, what is tried again and what is kept is
+decided here. It is imported with the first request, and its own retries are off.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from perdure.agent.models import Answer, Delta, Request, chat_completions, responses, text_of
 from perdure.agent.models.chat_completions import Unfit, WholeCharacters
-from perdure.agent.models.prices import Price, price_of
+from perdure.agent.models.prices import Price, check_prices, price_of
 from perdure.agent.models.providers import PRESETS, key_of, preset
 from perdure.agent.models.retry import Failures, Retry, Trouble, Waiting, patiently
 from perdure.errors import InvalidInput, MissingExtra, ModelError
+from perdure.system.flow_async import in_thread
+from perdure.system.options import check_fits, is_amount
 from perdure.system.urls import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from openai import AsyncOpenAI
 
 APIS = ("chat", "responses")
-TIMEOUT = 600.0
-"""Seconds without a byte after which a request counts as lost: models may think for minutes before the first one."""
-CONNECT = 10.0
+TIMEOUT = 60.0
+"""Seconds without a byte after which a request counts as lost, while an answer is streamed, too."""
+CONNECT_TIMEOUT = 10.0
+"""Seconds until a server must have taken the connection."""
 _OURS = ("model", "messages", "input", "tools", "stream", "stream_options", "store")
 
 
@@ -59,7 +65,8 @@ class OpenAIModel:
 
     ``provider`` is one of the presets, or ``base_url`` names another; the key is ``api_key`` or the provider's
     variable. ``params`` (temperature, top_p, seed, max_tokens, ...) go with every request. ``prices`` are yours, per
-    model; ``retry`` says how patient to be; ``timeout`` is how many seconds may pass without a byte.
+    model; ``retry`` says how patient to be; ``timeout`` is how many seconds may pass without a byte,
+    ``connect_timeout`` how many until there is a connection.
 
     >>> OpenAIModel("deepseek-v3.2", provider="holysheep", api_key="...")
     <OpenAIModel deepseek-v3.2 of holysheep at https://api.holysheep.ai/v1>
@@ -76,9 +83,12 @@ class OpenAIModel:
         prices: Mapping[str, Price] | None = None,
         retry: Retry | None = None,
         timeout: float = TIMEOUT,
+        connect_timeout: float = CONNECT_TIMEOUT,
         headers: Mapping[str, str] | None = None,
         **params: Any,
     ) -> None:
+        _check_kinds(model=model, provider=provider, base_url=base_url, api_key=api_key, retry=retry, headers=headers)
+        check_prices("an OpenAIModel", prices)
         self._preset = preset(provider, base_url)
         name = model or self._preset.model
         if not name:
@@ -97,7 +107,11 @@ class OpenAIModel:
         key_of(self._preset, api_key)
         self._prices = prices
         self._retry = retry or Retry()
-        self._timeout = timeout
+        if not all(is_amount(seconds) and seconds > 0 for seconds in (timeout, connect_timeout)):
+            raise InvalidInput(
+                f"timeout and connect_timeout are seconds, above 0, not {timeout!r:.40} and {connect_timeout!r:.40}"
+            )
+        self._timeout, self._connect_timeout = timeout, connect_timeout
         self._headers = dict(headers or {})
         self._where = shown(self._preset.base_url)
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
@@ -115,7 +129,7 @@ class OpenAIModel:
         return price_of(self.provider, self.name, self._prices) or named
 
     async def answer(self, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Answer:
-        """Ask, and ask again when that may help; with ``on_delta`` the answer is streamed."""
+        """Ask, and ask again when that may help; ``on_delta`` is told pieces as they arrive."""
         self._check(request.params)
         request = request._replace(params={**self.params, **request.params})
         key = key_of(self._preset, self._key)
@@ -124,8 +138,9 @@ class OpenAIModel:
 
         def tell(delta: Delta) -> None:
             nonlocal told
+            if on_delta is None:
+                return
             told = True
-            assert on_delta is not None
             try:
                 on_delta(delta)
             except Exception as e:
@@ -137,9 +152,8 @@ class OpenAIModel:
                 on_delta(Delta(restart=True))
             told = False
 
-        async def attempt() -> Answer:
-            content = self._content(request, stream=on_delta is not None)
-            return await self._attempt(line.client, content, failures, tell if on_delta is not None else None)
+        async def attempt(answers: Callable[[], None]) -> Answer:
+            return await self._attempt(line.client, self._content(request), failures, tell, answers)
 
         line = await self._connected(key)
         line.users += 1
@@ -161,22 +175,24 @@ class OpenAIModel:
     # -- one attempt ----------------------------------------------------------------------------------------------
 
     async def _attempt(
-        self, client: AsyncOpenAI, content: bytes, failures: Failures, tell: Callable[[Delta], None] | None
-    ) -> Answer:
+        self, client: AsyncOpenAI, content: bytes, failures: Failures, tell: Callable[[Delta], None],
+        answers: Callable[[], None],
+    ) -> Answer:  # fmt: skip
         """Ask once. Whatever goes wrong is ``Trouble``, which holds nothing of the driver's."""
         import openai
 
         trouble: Trouble
         try:
-            if tell is None:
-                return self._api.answer_of(await client.post(self._api.PATH, cast_to=object, content=content))
-            return await self._stream(client, content, failures, tell)
+            return await self._stream(client, content, failures, tell, answers)
         except openai.APIStatusError as e:
             trouble = self._refused(e, failures)
-        except openai.APITimeoutError:
-            trouble = failures.unreachable("nothing came in time")
+        except openai.APITimeoutError as e:
+            if _kind(e) == "ConnectTimeout":
+                trouble = failures.unreachable(f"no connection within {self._connect_timeout:g} seconds")
+            else:
+                trouble = failures.silent(self._timeout)
         except openai.APIConnectionError as e:
-            trouble = failures.unreachable(_kind(e))
+            trouble = failures.unreachable(_why_unreachable(e))
         except openai.APIError as e:
             trouble = failures.told(e.body)
         except openai.OpenAIError as e:
@@ -200,21 +216,26 @@ class OpenAIModel:
         return trouble
 
     async def _stream(
-        self, client: AsyncOpenAI, content: bytes, failures: Failures, tell: Callable[[Delta], None]
-    ) -> Answer:
+        self, client: AsyncOpenAI, content: bytes, failures: Failures, tell: Callable[[Delta], None],
+        answers: Callable[[], None],
+    ) -> Answer:  # fmt: skip
         from openai import APIConnectionError, AsyncStream
 
         pieces = self._api.Assembly(WholeCharacters(tell))
+        heard = False
         stream = await client.post(
             self._api.PATH, cast_to=object, content=content, stream=True, stream_cls=AsyncStream[object]
         )
+        kind: str = stream.response.headers.get("content-type", "")
         try:
-            if "json" in stream.response.headers.get("content-type", ""):
+            if "json" in kind:
                 # A server that cannot stream, or would not, has answered in one piece.
-                answer: Answer = self._api.answer_of(json.loads(await stream.response.aread()))
+                answer: Answer = self._api.answer_of(json.loads(await _whole(stream.response)))
                 tell(Delta(text=text_of(answer.message)))
                 return answer
             async for chunk in stream:
+                heard = True
+                answers()
                 pieces.add(chunk)
         except APIConnectionError:
             # Cut after the model's last word: the answer is whole, and asking again would be paid again.
@@ -222,14 +243,17 @@ class OpenAIModel:
                 raise
         finally:
             await stream.close()
+        if not pieces.begun:
+            # A stream that ended as it should with nothing in it, or a page that calls itself one.
+            raise failures.garbage("nothing" if heard else "something that is no answer")
         if not pieces.finished:
             raise failures.cut()
         return pieces.answer()
 
-    def _content(self, request: Request, *, stream: bool) -> bytes:
+    def _content(self, request: Request) -> bytes:
         """The bytes that are sent: the same for the same request, whoever makes them."""
         more = {} if self._api is chat_completions else {"encrypted": self._encrypted}
-        body = self._api.body(request, stream=stream, **more)
+        body = self._api.body(request, **more)
         try:
             return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
         except (TypeError, ValueError) as e:
@@ -245,7 +269,7 @@ class OpenAIModel:
         line = self._lines.get(loop)
         if line is None or line.client.api_key != key:
             # Importing the SDK and reading certificates take a while: others go on meanwhile.
-            made = _Line(await asyncio.to_thread(self._made, key))
+            made = _Line(await in_thread(self._made, key))
             now = self._lines.get(loop)
             line = self._lines[loop] = made if now is None or now is line else now
         return line
@@ -264,7 +288,7 @@ class OpenAIModel:
             api_key=key,
             base_url=self._preset.base_url,
             max_retries=0,
-            timeout=Timeout(self._timeout, connect=min(CONNECT, self._timeout)),
+            timeout=Timeout(self._timeout, connect=self._connect_timeout),
             default_headers={**headers, **self._headers},
         )
 
@@ -274,6 +298,50 @@ class OpenAIModel:
             raise InvalidInput(
                 f"{', '.join(ours)} cannot be a parameter of a model: the agent says it with each request"
             )
+
+
+def _check_kinds(**given: Any) -> None:
+    """Refuse options of another kind than they are, before a request fails over them."""
+    if isinstance(given["model"], list | tuple):
+        raise InvalidInput(
+            "an OpenAIModel is one model: give the agent the list, as in Agent(..., model=[OpenAIModel(...), ...])"
+        )
+    for name in ("model", "provider", "base_url", "api_key"):
+        value = given[name]
+        if value is not None and not isinstance(value, str):
+            # A key is not shown, whatever it is.
+            raise InvalidInput(f"an OpenAIModel: {name}= is text, not {type(value).__name__}")
+    retry, headers = given["retry"], given["headers"]
+    wanted = "a perdure.Retry(...), such as perdure.Retry(attempts=3)"
+    check_fits("an OpenAIModel", "retry", retry, retry is None or isinstance(retry, Retry), wanted)
+    if headers is not None:
+        pairs = cast("Mapping[object, object]", headers).items() if isinstance(headers, Mapping) else [(0, 0)]
+        if not all(isinstance(one, str) for pair in pairs for one in pair):
+            # One of them may be a secret.
+            raise InvalidInput("an OpenAIModel: headers= is a dict of text by the names of headers")
+
+
+async def _whole(response: Any) -> bytes:
+    """The body of an answer that is not streamed, with the SDK's errors, as for one that is."""
+    from openai import APIConnectionError, APITimeoutError
+
+    try:
+        return await response.aread()
+    except Exception as e:
+        lost = APITimeoutError if "Timeout" in type(e).__name__ else APIConnectionError
+        raise lost(request=response.request) from e
+
+
+def _why_unreachable(error: BaseException) -> str:
+    """Why there is no connection: what the system said, where it said something that a person can act on."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, socket.gaierror):
+            return "there is no host of that name (look at base_url)"
+        if isinstance(seen, ConnectionRefusedError):
+            return "nothing listens there (is it running, and is base_url right?)"
+        seen = seen.__cause__ or seen.__context__
+    return _kind(error)
 
 
 def _kind(error: BaseException) -> str:

@@ -22,7 +22,8 @@ _SIGNS = (
     (b"GIF8", "image/gif"),
     (b"RIFF", "image/webp"),
 )
-_KINDS = ("image", "audio", "file")
+_NEEDED = {"image": ("mime",), "audio": ("format",), "file": ("name", "mime")}
+_KINDS = tuple(_NEEDED)
 
 
 def text(said: str) -> dict[str, Any]:
@@ -63,6 +64,18 @@ def is_ours(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") in _KINDS and "data" in part
 
 
+def is_whole(part: Any) -> bool:
+    """Whether a value that a tool made is one of these parts with all it needs, or the address of a picture."""
+    if isinstance(part, dict) and part.get("type") == "image_url":
+        address = part.get("image_url")
+        return isinstance(address, dict) and isinstance(address.get("url"), str)
+    return (
+        is_ours(part)
+        and isinstance(part["data"], bytes)
+        and all(isinstance(part.get(name), str) for name in _NEEDED[part["type"]])
+    )
+
+
 def for_chat(part: Any) -> Any:
     """A part as Chat Completions takes it; one that is not ours stays as it is."""
     if not is_ours(part):
@@ -90,6 +103,32 @@ def for_responses(part: Any) -> Any:
     if kind == "file" and isinstance(part.get("file"), dict):
         return {"type": "input_file", **part["file"]}
     return part
+
+
+def taken_apart(result: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """What a tool returned, in JSON that says where its pictures, recordings and files stood; and these, in order.
+
+    >>> taken_apart({"chart": image(b"GIF8..."), "rows": 3})
+    ({'chart': '(image 1)', 'rows': 3}, [{'type': 'image', 'mime': 'image/gif', 'data': b'GIF8...'}])
+    """
+    found: list[dict[str, Any]] = []
+    return _without(result, found), found
+
+
+def _without(value: Any, found: list[dict[str, Any]]) -> Any:
+    if is_whole(value):
+        found.append(value)
+        return f"({value['type'].removesuffix('_url')} {len(found)})"
+    if isinstance(value, dict):
+        return {k: _without(v, found) for k, v in value.items()}
+    return [_without(v, found) for v in value] if isinstance(value, list) else value
+
+
+def is_spoken(result: Any) -> bool:
+    """Whether what a tool returned is parts of a message already, as they are to be told."""
+    return isinstance(result, list) and all(
+        is_whole(p) or (isinstance(p, dict) and set(p) == {"type", "text"} and p["type"] == "text") for p in result
+    )
 
 
 def packed(message: Any) -> Any:

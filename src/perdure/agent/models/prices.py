@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from perdure.system.options import check_fits, is_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from perdure.agent.models import Usage
 
 AS_OF = {"holysheep": "2026-04", "openai": "2025-08", "deepseek": "2026-10", "openrouter": "2025-12"}
@@ -93,6 +94,25 @@ def price_of(provider: str, model: str, own: Mapping[str, Price] | None = None) 
         if found is not None:
             return Price(*found)
     return None
+
+
+def check_prices(what: str, prices: Any) -> None:
+    """Refuse prices that nothing could be counted with; None are none.
+
+    >>> check_prices("agent 'desk'", {"m": Price(2.00, 8.00)})
+    >>> check_prices("agent 'desk'", {"m": 3})
+    Traceback (most recent call last):
+    perdure.errors.InvalidInput: agent 'desk': prices['m']= is a perdure.Price(input, output) of numbers, not 3
+    """
+    if prices is None:
+        return
+    wanted = "a dict of perdure.Price(...) by the names of models"
+    check_fits(what, "prices", prices, isinstance(prices, Mapping), wanted)
+    for model, price in cast("Mapping[object, object]", prices).items():
+        check_fits(what, "prices", prices, isinstance(model, str), wanted)
+        rates = price[:2] + tuple(rate for rate in price[2:] if rate is not None) if isinstance(price, Price) else ()
+        fits = bool(rates) and all(is_amount(rate) and rate >= 0 for rate in rates)
+        check_fits(what, f"prices[{model!r:.60}]", price, fits, "a perdure.Price(input, output) of numbers")
 
 
 def _undated(model: str) -> str:

@@ -13,6 +13,7 @@ from perdure.system.urls import shown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+OPENAI_BASE_URL = "OPENAI_BASE_URL"
 NO_KEY = "none"
 """What is sent to servers that ask for no key."""
 
@@ -43,17 +44,24 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def preset(provider: str | None, base_url: str | None) -> Preset:
+def preset(provider: str | None, base_url: str | None, environ: Mapping[str, str] = os.environ) -> Preset:
     """The provider of that name, at another address when one is given; an address alone is a provider of its own.
+
+    OpenAI is asked at the address in ``OPENAI_BASE_URL``, where that is set.
 
     >>> preset("ollama", None).base_url
     'http://127.0.0.1:11434/v1'
     >>> preset(None, "http://127.0.0.1:9/v1").key is None
     True
     """
-    if provider is None:
+    if provider is None and base_url is not None:
         # A key is meant for one provider: no variable is read for an address that names none.
-        return Preset("custom", _checked(base_url)) if base_url is not None else PRESETS["openai"]
+        return Preset("custom", _checked(base_url))
+    provider = provider or "openai"
+    if provider == "openai" and base_url is None:
+        # Where whoever uses OpenAI's own client has told it to go, with OpenAI's key.
+        said = (environ.get(OPENAI_BASE_URL) or "").strip()
+        base_url = _checked(said, f"the variable {OPENAI_BASE_URL}") if said else None
     found = PRESETS.get(provider)
     if found is None:
         near = difflib.get_close_matches(provider, PRESETS, 1)
@@ -72,18 +80,20 @@ def key_of(preset: Preset, given: str | None, environ: Mapping[str, str] = os.en
     if not key:
         if preset.key is None:
             return NO_KEY
-        raise InvalidInput(f"there is no key for {preset.name}: set the variable {preset.key}, or pass api_key=")
+        elsewhere = preset.base_url != PRESETS[preset.name].base_url
+        more = f" (any word, if {shown(preset.base_url)} asks for none)" if elsewhere else ""
+        raise InvalidInput(f"there is no key for {preset.name}: set the variable {preset.key}, or pass api_key={more}")
     if not (key.isascii() and key.isprintable() and " " not in key):
         raise InvalidInput(f"the key for {preset.name} in {where} has characters that no key has: copy it again")
     return key
 
 
-def _checked(base_url: str) -> str:
+def _checked(base_url: str, where: str = "base_url") -> str:
     try:
         parts = urlsplit(base_url)
         fine = parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
         fine = False
     if not fine:
-        raise InvalidInput(f"base_url must be an address such as https://host/v1, not {shown(base_url)!r:.80}")
+        raise InvalidInput(f"{where} must be an address such as https://host/v1, not {shown(base_url)!r:.80}")
     return base_url

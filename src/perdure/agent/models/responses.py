@@ -34,7 +34,7 @@ class Failed(Exception):
         super().__init__()
 
 
-def body(request: Request, *, stream: bool, encrypted: bool = True) -> dict[str, Any]:
+def body(request: Request, *, encrypted: bool = True) -> dict[str, Any]:
     """What is sent, always in the same order."""
     out: dict[str, Any] = {"model": request.model, "input": [i for m in request.messages for i in _items(m)]}
     if request.tools:
@@ -43,8 +43,7 @@ def body(request: Request, *, stream: bool, encrypted: bool = True) -> dict[str,
     out["store"] = False
     if encrypted:
         out["include"] = [*out.get("include", []), ENCRYPTED]
-    if stream:
-        out["stream"] = True
+    out["stream"] = True
     return out
 
 
@@ -169,6 +168,8 @@ class Assembly:
         self._calls: dict[Any, int] = {}
         self._done: dict[int, Any] = {}
         self._response: dict[str, Any] | None = None
+        self.begun = False
+        """Whether an answer was begun."""
 
     def add(self, event: Any) -> None:
         """Take the next event."""
@@ -178,6 +179,7 @@ class Assembly:
         place = event.get("output_index")
         if kind == "error":
             raise Failed(event)
+        self.begun = self.begun or (isinstance(kind, str) and kind.startswith("response."))
         if kind == _TEXT and isinstance(piece, str):
             self._tell(Delta(text=piece))
         elif kind in _REASONING and isinstance(piece, str):

@@ -11,9 +11,11 @@ import asyncio
 import random
 import re
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from perdure.errors import ContextTooLong, ModelError, ModelUnavailable
+from perdure.errors import AccessRefused, ContextTooLong, ModelError, ModelUnavailable, RequestRefused
+from perdure.system.options import check_fits, is_amount, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Retry(NamedTuple):
+@dataclass(frozen=True)
+class Retry:
     """How often and how long a provider is tried."""
 
     attempts: int = 6
@@ -31,9 +34,22 @@ class Retry(NamedTuple):
     most: float = 30.0
     """The longest wait of our own choice."""
     total: float = 900.0
-    """Seconds for everything together. A provider that asks to wait beyond that is not waited for."""
+    """Seconds without any answer, for everything together: what is being answered is not cut off. A provider that asks
+    to wait beyond that is not waited for."""
     garbage: int = 3
     """Attempts when what comes back is no answer."""
+    silent: int = 2
+    """Attempts when the server says nothing for too long: each takes that long, and may be paid for."""
+
+    def __post_init__(self) -> None:
+        for name in ("attempts", "garbage", "silent"):
+            value: Any = getattr(self, name)
+            check_fits("a Retry", name, value, is_number(value) and value >= 1, "a number of attempts, at least 1")
+        for name in ("first", "most"):
+            value = getattr(self, name)
+            check_fits("a Retry", name, value, is_amount(value) and value >= 0, "a time in seconds, such as 0.5")
+        positive = is_amount(self.total) and self.total > 0
+        check_fits("a Retry", "total", self.total, positive, "a time in seconds above 0")
 
     def wait(self, attempt: int, after: float | None, chance: float) -> float:
         """Seconds to wait after a failed attempt (1 is the first); ``after`` is what the provider asked for.
@@ -50,12 +66,14 @@ class Trouble(Exception):
     """An attempt that failed: what is to be told, and whether another may help. Never leaves the clients."""
 
     def __init__(
-        self, error: ModelError, *, again: bool = False, after: float | None = None, garbage: bool = False
-    ) -> None:
+        self, error: ModelError, *, again: bool = False, after: float | None = None, garbage: bool = False,
+        silent: bool = False,
+    ) -> None:  # fmt: skip
         self.error = error
         self.again = again
         self.after = after
         self.garbage = garbage
+        self.silent = silent
         super().__init__(str(error))
 
 
@@ -68,17 +86,29 @@ class Waiting(NamedTuple):
 
 
 async def patiently(
-    attempt: Callable[[], Awaitable[T]], retry: Retry, waiting: Waiting, again: Callable[[], None] | None = None
-) -> T:
-    """Make attempts until one succeeds or patience ends; ``again`` is called before each further one."""
+    attempt: Callable[[Callable[[], None]], Awaitable[T]], retry: Retry, waiting: Waiting,
+    again: Callable[[], None] | None = None,
+) -> T:  # fmt: skip
+    """Make attempts until one succeeds or patience ends; ``again`` is called before each further one.
+
+    An attempt calls what it is given when its answer begins: from there on it takes as long as it takes.
+    """
     began = waiting.monotonic()
-    made = spoilt = 0
+    made = spoilt = silent = 0
     while True:
         trouble: Trouble
         bound = asyncio.timeout(max(0.001, retry.total - (waiting.monotonic() - began)))
+        answering = False
+
+        def answers(bound: asyncio.Timeout = bound) -> None:
+            nonlocal answering
+            if not answering and not bound.expired():
+                answering = True
+                bound.reschedule(None)
+
         try:
             async with bound:
-                return await attempt()
+                return await attempt(answers)
         except Trouble as e:
             trouble = e
         except TimeoutError:
@@ -87,10 +117,15 @@ async def patiently(
             trouble = Trouble(ModelUnavailable(f"no answer within {retry.total:g} seconds"))
         made += 1
         spoilt += trouble.garbage
+        silent += trouble.silent
         pause = retry.wait(made, trouble.after, waiting.chance())
+        if answering:
+            # What was answered and broke off is no time without an answer.
+            began = waiting.monotonic()
         left = retry.total - (waiting.monotonic() - began)
         # Raised out here, where no other exception is being handled: the driver's holds headers with the key.
-        if not trouble.again or made >= retry.attempts or spoilt >= retry.garbage or pause >= left:
+        over = made >= retry.attempts or spoilt >= retry.garbage or silent >= retry.silent
+        if not trouble.again or over or pause >= left:
             error = trouble.error
             raise error if made == 1 and not trouble.again else _told(error, made, trouble.after, pause >= left)
         await waiting.sleep(pause)
@@ -145,6 +180,14 @@ _TOO_LONG = re.compile(
 )
 _NEVER_AGAIN = ("insufficient_quota", "billing_hard_limit_reached", "account_deactivated")
 _REFUSED_TYPES = ("invalid_request_error", "authentication_error", "permission_error", "not_found_error")
+_OF_CONTENTS = (400, 415, 422)
+"""Statuses that speak of what was sent, and not of who sent it or where to."""
+_TO_CHANGE = {
+    401: " (change the key)",
+    403: " (change the key, or what it may use)",
+    404: " (change the model's name or base_url)",
+}
+_FORBIDDEN = ("content_filter", "content_policy_violation", "moderation_blocked", "invalid_prompt")
 _SECRETS = re.compile(r"\b(sk|pk|rk|key|hs|gsk|xai)-[A-Za-z0-9_*.…-]{4,}|(?<=[Bb]earer )\S+")
 MOST_WORDS = 400
 
@@ -175,25 +218,34 @@ class Failures:
         wants = str(headers.get("x-should-retry", "")).lower()
         if (status in _AGAIN or status >= 500 or wants == "true") and wants != "false":
             if code in _NEVER_AGAIN or kind in _NEVER_AGAIN:
-                return Trouble(ModelError(f"{told} (nothing left to spend: look at the account)"))
+                return Trouble(AccessRefused(f"{told} (nothing left to spend: look at the account)"))
             return Trouble(ModelUnavailable(told), again=True, after=asked_to_wait(headers))
-        return Trouble(ModelError(told))
+        contents = status in _OF_CONTENTS or code in _FORBIDDEN or kind in _FORBIDDEN
+        return Trouble(RequestRefused(told) if contents else AccessRefused(f"{told}{_TO_CHANGE.get(status, '')}"))
 
     def told(self, body: Any) -> Trouble:
         """An error inside an answer that had begun well."""
         code, kind, message = _said(body)
         told = f"{self._who} broke off: {self.words(message or code or 'no reason given')}"
-        if self._is_too_long(400, code, message):
+        if self._is_too_long(int(code) if code.isdecimal() else 400, code, message):
             return Trouble(ContextTooLong(told))
+        if code in _FORBIDDEN or (kind == "invalid_request_error" and not code.startswith(("4", "5"))):
+            return Trouble(RequestRefused(told))
         if code in _NEVER_AGAIN or (kind in _REFUSED_TYPES and not code.startswith(("4", "5"))):
-            return Trouble(ModelError(told))
+            return Trouble(AccessRefused(told))
         if code.isdigit() and 400 <= int(code) < 500 and int(code) not in _AGAIN:
-            return Trouble(ModelError(told))
+            return Trouble(RequestRefused(told) if int(code) in _OF_CONTENTS else AccessRefused(told))
         return Trouble(ModelUnavailable(told), again=True)
 
     def unreachable(self, why: str) -> Trouble:
-        """No connection, or it was lost, or nothing came in time."""
+        """No connection, or it was lost."""
         return Trouble(ModelUnavailable(f"{self._who} at {self._where} cannot be reached: {why}"), again=True)
+
+    def silent(self, seconds: float) -> Trouble:
+        """A connection on which nothing came."""
+        said = f"{self._who} at {self._where} said nothing for {seconds:g} seconds"
+        how = "OpenAIModel(..., timeout=) waits longer"
+        return Trouble(ModelUnavailable(f"{said} ({how})"), again=True, silent=True)
 
     def cut(self) -> Trouble:
         """A stream that ended before the answer did."""

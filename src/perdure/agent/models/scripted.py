@@ -1,49 +1,60 @@
-"""A model that says what it was told to say: for tests, examples and demonstrations without a network."""
+"""Models that say what they were told to say: for tests, examples and demonstrations without a network."""
 
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# What a function answers is any value: its type is looked at, not declared.
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import inspect
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from perdure.agent.models import Answer, Delta, Request, ToolCall, Usage, text_of
+from perdure.errors import InvalidInput
+from perdure.system.options import check_fits, is_amount, options_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     Script = Callable[[Request], "Answer | str | dict[str, Any] | Awaitable[Any]"]
 
 
-class ScriptedModel:
-    """Answers from a function of the request, or from a list by the number of answers in the conversation so far.
+class FunctionModel:
+    """Has a function answer: it is given the :class:`Request`, and may be a coroutine function.
 
-    Both give the same answer to the same request, however often the process died in between.
+    It returns text, what :func:`calls` makes of calls, or an :class:`Answer`; for no answer it raises a
+    :class:`perdure.ModelError`. ``name`` is what is recorded; ``delay`` is how many seconds an answer takes.
 
-    >>> model = ScriptedModel(["Hello", calls(("add", {"a": 1, "b": 2})), "3"])
+    >>> def answer(request):
+    ...     asked = request.messages[-1]
+    ...     return calls(("add", {"a": 1, "b": 2})) if asked["role"] == "user" else f"It is {asked['content']}."
+    >>> model = FunctionModel(answer)
     """
 
-    def __init__(self, script: Script | Sequence[Any], *, name: str = "scripted", delay: float = 0.0) -> None:
+    @options_checked("FunctionModel")
+    def __init__(self, function: Script, *, name: str = "function", delay: float = 0.0) -> None:
+        given: Any = name
+        check_fits("a model", "name", name, isinstance(given, str), "the name that is recorded")
+        check_fits("a model", "delay", delay, is_amount(delay) and delay >= 0, "how many seconds an answer takes")
         self.name = name
         self.asked = 0
         """How often this object was asked."""
-        self._script = script
+        self._function = function
         self._delay = delay
+        if not callable(function):
+            raise InvalidInput(
+                f"a FunctionModel is given the function that answers, as in FunctionModel(lambda request: 'Hello'), "
+                f"not {function!r:.60}"
+            )
 
     async def answer(self, request: Request, on_delta: Callable[[Delta], None] | None = None) -> Answer:
-        """The next answer of the script."""
+        """What the function answers."""
         self.asked += 1
-        said: Any
-        if callable(self._script):
-            said = self._script(request)
-            if inspect.isawaitable(said):
-                said = await said
-        else:
-            at = sum(m.get("role") == "assistant" for m in request.messages)
-            said = self._script[at] if at < len(self._script) else "(the script has ended)"
-            if callable(said):
-                said = said(request)
+        said: Any = self._function(request)
+        if inspect.isawaitable(said):
+            said = await said
         answer = _as_answer(said, request)
         pieces = text_of(answer.message).split(" ") if on_delta is not None else []
         for i, piece in enumerate(pieces):
@@ -59,8 +70,38 @@ class ScriptedModel:
         """Nothing to release."""
 
 
+class ScriptedModel(FunctionModel):
+    """Answers from a list, by the number of answers in the conversation so far, or from a function of the request.
+
+    Both give the same answer to the same request, however often the process died in between.
+
+    >>> model = ScriptedModel(["Hello", calls(("add", {"a": 1, "b": 2})), "3"])
+    """
+
+    @options_checked("ScriptedModel")
+    def __init__(self, script: Script | Sequence[Any], *, name: str = "scripted", delay: float = 0.0) -> None:
+        in_order = isinstance(script, Sequence) and not isinstance(script, str | bytes)
+        answers = "a list of answers or a function of the request"
+        check_fits("a ScriptedModel", "script", script, callable(script) or in_order, answers)
+        super().__init__(script if callable(script) else _in_order(script), name=name, delay=delay)
+
+
+def _in_order(script: Sequence[Any]) -> Script:
+    def next_one(request: Request) -> Any:
+        at = sum(m.get("role") == "assistant" for m in request.messages)
+        said = script[at] if at < len(script) else "(the script has ended)"
+        return said(request) if callable(said) else said
+
+    return next_one
+
+
 def calls(*wanted: tuple[str, dict[str, Any] | str], text: str | None = None) -> dict[str, Any]:
     """What a script says to have tools called: (name, arguments) each."""
+    given: tuple[Any, ...] = wanted
+    if wrong := next((c for c in given if not (isinstance(c, tuple) and len(c) == 2)), None):
+        raise InvalidInput(
+            f"calls(...) takes a pair for each call, calls((name, arguments), (name, arguments)), not {wrong!r:.60}"
+        )
     return {"text": text, "calls": list(wanted)}
 
 
@@ -69,6 +110,10 @@ def _as_answer(said: Any, request: Request) -> Answer:
         return said
     if isinstance(said, str):
         said = {"text": said, "calls": []}
+    if not isinstance(said, dict) or not said.keys() & {"text", "calls"}:
+        raise InvalidInput(
+            f"the function of a model answers with text, calls((name, arguments), ...) or an Answer, not {said!r:.60}"
+        )
     asked: list[ToolCall] = []
     for i, (name, arguments) in enumerate(said.get("calls", ())):
         raw = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
@@ -90,4 +135,5 @@ def _call_id(request: Request, n: int) -> str:
 
 def _tokens(messages: list[dict[str, Any]]) -> int:
     """About as many tokens as a provider would count: four characters each; what is seen or heard counts for little."""
-    return sum(len(json.dumps(m, ensure_ascii=False, default=lambda _: "bytes")) for m in messages) // 4
+    whole = json.dumps(messages, ensure_ascii=False, default=lambda _: "bytes")
+    return (len(whole) - 2 * max(len(messages), 1)) // 4  # without the list around them, ", " between each two

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from perdure.agent.context.recall import RESULTS
 from perdure.agent.context.window import Plain
+from perdure.agent.model_versions import VersionChange, between, versions_in
 from perdure.agent.models import Answer, Delta, Request, ToolCall, Usage, message_digest, request_digest, text_of
 from perdure.agent.requests import AGENT, build, compactors_request, is_answer
 from perdure.errors import InvalidInput, NotFound, RequestDiffers
@@ -18,6 +19,7 @@ from perdure.model import Kind
 from perdure.record.codec import Point
 from perdure.state.delta import APPEND, apply
 from perdure.state.document import BOOK, STATE, Document, genesis, plain
+from perdure.system.flow import check_awaited, used_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,8 +55,10 @@ class RecordedModel:
         """How many answers were given."""
 
     @classmethod
+    @used_awaited("RecordedModel.of")
     async def of(cls, db: AsyncDatabase, session: str, *, branch: str = "main", upto: int | None = None) -> Self:
         """The answers of a session's branch, oldest first, up to a step when one is named."""
+        check_awaited(db, "RecordedModel.of")
         said: dict[str, dict[str, Any]] = {}
         head = await db.read(session, branch=branch)
         for message in plain(head.messages):
@@ -122,9 +126,10 @@ def answer_of(x: dict[str, Any], message: dict[str, Any]) -> Answer:
 
 
 BY_THE_JOURNAL = (
-    Kind.PLANNED, Kind.STARTED, Kind.DONE, Kind.FAILED, Kind.IN_DOUBT, Kind.APPROVAL, Kind.RUN_STARTED, Kind.RUN_ENDED,
+    Kind.PLANNED, Kind.STARTED, Kind.DONE, Kind.FAILED, Kind.IN_DOUBT, Kind.APPROVAL, Kind.RUN_STARTED, Kind.RUN_LEFT,
+    Kind.RUN_ENDED,
 )  # fmt: skip
-"""Checkpoints in which only the runtime itself writes into the conversation."""
+"""Checkpoints in which only the runtime itself writes into the conversation, and tools into the rest of the state."""
 
 
 class Turn(NamedTuple):
@@ -181,6 +186,8 @@ class Recording(NamedTuple):
     branch: str
     events: list[Event]
     messages: list[dict[str, Any]]
+    versions: tuple[VersionChange, ...]
+    """Where a provider's model became another one."""
 
 
 def read_recording(kernel: Kernel, session: str, branch: str) -> Recording:
@@ -188,6 +195,8 @@ def read_recording(kernel: Kernel, session: str, branch: str) -> Recording:
     events: list[Event] = []
     doc = genesis()
     last: Turn | None = None
+    seen: dict[str, dict[str, str]] = {}
+    versions: list[VersionChange] = []
     for point, ops, extra in _rows(kernel, session, branch):
         env = point.envelope
         before = plain(doc[STATE]["summary"])
@@ -195,18 +204,21 @@ def read_recording(kernel: Kernel, session: str, branch: str) -> Recording:
         apply(ops, doc)
         root = Document(doc, kernel.resolve, readonly=True).root
         book = root[BOOK].get(AGENT)
+        if book and (now := versions_in(root[BOOK])) != seen:
+            versions += [change._replace(step=env.step) for change in between(seen, now)]
+            seen = now
         if is_answer(env.x) and book and "setup" in book:
             _tell_outcomes(last, root[STATE]["messages"], book["sent"])
             last = _turn(env, root, book, extra, unanswered if "unanswered" not in book else [])
             events.append(last)
         elif "window" in env.x and book:
             events.append(_cleaned(env, root, book, before))
-        elif env.kind not in BY_THE_JOURNAL and (changed := _of_state(ops, last)):
+        elif changed := _of_state(ops, last, beside_the_conversation=env.kind in BY_THE_JOURNAL):
             events.append(Edited(env.step, changed, not book or not book["calls"]))
     root = Document(doc, kernel.resolve, readonly=True).root
     messages = plain(root[STATE]["messages"])
     _tell_outcomes(last, messages, len(messages))
-    return Recording(session, branch, events, messages)
+    return Recording(session, branch, events, messages, tuple(versions))
 
 
 def _rows(kernel: Kernel, session: str, branch: str) -> Iterator[tuple[Point, list[Op], dict[str, Any]]]:
@@ -214,7 +226,7 @@ def _rows(kernel: Kernel, session: str, branch: str) -> Iterator[tuple[Point, li
     head = head_of(kernel, look(kernel, session), branch)
     before: Point | None = None
     for line, end in sorted(ancestry(kernel, session, head.line, head.step).items()):
-        for point, body in read_rows(kernel, session, line, 1, end, before):
+        for point, body, _ in read_rows(kernel, session, line, 1, end, before):
             if body is None:
                 step = point.envelope.step
                 msg = f"session {session!r} was pruned up to step {step}: its beginning is not there to replay"
@@ -270,12 +282,14 @@ def _tell_outcomes(turn: Turn | None, messages: Any, end: int) -> None:
             return
 
 
-def _of_state(ops: list[Op], last: Turn | None) -> list[Op]:
+def _of_state(ops: list[Op], last: Turn | None, *, beside_the_conversation: bool) -> list[Op]:
     """The part of a change that is the state's, and not what the runtime itself says of calls."""
     told = {c.id for c in last.answer.calls} if last is not None else set[str]()
     found: list[Op] = []
     for op in ops:
         if not op[1] or op[1][0] != STATE or op[1][1:2] == [RESULTS]:
+            continue
+        if beside_the_conversation and op[1][1:2] == ["messages"]:
             continue
         rest = [plain(part) for part in op[2:]]
         if op[0] == APPEND and op[1][1:] == ["messages"]:

@@ -8,7 +8,6 @@ Asking the real model instead, on a branch, is ``rerun``'s.
 # Messages are any JSON: their types are looked at, not declared.
 from __future__ import annotations
 
-import asyncio
 import copy
 import itertools
 import json
@@ -16,10 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.agent import Agent
 from perdure.agent.answer_calls import Calls
+from perdure.agent.checkpoint_policy import STEP
 from perdure.agent.children import registry
 from perdure.agent.context.compactor import REFUSED, Compactor
 from perdure.agent.context.window import Window
-from perdure.agent.loop import Limits, Loop
+from perdure.agent.limits import Limits
+from perdure.agent.loop import Loop
+from perdure.agent.model_versions import VersionChange
 from perdure.agent.models import Answer, Request
 from perdure.agent.models.scripted import ScriptedModel
 from perdure.agent.replay.recorded_session import Cleaned, Edited, Event, Recording, Turn, read_recording
@@ -30,10 +32,13 @@ from perdure.opening import open_async
 from perdure.session.effects import OPEN
 from perdure.session.tools import Tool
 from perdure.state.document import edit, plain
+from perdure.system.flow import check_open
+from perdure.system.flow_async import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from perdure.agent.models import ChatModel
     from perdure.aio import AsyncDatabase, AsyncSession
 
 NEVER = 1 << 53
@@ -52,6 +57,8 @@ class Replayed(NamedTuple):
     """The first recorded step that differs; None when all are identical."""
     what: str = ""
     """What is different there."""
+    versions: tuple[VersionChange, ...] = ()
+    """Where a provider's model became another one while the session was recorded: its version, or its fingerprint."""
 
     @property
     def identical(self) -> bool:
@@ -69,7 +76,8 @@ async def replay(db: AsyncDatabase, session: str, *, agent: Agent | None = None,
     With ``agent`` that agent runs, and the first step at which it would have sent something else is told. Without one
     the recorded agent runs: a check of the runtime itself.
     """
-    recording = await asyncio.to_thread(read_recording, db.kernel, session, branch)
+    check_open(db, "replay")
+    recording = await in_thread(read_recording, db.kernel, session, branch)
     if not any(isinstance(e, Turn) for e in recording.events):
         raise InvalidInput(f"branch {branch!r} of session {session!r} holds no answer of a model: nothing to replay")
     async with open_async("memory://", maintain=False) as scratch, scratch.session(session, ttl=None) as s:
@@ -79,8 +87,10 @@ async def replay(db: AsyncDatabase, session: str, *, agent: Agent | None = None,
 class _Tape:
     """A model that says what is recorded, and keeps what it was asked."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, stands_for: ChatModel | None = None) -> None:
         self.name = name
+        self.params: dict[str, Any] = getattr(stands_for, "params", {})
+        self.strict_output: bool = getattr(stands_for, "strict_output", False)
         self.turn: Turn | None = None
         self.cleaned: list[Cleaned] = []
         self.refuses = False
@@ -135,8 +145,12 @@ class _Loop(Loop):
     recorded: dict[str, Any] | None = None
     """How the agent was made, when the recorded agent runs."""
 
-    def setup(self) -> dict[str, Any]:
-        return self.recorded if self.recorded is not None else super().setup()
+    def told_context(self) -> dict[str, Any] | None:
+        # As it was told, with the objective as it stood then.
+        return self.context
+
+    def setup(self, model: ChatModel | None = None) -> dict[str, Any]:
+        return self.recorded if self.recorded is not None else super().setup(model)
 
 
 class _RecordedSpec(ToolSpec):
@@ -169,15 +183,15 @@ class _Replay:
     async def go(self) -> Replayed:
         """Go through all that is recorded; the first difference ends it."""
         where = (self._recording.session, self._recording.branch)
-        step = 0
+        step, versions = 0, self._recording.versions
         try:
             for events in self._groups():
                 step = events[0].step
                 await self._again(events)
             await self._compare_end()
         except _Differs as e:
-            return Replayed(*where, self._turns, step, str(e))
-        return Replayed(*where, self._turns)
+            return Replayed(*where, self._turns, step, str(e), versions)
+        return Replayed(*where, self._turns, versions=versions)
 
     def _groups(self) -> Iterator[list[Event]]:
         """Events that one round of the loop made: the compactor may need several checkpoints for one cut."""
@@ -206,7 +220,7 @@ class _Replay:
 
     async def _turn(self, turn: Turn) -> None:
         await self._post(turn.took)
-        tape = _Tape(self._model(turn))
+        tape = self._tape(turn)
         tape.turn = turn
         loop = self._loop(turn, tape)
         for _ in range(_ROUNDS):
@@ -226,7 +240,7 @@ class _Replay:
         later = next((e for e in self._recording.events if isinstance(e, Turn) and e.step > cleaned[-1].step), None)
         if later is not None:
             await self._post(later.took[: cleaned[0].about["waiting"]])
-        tape = _Tape(self._model(cleaned[0]))
+        tape = self._tape(cleaned[0])
         tape.cleaned = list(cleaned)
         tape.refuses = cleaned[0].about["why"] == REFUSED
         loop = self._loop(cleaned[0], tape, later)
@@ -287,24 +301,33 @@ class _Replay:
         loop.calls = self._s.effect_records.observer = calls
         return loop
 
-    def _model(self, event: Turn | Cleaned) -> str:
-        """The name of the model that would be asked."""
+    def _tape(self, event: Turn | Cleaned) -> _Tape:
+        """A tape in place of the model that would be asked: of several, the one that was."""
         if self._agent is None:
-            return event.setup["model"]
-        return registry(self._agent).get(event.setup["agent"], self._agent).model.name
+            return _Tape(event.setup["model"])
+        agent = registry(self._agent).get(event.setup["agent"], self._agent)
+        model = agent.named(event.setup["model"])
+        return _Tape(model.name, model)
 
     def _double(self, event: Turn | Cleaned, tape: _Tape, turn: Turn | None) -> Agent:
         """An agent that would send what the real one sends, and can neither ask nor do anything."""
         if self._agent is None:
             return _recorded_agent(event.setup, tape, turn)
         # Another agent may have had the conversation by then.
-        double = copy.copy(registry(self._agent).get(event.setup["agent"], self._agent))
-        double.model = tape
+        agent = registry(self._agent).get(event.setup["agent"], self._agent)
+        double = copy.copy(agent)
+        double.model, double.checkpoints = tape, STEP
+        if double.instruct is not None:
+            # What functions gave is what was sent: they cannot be asked here what they would give today.
+            double.instruct, double.instructions = None, event.setup["instructions"]
+        if double.choose is not None:
+            double.choose = None
+            double.tools, double.specs = _recorded_tools(event.setup)
         double.tools = {name: _harmless(tool) for name, tool in double.tools.items()}
-        if double.compactor is not None:
-            name = double.compactor.model.name if double.compactor.model is not None else tape.name
-            double.compactor = copy.copy(double.compactor)
-            double.compactor.model = ScriptedModel(tape.next_summary, name=name)
+        if agent.compactor is not None:
+            name = agent.compactor.model.name if agent.compactor.model is not None else tape.name
+            double.compactor = compactor = copy.copy(agent.compactor)
+            compactor.model = ScriptedModel(tape.next_summary, name=name)
         return double
 
 
@@ -335,11 +358,17 @@ def _recorded_agent(setup: dict[str, Any], tape: _Tape, turn: Turn | None) -> Ag
         nudge=(turn.nudge if turn is not None else None) or "",
     )  # fmt: skip
     agent.turn = turn
+    agent.tools, agent.specs = _recorded_tools(setup)
+    return agent
+
+
+def _recorded_tools(setup: dict[str, Any]) -> tuple[dict[str, Tool], dict[str, ToolSpec]]:
+    tools: dict[str, Tool] = {}
+    specs: dict[str, ToolSpec] = {}
     for described in setup["tools"]:
         tool = _harmless(Tool(_refuse, name=described["name"], version=setup["versions"].get(described["name"], "1")))
-        agent.tools[tool.name] = tool
-        agent.specs[tool.name] = _RecordedSpec(described, tool)
-    return agent
+        tools[tool.name], specs[tool.name] = tool, _RecordedSpec(described, tool)
+    return tools, specs
 
 
 def _harmless(tool: Tool) -> Tool:

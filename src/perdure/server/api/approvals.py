@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from msgspec import UNSET
+
+from perdure.agent.run_result import misfits_in
 from perdure.errors import ApprovalError, NotFound, PerdureError
 from perdure.fleet.status import doubts_in, settle
 from perdure.history.expiry import living
 from perdure.model import Status
-from perdure.server.api.inputs import Decision, EffectsQuery, Outcome, Resolution, Resume, WaitingQuery
+from perdure.server.api.inputs import Answer, Decision, EffectsQuery, Outcome, Resolution, Resume, WaitingQuery
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.problems import Refusal
 from perdure.session.actions import Action, Do
+from perdure.session.answer_schema import misfit
 from perdure.session.decisions import undecided
-from perdure.shapes.approvals import IN_LIST, Decided, Effect, Interrupt, decided, effect, interrupts
+from perdure.session.effects import check_arguments
+from perdure.shapes.approvals import (
+    IN_LIST,
+    Decided,
+    Effect,
+    Effects,
+    Interrupt,
+    decided,
+    effect,
+    interrupts,
+    raised_calls,
+)
 from perdure.shapes.basics import Page
 from perdure.shapes.work import Posted
 from perdure.state.document import plain
 from perdure.system.names import check_name
-from perdure.system.times import parse_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,6 +43,7 @@ if TYPE_CHECKING:
     from perdure.session.handover import Handover
 
 T = TypeVar("T")
+_Meaning = Literal["approved", "rejected", "answered"]
 _OTHERS = "others"
 """Stands in a cursor for sessions that do not wait themselves, as main says, but may on another branch."""
 _ROWS = 1000
@@ -57,10 +72,10 @@ async def session_approvals(call: Call[Nothing, None]) -> Page[Interrupt]:
 @endpoint("POST", "/sessions/{session}/approvals/{approval}", tag="people", errors=(409,))
 async def decide(call: Call[Nothing, Decision]) -> Decided:
     """Decide on one interrupt, once. One that was decided already, or has expired, is a problem (409)."""
-    return await _decide(call.ctx, call.session, call.path["approval"], call.body)
+    return await _decide(call.ctx, call.session, call.path["approval"], call.body, _meant(call.body))
 
 
-async def _or_here(ctx: Ctx, session: str, handed: Handover) -> Handover:
+async def or_here(ctx: Ctx, session: str, handed: Handover) -> Handover:
     """Who goes on with a session; where nobody does, this server can when it is asked to, if it has the agent."""
     if not handed.unserved or (agent := (await ctx.db.look(session)).agent) not in ctx.agents:
         return handed
@@ -73,36 +88,77 @@ async def _or_here(ctx: Ctx, session: str, handed: Handover) -> Handover:
 async def resume(call: Call[Nothing, Resume]) -> Page[Decided]:
     """Decide on everything that is open in a session, in the shape of AG-UI: nothing open may be left out."""
     said = {one.interrupt_id: one for one in call.body.resume}
-    waiting = {i.id: i for i in await _interrupts(call.ctx, await call.ctx.db.look(call.session))}
+    if len(said) != len(call.body.resume):
+        raise _unclear("an interrupt is named twice: decide on each once")
+    row = await call.ctx.db.look(call.session)
+    waiting = {i.id: i for i in await _interrupts(call.ctx, row)}
     if unknown := [name for name in said if name not in waiting]:
-        raise ApprovalError(f"{unknown[0]} is not open in session {call.session!r:.80}: it was decided, or never there")
+        raise ApprovalError(
+            f"{unknown[0]} is not open in session {call.session!r:.80}: it was decided, has expired, or was never there"
+        )
     if left := [name for name in waiting if name not in said]:
         raise ApprovalError(
             f"{left[0]} is open as well: decide on everything that is open, or on one of them by itself"
         )
-    now = call.ctx.clock.wall()
-    if late := [i.id for i in waiting.values() if i.expires_at and parse_timestamp(i.expires_at) <= now]:
-        raise ApprovalError(f"approval {late[0]} has expired, so the call counts as turned down: ask for it anew")
-    return Page(items=[await _decide(call.ctx, call.session, name, one) for name, one in said.items()], next=None)
+    # All of them are looked at before the first is decided on: what was said cannot be taken back.
+    meant: dict[str, _Meaning] = {
+        name: _meant(one, waiting[name].reason == "input_required") for name, one in said.items()
+    }
+    for name, one in said.items():
+        schema = waiting[name].response_schema["properties"].get("answer")
+        if meant[name] == "answered" and one.payload and (wrong := misfit(one.payload.answer, schema)):
+            raise ApprovalError(f"that does not answer {name}: {wrong}")
+    payloads = {name: one.payload for name, one in said.items() if one.payload}
+    edited = {name: p.edited_args for name, p in payloads.items() if isinstance(p.edited_args, dict)}
+    for branch in row.branches if edited else ():
+        reading = await call.ctx.db.read(row.id, branch=branch, migrate=False)
+        for name in edited.keys() & reading.book.get("approvals", {}).keys():
+            check_arguments(reading.book, reading.book["approvals"][name], edited[name])
+    return Page(
+        items=[await _decide(call.ctx, call.session, name, said[name], meant[name]) for name in said], next=None
+    )
 
 
-async def _decide(ctx: Ctx, session: str, approval: str, said: Decision) -> Decided:
-    payload: dict[str, Any] = cast("Any", said.payload) if isinstance(said.payload, dict) else {}
-    refused = said.status == "cancelled" or payload.get("approved") is False
-    if refused:
-        reason = said.reason or str(payload.get("reason") or "") or ("cancelled" if said.status == "cancelled" else "")
-        handed = await ctx.db.reject(session, approval, by=said.by, reason=reason[:2000])
-        return decided(session, approval, "rejected", await _or_here(ctx, session, handed))
-    if "answer" in payload:
-        handed = await ctx.db.answer(session, approval, payload["answer"], by=said.by, reason=said.reason)
-        return decided(session, approval, "answered", await _or_here(ctx, session, handed))
-    if payload.get("approved") is True:
-        args: Any = payload.get("editedArgs")
-        if args is not None and not isinstance(args, dict):
-            raise Refusal(422, "invalid-request", "editedArgs are the call's arguments, as an object")
-        handed = await ctx.db.approve(session, approval, by=said.by, reason=said.reason, args=cast("Any", args))
-        return decided(session, approval, "approved", await _or_here(ctx, session, handed))
-    raise Refusal(422, "invalid-request", 'the payload says {"approved": true or false}, or {"answer": ...}')
+def _meant(said: Decision, question: bool | None = None) -> _Meaning:
+    """Which of the three a decision is. What contradicts itself, or what was asked, is none: half of it would be done.
+
+    ``question`` says whether one is decided on, where that is known.
+    """
+    p = said.payload or Answer()
+    if p.approved is not UNSET and p.answer is not UNSET:
+        raise _unclear("the payload has approved and answer: an answer goes to a question, approved to a call")
+    if p.edited_args not in (UNSET, None) and p.approved is not True:
+        raise _unclear("editedArgs are what is agreed to: they go with approved: true")
+    if said.status == "cancelled":
+        if p.approved is True or p.answer is not UNSET:
+            raise _unclear('status is cancelled, and the payload decides otherwise: send "resolved"')
+        return "rejected"
+    if p.approved is False:
+        return "rejected"
+    if p.answer is not UNSET and question is not False:
+        return "answered"
+    if p.approved is True and not question:
+        return "approved"
+    yes_or_no, told = '{"approved": true or false}', '{"answer": ...}'
+    known = {None: f"{yes_or_no}, or {told}", False: yes_or_no, True: f'{told}, or {{"approved": false}}'}
+    raise _unclear(f"the payload says {known[question]}")
+
+
+def _unclear(words: str) -> Refusal:
+    return Refusal(422, "invalid-request", words)
+
+
+async def _decide(ctx: Ctx, session: str, approval: str, said: Decision, meant: _Meaning) -> Decided:
+    p = said.payload or Answer()
+    reason = said.reason or p.reason or ("cancelled" if said.status == "cancelled" else "")
+    how: dict[str, Any] = {"by": said.by, "reason": reason}
+    if meant == "rejected":
+        handed = await ctx.db.reject(session, approval, **how)
+    elif meant == "answered":
+        handed = await ctx.db.answer(session, approval, p.answer, **how)
+    else:
+        handed = await ctx.db.approve(session, approval, args=None if p.edited_args is UNSET else p.edited_args, **how)
+    return decided(session, approval, meant, await or_here(ctx, session, handed))
 
 
 async def _interrupts(ctx: Ctx, row: SessionRow) -> list[Interrupt]:
@@ -129,7 +185,7 @@ async def list_in_doubt(call: Call[WaitingQuery, None]) -> Page[Effect]:
 
 
 @endpoint("GET", "/sessions/{session}/effects", tag="people")
-async def list_effects(call: Call[EffectsQuery, None]) -> Page[Effect]:
+async def list_effects(call: Call[EffectsQuery, None]) -> Effects:
     """The calls in a session's journal at a place, oldest first; ``status`` keeps those with that status."""
     q = call.query
     reading = await call.ctx.db.read(call.session, q.at, branch=q.branch, migrate=False)
@@ -138,13 +194,18 @@ async def list_effects(call: Call[EffectsQuery, None]) -> Page[Effect]:
     every = [e for e in book.get("effects", {}).values() if q.status is None or e["status"] == q.status]
     page = every[start : start + q.limit]
     following = str(start + q.limit) if len(every) > start + q.limit else None
-    return Page(items=[effect(e, call.session, q.branch, IN_LIST) for e in page], next=following)
+    return Effects(
+        items=[effect(e, call.session, q.branch, IN_LIST) for e in page], next=following, raised=raised_calls(book),
+        misfits=misfits_in(book),
+    )  # fmt: skip
 
 
 @endpoint("POST", "/sessions/{session}/effects/{effect}/resolve", tag="people", errors=(409,))
 async def resolve(call: Call[Nothing, Resolution]) -> Effect:
     """Say what became of a call in doubt: it was done with this result, may be made again, or is given up."""
     b = call.body
+    if b.result is not None and b.verdict != "done":
+        raise _unclear(f"the verdict is {b.verdict}: a result goes with done")
     record, _ = await settle(
         call.ctx.db, call.session, call.path["effect"], b.branch, by=b.by, verdict=b.verdict, result=b.result
     )
@@ -155,9 +216,11 @@ async def resolve(call: Call[Nothing, Resolution]) -> Effect:
 async def post_outcome(call: Call[Nothing, Outcome]) -> Posted:
     """Report the outcome of a call that was to come later, or whose worker lost its lease, without the lease."""
     b, db = call.body, call.ctx.db
+    if (b.result is UNSET) == (b.failed is None):
+        raise _unclear("say what became of it: result, or failed and why")
     await call.ctx.blocking(living, db.kernel, call.session)
     effect = check_name(call.path["effect"], "effect", 100)
-    new = await db.post_outcome(call.session, effect, b.result, failed=b.failed)
+    new = await db.post_outcome(call.session, effect, None if b.result is UNSET else b.result, failed=b.failed)
     return Posted(session=call.session, new=new, begins_anew=False, message_key="", kept=True, answer=None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, field
+from msgspec import UNSET, Meta, UnsetType, field
 
 from perdure.model import MAIN, Status
 from perdure.shapes.basics import Documented
@@ -147,11 +147,23 @@ class WaitingQuery(Input):
     ] = False
 
 
+class Answer(Input, rename="camel"):
+    """What is said to an interrupt: as its `responseSchema` says, and perhaps a `reason`."""
+
+    approved: bool | UnsetType = UNSET
+    """true agrees, false refuses."""
+    edited_args: dict[str, Any] | UnsetType | None = UNSET
+    """With `approved`: agrees to the call with these arguments instead, all of them."""
+    answer: Any | UnsetType = UNSET
+    """To a question."""
+    reason: Reason | UnsetType | None = UNSET
+
+
 class Decision(Input):
     """What a person says to an interrupt."""
 
     status: Literal["resolved", "cancelled"]
-    payload: Any = None
+    payload: Answer | None = None
     """``{"approved": true}`` agrees, with ``editedArgs`` to other arguments; ``{"approved": false}`` refuses;
     ``{"answer": ...}`` answers a question."""
     by: By = "api"
@@ -191,9 +203,9 @@ class Resolution(Input):
 
 
 class Outcome(Input):
-    """What became of a call whose result comes later, or whose worker lost its lease."""
+    """What became of a call whose result comes later, or whose worker lost its lease: one of the two."""
 
-    result: Any = None
+    result: Any | UnsetType = UNSET
     failed: Reason | None = None
     """It certainly did not happen, and why."""
 
@@ -224,6 +236,25 @@ class NewMessage(Input):
     key: Name | None = None
 
 
+class InboxQuery(Input):
+    """How many are told at most."""
+
+    limit: Limit = 100
+
+
+class Withdrawal(Input):
+    """Who takes a message back, and why."""
+
+    by: By = "api"
+    reason: Reason = ""
+
+
+class EditedMessage(Withdrawal, kw_only=True):
+    """What a message is to say instead."""
+
+    message: Any
+
+
 class NewRun(Input):
     """A run of an agent inside the server."""
 
@@ -239,6 +270,11 @@ class NewRun(Input):
     instructions: Annotated[str, Meta(max_length=200_000)] | None = None
     """Other instructions than the agent's own, for this run; a branch remembers them."""
     max_turns: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    objective: Reason | None = None
+    """What the session is to achieve, on main; it is told to the agent."""
+    reopen: bool = False
+    """Go on with a session that was closed, on main; its history says by whom."""
+    by: By = "api"
 
 
 class Cancellation(Input):

@@ -31,7 +31,9 @@ TAGS = {
 }
 STATUSES = {
     200: "Done", 201: "Made", 202: "Taken", 400: "Not JSON", 401: "The token is missing or wrong",
-    403: "The server was called by a name it does not know, or by a page of another server", 404: "Not there",
+    403: "The server was called by a name it does not know or by a page of another server, or a message has a role "
+    "that is not allowed here",
+    404: "Not there",
     405: "Another method", 409: "It does not fit how things stand", 410: "It was there and is gone",
     413: "Too large", 415: "Not JSON", 422: "It does not fit the documented shape, or cannot be used",
     429: "Too many at once", 500: "An unexpected error", 503: "The store cannot be reached",

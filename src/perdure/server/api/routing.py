@@ -6,15 +6,19 @@ Paths are matched on what was sent, segment by segment: a session's id may hold 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
+import msgspec.inspect
 
 from perdure.server.problems import Refusal
 from perdure.server.request_checks import respond
 from perdure.shapes.basics import readable
+from perdure.system.commands import asked_by_http
+from perdure.system.wording import GivenTwice, once_each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,6 +131,7 @@ class Api:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
+        asked_by_http()
         endpoint, path = self._find(scope)
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         query = _query(endpoint, scope["query_string"])
@@ -186,7 +191,7 @@ def _query(endpoint: Endpoint, raw: bytes) -> Any:
     try:
         query = msgspec.convert(found, endpoint.query, strict=False)
     except msgspec.ValidationError as e:
-        raise Refusal(422, "invalid-request", readable(f"in the query: {e}")) from None
+        raise Refusal(422, "invalid-request", readable(f"in the query: {_told(e, endpoint.query)}")) from None
     if nothing := [name for name in found if getattr(query, name) is None]:
         # "null" would pass for a number that was left out.
         raise Refusal(422, "invalid-request", f"in the query: {nothing[0]} has no value; leave it out")
@@ -194,17 +199,59 @@ def _query(endpoint: Endpoint, raw: bytes) -> Any:
 
 
 def _body(endpoint: Endpoint, headers: dict[str, str], raw: bytes) -> Any:
-    if endpoint.body is None:
+    takes = endpoint.body or Nothing
+    if endpoint.body is None and not raw:
         return None
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON and (raw or kind):
         raise Refusal(415, "wrong-media-type", f"send {JSON}")
     try:
-        return msgspec.json.decode(raw or b"{}", type=endpoint.body)
+        said = msgspec.json.decode(raw or b"{}", type=takes)
     except msgspec.ValidationError as e:
-        raise Refusal(422, "invalid-request", readable(f"in the body: {e}")) from None
+        raise Refusal(422, "invalid-request", readable(f"in the body: {_told(e, takes)}")) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise Refusal(400, "not-json", _half_a_character(raw) or readable(str(e))) from None
+    if raw:
+        _refuse_doubles(raw)
+    return said if endpoint.body is not None else None
+
+
+def _refuse_doubles(raw: bytes) -> None:
+    """Which of two values under one name was meant, nobody knows."""
+    try:
+        # What numbers there are was read before.
+        json.loads(raw, object_pairs_hook=once_each, parse_int=len)
+    except GivenTwice as e:
+        raise Refusal(422, "invalid-request", readable(f"in the body: {e}")) from None
+    except RecursionError:
+        raise Refusal(400, "not-json", "it is nested too deep") from None
+
+
+def _told(error: msgspec.ValidationError, of: type[msgspec.Struct]) -> str:
+    """What is wrong with a request; where a name is not known, with those that are."""
+    words = str(error)
+    if "unknown field" not in words:
+        return words
+    place: msgspec.inspect.Type = msgspec.inspect.type_info(of)
+    for part in re.findall(r"\.(\w+)|\[", words.rpartition(" - at `$")[2]):
+        place = _within(place, part)
+    struct = next((one for one in _choices(place) if isinstance(one, msgspec.inspect.StructType)), None)
+    names = [field.encode_name for field in struct.fields] if struct is not None else []
+    return f"{words}; known are {', '.join(names)}" if names else f"{words}; none is known there"
+
+
+def _within(place: msgspec.inspect.Type, name: str) -> msgspec.inspect.Type:
+    """The type of a field, or of the items of a list."""
+    for one in _choices(place):
+        if isinstance(one, msgspec.inspect.StructType) and name:
+            return next(field.type for field in one.fields if field.encode_name == name)
+        if isinstance(one, msgspec.inspect.ListType) and not name:
+            return one.item_type
+    return msgspec.inspect.AnyType()
+
+
+def _choices(place: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
+    return place.types if isinstance(place, msgspec.inspect.UnionType) else (place,)
 
 
 def _half_a_character(raw: bytes) -> str:

@@ -10,50 +10,71 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from perdure.agent.branching_off import say_on, usual_effects, with_instructions
+from perdure.agent.conversation import check_message
+from perdure.agent.dependencies import check_deps
 from perdure.agent.models.parts import packed
 from perdure.agent.said_once import answer_of
-from perdure.errors import Busy, InvalidInput, PerdureError
-from perdure.fleet.board import board_of, submit_async
-from perdure.fleet.status import change, drain_workers, settle_all, steer, to_resolve, to_retry
+from perdure.errors import Busy, InvalidInput, NotFound, PerdureError
+from perdure.fleet.board import ANSWERED, Submission, board_of, given_anew_async, submit_async, was_worked_on
+from perdure.fleet.status import change, drain_workers, settle_all, steer, to_resolve, to_retry, to_stop
 from perdure.history.expiry import ended
-from perdure.history.hydrate import find
+from perdure.history.hydrate import find, known
 from perdure.model import MAIN
 from perdure.protocols import Boarded, Filter
+from perdure.server.api.approvals import or_here
 from perdure.server.api.inputs import (
     BulkAction,
     Cancellation,
     Drain,
+    EditedMessage,
     Hold,
+    InboxQuery,
     Name,
     NewMessage,
     NewRun,
     NewSession,
     QueueQuery,
     SessionFilter,
+    Withdrawal,
 )
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.api.sessions import properties
 from perdure.server.problems import Refusal
+from perdure.session.actions import Action, Do
+from perdure.session.handle import check_objective
+from perdure.session.handover import Handover, close_to, made_board, served_by, workers_of
+from perdure.session.inbox import seal_entry
 from perdure.session.journal import check_not_closed
 from perdure.shapes.basics import Failure, Page, failure, page, readable
 from perdure.shapes.store import Store, store
 from perdure.shapes.work import (
+    Amended,
     Bulk,
     Drained,
     Fleet,
+    InboxMessage,
     Posted,
     QueuedSession,
     Run,
     Started,
     Submitted,
+    amended,
     fleet,
+    inbox_message,
     queued_session,
     run,
+    submitted,
 )
+from perdure.system.commands import quoted
+from perdure.system.names import check_session
 
 if TYPE_CHECKING:
     from perdure.model import SessionRow
+    from perdure.protocols import Work
     from perdure.server.app import Ctx
+    from perdure.session import waiting_messages as library
+
+USER = "user"
 
 
 def _key_of(call: Call[Nothing, Any]) -> str | None:
@@ -83,21 +104,57 @@ async def create_session(call: Call[Nothing, NewSession]) -> Submitted:
 
     On a store that has no board for a fleet nobody takes it up by itself: run it with POST /sessions/{session}/runs.
     """
-    b, db, given = call.body, call.ctx.db, _key_of(call)
-    session = b.id or (os.urandom(12).hex() if given is None else _session_of(b, given))
-    key = "" if b.message is None else given or os.urandom(12).hex()
+    b, db, named = call.body, call.ctx.db, _key_of(call)
+    check_said(call.ctx, b.message, to_agent=True)
+    session = b.id or (os.urandom(12).hex() if named is None else _session_of(b, named))
+    key = "" if b.message is None else named or os.urandom(12).hex()
     ttl: Any = "default" if b.ttl_seconds is None else b.ttl_seconds
-    if isinstance(db.kernel.store, Boarded):
-        new = await submit_async(
+    boarded = isinstance(db.kernel.store, Boarded)
+    if boarded:
+        given = await submit_async(
             db, session, b.message, agent=b.agent, owner=b.owner, key=key or None, priority=b.priority, ttl=ttl
         )
-        answer = None if new or not key else await _answer(call.ctx, session, key)
-        return Submitted(session=session, agent=b.agent, new=new, queued=True, message_key=key, answer=answer)
+        given = given._replace(handover=await or_here(call.ctx, session, given.handover))
+    else:
+        given = await _without_fleet(call, session, key, ttl)
+    answer = None if given or not key else await _answer(call.ctx, session, key)
+    given = given._replace(
+        handover=ANSWERED
+        if answer is not None
+        else await call.ctx.blocking(_or_meant, call.ctx, session, given.handover)
+    )
+    return submitted(session, b.agent, given, key, answer, queued=boarded)
+
+
+async def _without_fleet(call: Call[Nothing, NewSession], session: str, key: str, ttl: Any) -> Submission:
+    """The same on a store that has no board."""
+    b, db = call.body, call.ctx.db
+    said = packed(b.message)
+    if said is not None:
+        # What cannot be kept makes no session either.
+        seal_entry(db.kernel, session, key, "message", said)
+    before = await given_anew_async(db, session, b.agent, b.owner, says=said is not None)
     new = await db.create(session, agent=b.agent, owner=b.owner, ttl=ttl)
-    if b.message is not None:
-        new = await db.post(session, packed(b.message), key=key)
-    answer = None if new or not key else await _answer(call.ctx, session, key)
-    return Submitted(session=session, agent=b.agent, new=new, queued=False, message_key=key, answer=answer)
+    if said is not None:
+        new = await db.post(session, said, key=key)
+    runs = Action(Do.RUN, session).http
+    alone = Handover("nobody", f"No fleet works on this store: {runs} has this server run it.", True)
+    return Submission(new, alone, before)
+
+
+def _or_meant(ctx: Ctx, session: str, handed: Handover) -> Handover:
+    """The same, with the agent of this server that may have been meant by a name that nobody has."""
+    kernel = ctx.db.kernel
+    row = find(kernel, session)
+    if not handed.unserved or row is None or not row.agent or row.agent in ctx.agents:
+        return handed
+    # Those that workers have were told already.
+    likely = close_to(row.agent, ctx.agents.keys() - served_by(workers_of(kernel)))
+    if not likely or was_worked_on(kernel, row):
+        return handed
+    gives = Action(Do.SUBMIT, session, likely[0]).http
+    meant = f"This server has no agent {row.agent:.80}; did you mean {likely[0]}?"
+    return handed._replace(words=f"{handed.words} {meant} Give it to that one, without a message: {gives}.")
 
 
 def _session_of(b: NewSession, key: str) -> str:
@@ -115,6 +172,7 @@ async def post_message(call: Call[Nothing, NewMessage]) -> Posted:
     key = _key_of(call) or os.urandom(12).hex()
     if call.body.message is None:
         raise Refusal(422, "invalid-request", "the message is empty")
+    check_said(call.ctx, call.body.message, to_agent=await _has_agent(call))
     gone = await call.ctx.blocking(ended, call.ctx.db.kernel, call.session)
     new = await call.ctx.db.post(call.session, packed(call.body.message), key=key)
     answer = None if new else await _answer(call.ctx, call.session, key)
@@ -132,13 +190,24 @@ async def start_run(call: Call[Nothing, NewRun]) -> Started:
     is said there, and the inbox is left alone.
     """
     b, runs, key = call.body, call.ctx.runs, _key_of(call)
+    check_said(call.ctx, b.message, to_agent=True)
     gone = await call.ctx.blocking(ended, call.ctx.db.kernel, call.session)
     row: SessionRow | None = await call.ctx.blocking(find, call.ctx.db.kernel, call.session)
+    if row is not None and not row.heads and not gone:
+        begins = Action(Do.START, call.session).http
+        raise NotFound(
+            f"session {call.session!r:.80} has no checkpoint yet: {begins} begins it, with its agent and owner"
+        )
     if row is None or (b.branch not in row.branches and not (gone and b.branch == MAIN)):
         raise InvalidInput(f"session {call.session!r:.80} has no branch {b.branch!r:.80}: fork it first")
-    if b.branch == MAIN:
+    if (b.reopen or b.objective is not None) and b.branch != MAIN:
+        raise Refusal(422, "invalid-request", f"{'reopen' if b.reopen else 'objective'} goes with main")
+    if b.branch == MAIN and not b.reopen:
         await call.ctx.blocking(check_not_closed, call.ctx.db.kernel, row)
     agent = runs.agent(b.agent or row.agent)
+    check_deps(agent)
+    if b.objective is not None:
+        check_objective(b.objective)
     options: dict[str, Any] = {"effects": b.effects or usual_effects(b.branch), "max_turns": b.max_turns}
     if b.branch != MAIN and key is not None:
         raise Refusal(422, "invalid-request", "a key names a message of the inbox, which is main's")
@@ -160,6 +229,7 @@ async def start_run(call: Call[Nothing, NewRun]) -> Started:
             return about
     if b.branch == MAIN:
         agent = with_instructions(agent, b.instructions)
+        options |= {"objective": b.objective, "reopen": b.reopen, "by": b.by}
     elif not running:
         if b.message is not None:
             await say_on(call.ctx.db, call.session, b.branch, b.message)
@@ -174,15 +244,68 @@ async def start_run(call: Call[Nothing, NewRun]) -> Started:
     return msgspec.structs.replace(about, started=started)
 
 
+# -- what was posted and is not answered ----------------------------------------------------------------------------
+
+
+async def _has_agent(call: Call[Any, Any]) -> bool:
+    """Whether the session is one of an agent; others may be told anything."""
+    row: SessionRow | None = await call.ctx.blocking(find, call.ctx.db.kernel, call.session)
+    return row is not None and bool(row.agent)
+
+
+def check_said(ctx: Ctx, message: Any, *, to_agent: bool) -> None:
+    """Who posts is a user: only where whoever runs this server allows it may he speak as anybody else."""
+    role: object = message.get("role", USER) if isinstance(message, dict) else USER  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if not isinstance(role, str):
+        raise Refusal(422, "invalid-request", "the role of a message must be text, such as user")
+    if role == USER or role in ctx.roles:
+        if to_agent and message is not None:
+            check_message(message)
+        return
+    said = f"a message over HTTP has the role user, and this one says {role[:40]!r}: leave its role out"
+    raise Refusal(403, "forbidden-role", f"{said}, or have the server started with --allow-role {quoted(role[:40])}")
+
+
+@endpoint("GET", "/sessions/{session}/inbox", tag="sessions")
+async def list_inbox(call: Call[InboxQuery, None]) -> Page[InboxMessage]:
+    """What was posted to a session and is not answered: what an unfinished run has taken, and what waits."""
+    found = await call.ctx.db.inbox(call.session, limit=call.query.limit)
+    return Page(items=[inbox_message(m) for m in found], next=None)
+
+
+@endpoint("POST", "/sessions/{session}/inbox/{key}/withdraw", tag="sessions", errors=(409,))
+async def withdraw(call: Call[Nothing, Withdrawal]) -> Amended:
+    """Take a message back that was not answered yet: no agent is told it any more, and the session goes on."""
+    key = call.path["key"]
+    done = await call.ctx.db.withdraw(call.session, key, by=call.body.by, reason=call.body.reason)
+    return await _amended(call, "withdrawn", done)
+
+
+@endpoint("POST", "/sessions/{session}/inbox/{key}/edit", tag="sessions", errors=(409,))
+async def edit(call: Call[Nothing, EditedMessage]) -> Amended:
+    """Have a message that was not answered yet say something else; it keeps its key and its place."""
+    b = call.body
+    check_said(call.ctx, b.message, to_agent=await _has_agent(call))
+    done = await call.ctx.db.edit(call.session, call.path["key"], packed(b.message), by=b.by, reason=b.reason)
+    return await _amended(call, "edited", done)
+
+
+async def _amended(call: Call[Nothing, Any], did: Literal["withdrawn", "edited"], done: library.Amended) -> Amended:
+    handed = await or_here(call.ctx, call.session, done.handover)
+    return amended(call.session, call.path["key"], did, done._replace(handover=handed))
+
+
 # -- one session ----------------------------------------------------------------------------------------------------
 
 
 @endpoint("POST", "/sessions/{session}/cancel", tag="steering")
 async def cancel(call: Call[Nothing, Cancellation]) -> Bulk:
-    """Stop a session's agent: it ends as soon as it notices, and goes on only with a new message."""
-    await call.ctx.db.look(call.session)
-    await call.ctx.db.cancel(call.session, by=call.body.by, reason=call.body.reason)
-    return Bulk(action="cancel", dry_run=False, sessions=[call.session], changed=1, failed=[], next=None)
+    """Stop a session's agent: it ends as soon as it notices, and goes on only with a new message.
+
+    ``changed`` is 0 where there is nothing to stop: then nothing was written.
+    """
+    done = await call.ctx.db.cancel(call.session, by=call.body.by, reason=call.body.reason)
+    return Bulk(action="cancel", dry_run=False, sessions=[call.session], changed=int(done), failed=[], next=None)
 
 
 @endpoint("POST", "/sessions/{session}/retry", tag="steering", errors=(409,))
@@ -221,22 +344,29 @@ def _need_board(ctx: Ctx) -> None:
 async def bulk(call: Call[Nothing, BulkAction]) -> Bulk:
     """Cancel, retry, pause, unpause or resolve many sessions, chosen by their properties; with dry_run only say which.
 
-    One call does at most ``limit`` of them; ``next`` goes on with those that follow.
+    One call does at most ``limit`` of them; ``next`` goes on with those that follow. Of several that are named, one
+    that is not there is in ``failed``, and keeps nobody from the others.
     """
     b, ctx = call.body, call.ctx
     if b.action == "resolve" and b.verdict is None:
         raise Refusal(422, "invalid-request", "say what became of the calls in doubt: verdict is done, retry or abort")
+    if b.action != "resolve" and b.verdict is not None:
+        raise Refusal(422, "invalid-request", f"a verdict goes with resolve, and the action is {b.action}")
+    if b.result is not None and b.verdict != "done":
+        raise Refusal(422, "invalid-request", "a result goes with the verdict done")
     if b.action in ("retry", "pause", "unpause"):
         _need_board(ctx)
-    rows, following = await _picked(ctx, b)
+    changed, failed = 0, list[Failure]()
+    rows, following = await _picked(ctx, b, failed)
     if b.dry_run and b.action == "resolve":
         rows = await to_resolve(ctx.db, rows)
     if b.dry_run and b.action == "retry":
         rows = await ctx.blocking(to_retry, ctx.db, rows)
+    if b.dry_run and b.action == "cancel":
+        rows = await ctx.blocking(to_stop, ctx.db, rows)
     names = [row.id for row in rows]
     if b.dry_run:
-        return Bulk(action=b.action, dry_run=True, sessions=names, changed=0, failed=[], next=following)
-    changed, failed = 0, list[Failure]()
+        return Bulk(action=b.action, dry_run=True, sessions=names, changed=0, failed=failed, next=following)
     if b.action in ("retry", "pause", "unpause"):
         changed = await ctx.blocking(change, ctx.db, rows, b.action)
     else:
@@ -250,21 +380,33 @@ async def bulk(call: Call[Nothing, BulkAction]) -> Bulk:
 
 async def _one(ctx: Ctx, session: str, b: BulkAction) -> int:
     if b.action == "cancel":
-        await ctx.db.cancel(session, by=b.by, reason=b.reason)
-        return 1
+        return await ctx.db.cancel(session, by=b.by, reason=b.reason)
     assert b.verdict is not None
     return bool(await settle_all(ctx.db, session, by=b.by, verdict=b.verdict, result=b.result))
 
 
-async def _picked(ctx: Ctx, b: BulkAction) -> tuple[list[SessionRow], str | None]:
+async def _picked(ctx: Ctx, b: BulkAction, missing: list[Failure]) -> tuple[list[SessionRow], str | None]:
+    """The sessions that are meant, and where to go on; of several that are named those that are not there are told."""
     f = b.filter
     if f.sessions is not None:
-        return [await ctx.db.look(session) for session in dict.fromkeys(f.sessions)], None
+        return await _named(ctx, list(dict.fromkeys(f.sessions)), missing), None
     if f == SessionFilter():
         raise Refusal(422, "invalid-request", "say which sessions are meant: an empty filter would mean all of them")
     rows: list[SessionRow] = await ctx.db.sessions(**properties(f), after=b.after, limit=b.limit + 1)
     following = rows[b.limit - 1].id if len(rows) > b.limit else None
     return rows[: b.limit], following
+
+
+async def _named(ctx: Ctx, sessions: list[str], missing: list[Failure]) -> list[SessionRow]:
+    rows: list[SessionRow] = []
+    for session in sessions:
+        try:
+            rows.append(await ctx.blocking(known, ctx.db.kernel, check_session(session)))
+        except NotFound as error:
+            if len(sessions) == 1:
+                raise
+            missing.append(failure(session, error))
+    return rows
 
 
 # -- the fleet and the store ----------------------------------------------------------------------------------------
@@ -281,9 +423,11 @@ async def get_queue(call: Call[QueueQuery, None]) -> Page[QueuedSession]:
     """Sessions on the fleet's board, in order of id."""
     _need_board(call.ctx)
     q = call.query
-    board = await call.ctx.blocking(board_of, call.ctx.db)
+    board = await call.ctx.blocking(made_board, call.ctx.db.kernel.store)
     which = Filter(q.agent, q.owner, q.state)
-    works = await call.ctx.blocking(board.works, which, after=q.after, limit=q.limit + 1)
+    works: list[Work] = []
+    if board is not None:
+        works = await call.ctx.blocking(board.works, which, after=q.after, limit=q.limit + 1)
     return page(works, q.limit, queued_session, lambda w: w.session)
 
 

@@ -15,7 +15,7 @@ from perdure.server.console.rendering import Pages, asked, decider, editable, na
 from perdure.server.problems import Refusal
 from perdure.session.handover import Handover, hand_over
 from perdure.system.times import parse_timestamp
-from perdure.system.wording import json_or_text
+from perdure.system.wording import json_or_text, once_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -177,7 +177,7 @@ def _edited(form: Mapping[str, Any]) -> dict[str, Any] | None:
     if not told:
         return None
     try:
-        value = json.loads(told)
+        value = json.loads(told, object_pairs_hook=once_each)
     except (ValueError, RecursionError) as e:
         raise InvalidInput(f"the arguments are not JSON: {e}") from None
     if not isinstance(value, dict):

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.branching_off import before_answer, branch_off
+from perdure.agent.model_versions import VersionChange, between, versions_in
 from perdure.errors import InvalidInput
 from perdure.history.hydrate import ancestry
 from perdure.server.console import session_past
@@ -14,6 +15,7 @@ from perdure.server.console.rendering import Pages, asked, harmless, named, whol
 from perdure.state.document import plain
 from perdure.state.merge import differences
 from perdure.system.commands import typed
+from perdure.system.wording import once_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -153,7 +155,7 @@ def changed(draft: Draft, instructions: str, said: str, state: str) -> dict[str,
         found["said"] = said.replace("\r\n", "\n")
     if draft.state is not None and not _same(state, draft.state):
         try:
-            value = json.loads(state)
+            value = json.loads(state, object_pairs_hook=once_each)
         except ValueError as e:
             raise InvalidInput(f"the state is not JSON: {e}") from None
         if not isinstance(value, dict) or "messages" in value:
@@ -177,6 +179,8 @@ class Compared(NamedTuple):
     skipped: int
     """Messages that both have."""
     differences: list[Difference]
+    versions: list[VersionChange]
+    """What the provider has changed between the two behind the names of their models."""
 
 
 def compare(kernel: Kernel, a: Spot, b: Spot) -> Compared:
@@ -195,7 +199,7 @@ def compare(kernel: Kernel, a: Spot, b: Spot) -> Compared:
         said_of(message, 0, names)
     return Compared(
         parted, _since(left, same, dict(names)), _since(right, same, dict(names)), same,
-        differences(states[0], states[1])[:200],
+        differences(states[0], states[1])[:200], between(versions_in(one.reading.book), versions_in(two.reading.book)),
     )  # fmt: skip
 
 

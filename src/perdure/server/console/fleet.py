@@ -15,6 +15,7 @@ from perdure.protocols import Boarded, Filter
 from perdure.server.console.drawing import curve_of
 from perdure.server.console.rendering import Pages, asked
 from perdure.session.actions import Action, Do
+from perdure.session.handover import made_board
 from perdure.system.lease_holders import describe, is_dead
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from perdure.fleet.status import Fleet
+    from perdure.protocols import Work
     from perdure.server.console.rendering import Console
 
 EVERY = 2.0
@@ -61,11 +63,13 @@ class FleetPage(Pages):
         fleet: Fleet = await ctx.blocking(fleet_of, ctx.db)
         if not self._samples:
             self._samples.append(_sample(fleet))
-        board = await ctx.blocking(board_of, ctx.db)
-        claimed = await ctx.blocking(board.works, Filter(state="working"), limit=SHOWN)
+        claimed: list[Work] = []
+        parked: list[Work] = []
+        if (board := await ctx.blocking(made_board, ctx.db.kernel.store)) is not None:
+            claimed = await ctx.blocking(board.works, Filter(state="working"), limit=SHOWN)
+            parked = await ctx.blocking(board.works, Filter(state="parked"), limit=SHOWN)
         # What a worker has that died waits for another one.
         working = [work for work in claimed if not is_dead(work.worker)]
-        parked = await ctx.blocking(board.works, Filter(state="parked"), limit=SHOWN)
         measured = list(self._samples)
         rates = [max(0, b.done - a.done) / EVERY for a, b in itertools.pairwise(measured)] or [0]
         # Numbers end with this very moment, as the tables beside them do.

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from perdure.agent.models.parts import packed
 from perdure.agent.requests import AGENT
 from perdure.errors import Corrupted, Gone, InvalidInput
-from perdure.fleet.why import SHOWN, Input, Why, gather, inputs, told, waiting_counted
+from perdure.fleet.inputs import SHOWN, Input, inputs, waiting_counted
+from perdure.fleet.why import Why, gather, told
 from perdure.history.hydrate import origins
 from perdure.model import MAIN, TAG_PREFIX, Kind
-from perdure.protocols import Boarded
 from perdure.server.console import session_past
 from perdure.server.console.approvals import go_on
 from perdure.server.console.conversation import conversation_of
@@ -22,7 +22,7 @@ from perdure.server.console.drawing import Graph, Line, chart_of, graph_of
 from perdure.server.console.rendering import HEADERS, Pages, asked, named, whole
 from perdure.server.console.state_tree import tree_of
 from perdure.server.console.updates import session_mark
-from perdure.session.handover import work_of
+from perdure.session.handover import made_board, work_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -171,10 +171,8 @@ class SessionPage(Pages):
         return Top(why, draw(kernel, spot), problem, total, row.agent, row.pending, waiting)
 
     def _work(self, spot: Spot) -> Work | None:
-        store = self._kernel.store
-        if spot.branch != MAIN or not isinstance(store, Boarded):
-            return None
-        return work_of(store.board(), spot.id)
+        board = made_board(self._kernel.store) if spot.branch == MAIN else None
+        return None if board is None else work_of(board, spot.id)
 
 
 def draw(kernel: Kernel, spot: Spot) -> Graph:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.agent.requests import AGENT, is_answer, request_of
-from perdure.errors import NotFound, PerdureError, format_path
+from perdure.errors import NotFound, PerdureError, an, format_path
 from perdure.history.checkpoint import Checkpoint, Reading
 from perdure.history.expiry import living
 from perdure.history.hydrate import load_at
 from perdure.history.reader import change_of, history
 from perdure.model import MAIN, Kind, Status
 from perdure.server.console.rendering import is_tag
-from perdure.session.effects import exception_of, is_tried_again
+from perdure.session.effects import MISFIT, exception_of, is_tried_again
 from perdure.session.tool_exceptions import in_short
 from perdure.state.delta import APPEND, DEL, SET
 from perdure.state.document import BOOK, STATE, plain
@@ -146,6 +146,7 @@ _SAID = {
     Kind.APPROVAL: "{tool} needs agreement",
     Kind.PROGRESS: "{tool} gets on",
     Kind.RUN_STARTED: "run begins",
+    Kind.RUN_LEFT: "run ends with {error}",
     Kind.RUN_ENDED: "run ends",
     Kind.FORK: "branch begins",
     Kind.REWIND: "went back to here",
@@ -153,6 +154,7 @@ _SAID = {
     Kind.MIGRATED: "migrated",
     Kind.CLOSED: "closed",
     Kind.REOPENED: "reopened",
+    Kind.REVIVED: "brought back",
 }
 
 
@@ -355,7 +357,7 @@ def _effect_line(
 ) -> EffectLine:
     status = str(r["status"])
     told = exception_of(r)
-    words = "got no answer, and is tried again" if is_tried_again(r) else EFFECT_WORDS.get(status, status)
+    words = "got no answer, and is to be made again" if is_tried_again(r) else EFFECT_WORDS.get(status, status)
     error = in_short(told) if told is not None else str(r.get("error") or "")
     return EffectLine(
         r["id"], r["tool"], r["args"], status, words, EFFECT_TONES.get(status, "quiet"), r["attempt"], r["at"],
@@ -391,10 +393,12 @@ def _notes(r: dict[str, Any], request: dict[str, Any] | None) -> list[str]:
         why = f": {request['reason']}" if request.get("reason") else ""
         said.append(f"approval {request['status']}{by}{why}")
     if is_tried_again(r):
-        again = f", tried again at {when(r['retry_at'])}" if "retry_at" in r else ", being tried again"
-        said.append(f"without an answer since {when(r['lost_since'])}{again}, under the same id")
+        again = f", not before {when(r['retry_at'])}" if "retry_at" in r else ""
+        said.append(f"without an answer since {when(r['lost_since'])}, to be made again under the same id{again}")
     if r.get("problem"):
-        said.append(f"its result could not be kept: it is a {r['problem']}")
+        said.append(f"its result could not be kept: it is {an(r['problem'])}")
+    if r.get(MISFIT):
+        said.append(f"its result does not fit what its tool declares: {r[MISFIT]}")
     return said
 
 

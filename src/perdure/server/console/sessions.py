@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.fleet.why import glance, waiting_counted
+from perdure.fleet.inputs import waiting_counted
+from perdure.fleet.why import glance
 from perdure.model import Status
 from perdure.server.console.rendering import STATUS_WORDS, Pages, asked, by_status
-from perdure.session.handover import works_of
+from perdure.session.handover import fleet_of, works_of
 from perdure.shapes.sessions import step_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from perdure.model import SessionRow
     from perdure.protocols import Work
+    from perdure.session.handover import Fleet
 
 PAGE = 50
 CAUSES = 5
@@ -92,9 +94,9 @@ class Line(NamedTuple):
     what: str
 
 
-def line_of(row: SessionRow, work: Work | None, now: int) -> Line:
+def line_of(row: SessionRow, work: Work | None, fleet: Fleet, now: int) -> Line:
     """What the list says of a session, from its row and its place on the board: a page of them must not open any."""
-    return Line(row, step_of(row), len(row.branches), glance(row, work, now))
+    return Line(row, step_of(row), len(row.branches), glance(row, work, fleet, now))
 
 
 class Cause(NamedTuple):
@@ -151,10 +153,11 @@ class Listing(Pages):
         summary = summary_of(await db.counts())
         following = rows[PAGE - 1].cursor if len(rows) > PAGE else None
         works = await self._ctx.blocking(works_of, self._kernel.store, [row.id for row in rows[:PAGE]])
+        fleet = await self._ctx.blocking(fleet_of, self._kernel.store, works)
         part = request.headers.get("hx-target") == "list"
         return self._console.page(
             request,
             "sessions_list.html" if part else "sessions.html",
-            wanted=filter, lines=[line_of(r, works.get(r.id), now) for r in rows[:PAGE]], after=after,
+            wanted=filter, lines=[line_of(r, works.get(r.id), fleet, now) for r in rows[:PAGE]], after=after,
             following=following, summary=summary, ages=AGES,
         )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import PerdureError
 from perdure.history.expiry import expired as has_expired
+from perdure.model import Status
 from perdure.server.console.drawing import curve_of
 from perdure.server.console.rendering import Pages, by_status
 
@@ -42,6 +43,11 @@ class Check(NamedTuple):
         return bool(self.began) and not self.ended
 
 
+def _is_free(row: SessionRow) -> bool:
+    """Whether nothing can keep it once its time is over, by its row alone."""
+    return not row.pending and row.status == Status.IDLE and len(row.heads) == 1
+
+
 class StorePage(Pages):
     """The page of the store."""
 
@@ -65,15 +71,16 @@ class StorePage(Pages):
         first, last = self._sizes[0], self._sizes[-1]
         return self._console.page(
             request, template, usage=usage, promise=store.promise, check=self._check,
-            expired=len(expired), statuses=sorted(statuses.items(), key=lambda s: -s[1]), epoch=store.epoch,
+            expired=len(expired), aside=max(0, usage.sessions - sum(statuses.values())),
+            statuses=sorted(statuses.items(), key=lambda s: -s[1]), epoch=store.epoch,
             store_id=store.id, growth=curve_of([u.bytes for _, u in self._sizes]), grown=last[1].bytes - first[1].bytes,
             steps=last[1].checkpoints - first[1].checkpoints, since=first[0], most_expired=EXPIRED_SHOWN,
         )  # fmt: skip
 
     def _expired(self) -> list[SessionRow]:
-        """What the next sweep removes, as far as it is counted: something in an inbox may keep a session."""
+        """What the next sweep removes, as far as it is counted: an input that waits or a call in doubt may keep one."""
         over = self._kernel.store.sessions(expired=True, limit=EXPIRED_SHOWN)
-        return [row for row in over if not row.pending or has_expired(self._kernel, row)]
+        return [row for row in over if _is_free(row) or has_expired(self._kernel, row)]
 
     async def verify(self, request: Request) -> Response:
         """Begin to read and check everything."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from perdure.errors import PerdureError
-from perdure.protocols import Boarded
 from perdure.server.console.rendering import Pages, lasting, sessions_mark, short_mark
 from perdure.server.sse import ServerEvent, Streams
+from perdure.session.handover import made_board
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -87,8 +87,8 @@ class Live(Pages):
             # As pages name it: percent-encoded, whatever characters the id has.
             return await session_mark(self._console, unquote(name.removeprefix(SESSION)))
         if name == "fleet":
-            store = self._kernel.store
-            mark = await self._ctx.blocking(lambda: store.board().mark()) if isinstance(store, Boarded) else ""
+            board = await self._ctx.blocking(made_board, self._kernel.store)
+            mark = "" if board is None else await self._ctx.blocking(board.mark)
             return short_mark(mark, self._console.now // 2000)
         return (await sessions_mark(db))[0]
 

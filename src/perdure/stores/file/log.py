@@ -25,7 +25,7 @@ from perdure.stores.file.records import (
     unpack,
 )
 from perdure.system import faults
-from perdure.system.commands import typed_by_anybody as typed
+from perdure.system.commands import typed
 from perdure.system.disk import open_to_write, sync, sync_folder, write_all
 
 if TYPE_CHECKING:

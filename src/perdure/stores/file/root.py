@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from perdure.errors import Corrupted, InvalidInput, UnsupportedFormat
 from perdure.stores.file.records import FORMAT
 from perdure.system import faults
-from perdure.system.disk import make_folders, open_to_write, sync, sync_folder, write_all
+from perdure.system.disk import make_folder, open_to_write, sync, sync_folder, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +33,8 @@ _SLOTS = (0, 4096)
 """Two places, in different blocks: a torn write can only hurt the one it was made to."""
 
 
+_OURS = {"perdure.json", "perdure.json.new", "lock", "token", "clock", "sessions", "blobs", "live", "lost+found"}
+"""What may lie in the folder before a store is made there: what a killed process has left, or a file system."""
 TOKENS_PER_EPOCH = 1 << 32
 """By how much tokens jump with a new epoch."""
 
@@ -66,7 +68,8 @@ class FileRoot:
         self._disk = disk
         self._mutex = threading.Lock()
         try:
-            make_folders(disk, path)
+            if not make_folder(disk, path):
+                self._check_ours()
         except NotADirectoryError as error:
             raise InvalidInput(f"{error.filename} is a file: a file store needs a folder of its own") from error
         self._lock_fd = open_to_write(disk, f"{path}/lock")
@@ -181,6 +184,16 @@ class FileRoot:
             self._disk.close(fd)
 
     # --- creation --------------------------------------------------------------------------------
+
+    def _check_ours(self) -> None:
+        """Refuse a folder in which others keep something: it was not meant, or would be mixed with what is theirs."""
+        foreign = [name for name in self._disk.listdir(self.path) if name not in _OURS]
+        # Looked for last: whoever made this store since has made the other names after this one.
+        if foreign and not os.path.exists(f"{self.path}/perdure.json"):
+            raise InvalidInput(
+                f"{self.path} is no database, and not empty ({foreign[0]!r:.80} is in it): nothing was made; name a "
+                f"folder of its own, such as file://{self.path}/perdure"
+            )
 
     def _create(self) -> None:
         disk = self._disk

@@ -253,7 +253,7 @@ def restore(file: SessionFile, dump: Dump) -> None:
 def _merged(posts: list[Posted], newest: int, dump: Dump) -> list[Posted]:
     """Entries that are here and entries of a dump; one that was taken there counts as taken here."""
     merged = {post.key: post for post in posts}
-    for entry in rules.restored_inbox(dump, {post.key: post.seq for post in posts}, newest):
+    for entry in rules.restored_inbox(dump, {post.key: (post.seq, post.digest) for post in posts}, newest):
         if (known := entry.key in merged) and not entry.taken:
             continue
         body = b"" if known else entry.body

@@ -384,13 +384,14 @@ class MemoryStore:
             found = self._session(room, row.id)
             if found.lines:
                 raise rules.has_checkpoints(row.id, next(iter(found.heads.values()), None))
+            known = {entry.key: (entry.seq, entry.digest) for entry in found.inbox.values()}
+            entries = rules.restored_inbox(dump, known, found.posts)
             for stored, shown in dump.rows:
                 said = {**shown, "takes": tuple(shown["takes"]), "blobs": tuple(shown["blobs"])}
                 write_row(room, row.id, found, stored, said)
             found.heads.update({head.branch: head for head in row.heads})
             found.artifacts.update({(a.kind, a.line, a.lo): a for a in dump.artifacts})
-            known = {entry.key: entry.seq for entry in found.inbox.values()}
-            for entry in rules.restored_inbox(dump, known, found.posts):
+            for entry in entries:
                 # What was posted here meanwhile stays; what the dump has taken counts as taken.
                 if entry.key not in found.inbox:
                     found.inbox[entry.key] = entry

@@ -60,13 +60,13 @@ class PostgresBoard:
         """Put sessions on the board and queue them; how many were new."""
         last = {item.session: item for item in items}
         rows = [(packed(i.session), packed(i.agent), packed(i.owner), i.priority) for i in last.values()]
-        if not rows:
+        if not rows and most is None:
             return 0
         sql = f"select {self._schema}.perdure_fleet_put(%s, %s, %s, %s, %s)"
 
         def put(connection: Connection) -> int:
             with connection.transaction():
-                ((new,),) = connection.ask(sql, (*columns_of(rows), most))
+                ((new,),) = connection.ask(sql, (*columns_of(rows, 4), most))
                 if new is None:
                     raise LimitExceeded(
                         f"{self._link.url}: sessions queued would be over the limit of {most}: nothing was put; "

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 
 from perdure import model
-from perdure.errors import Busy, InvalidInput, PerdureError
+from perdure.errors import InvalidInput, PerdureError, an
 from perdure.links.postgres import packed, unpacked
 from perdure.model import MAIN, Append, Head, Landed
 from perdure.stores import rules
-from perdure.system.lease_holders import describe, is_dead
+from perdure.system.lease_holders import busy, is_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,8 +89,10 @@ def insert_dump(
         # What was posted here meanwhile stays; what the dump has taken counts as taken.
         # Locked against posts, too, which give numbers.
         ((newest,),) = connection.ask(f"select posts from {schema}.perdure_session where no = %s for update", (no,))
-        posted = connection.ask(f"select key, seq from {schema}.perdure_inbox where no = %s", (no,))
-        entries = rules.restored_inbox(dump, {unpacked(key): seq for key, seq in posted}, newest)
+        posted = connection.ask(f"select key, seq, digest from {schema}.perdure_inbox where no = %s", (no,))
+        entries = rules.restored_inbox(
+            dump, {unpacked(key): (seq, bytes(digest)) for key, seq, digest in posted}, newest
+        )
         connection.each(
             f"insert into {schema}.perdure_inbox (no, seq, key, kind, at, digest, body, taken)"
             " values (%s, %s, %s, %s, %s, %s, %s, %s) on conflict (no, key) do update"
@@ -152,7 +154,7 @@ def encoded(value: Any) -> bytes | None:
         return b"%d" % value
     if isinstance(value, bytearray | memoryview):
         return bytes(value)  # type: ignore[reportUnknownArgumentType]
-    raise InvalidInput(f"a field of the commit is a {type(value).__name__}, which cannot be stored")
+    raise InvalidInput(f"a field of the commit is {an(type(value).__name__)}, which cannot be stored")
 
 
 def answer_of(item: Append, row: tuple[Any, ...]) -> Landed | PerdureError:
@@ -168,7 +170,7 @@ def answer_of(item: Append, row: tuple[Any, ...]) -> Landed | PerdureError:
         case "f":
             return rules.lease_lost(item.session)
         case "b":
-            return Busy(item.session, describe(unpacked(detail)), until)
+            return busy(item.session, unpacked(detail), until)
         case "t":
             return rules.taken_place(item, head)
         case "w":

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure import model
-from perdure.errors import Busy, OutcomeUnknown, StoreFull
+from perdure.errors import OutcomeUnknown, StoreFull
 from perdure.links.postgres import Clash, Link, Rows, Time, packed, place_of, unpacked
 from perdure.stores import rules
 from perdure.stores.listing import Asked
@@ -15,7 +15,7 @@ from perdure.stores.postgres import rows
 from perdure.stores.postgres.live import PostgresLive
 from perdure.stores.postgres.tables import ENOUGH, JUMP, Table, clean, new_epoch, open_schema, settle, tables
 from perdure.system import faults
-from perdure.system.lease_holders import describe, is_dead
+from perdure.system.lease_holders import busy, is_dead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -352,7 +352,7 @@ class PostgresStore:
                 case "b":
                     detail, number, until = rest
                     if number in dead or not is_dead(unpacked(detail)):
-                        raise Busy(session, describe(unpacked(detail)), until)
+                        raise busy(session, unpacked(detail), until)
                     dead.append(number)
                 case _:
                     return tuple(rest)

@@ -64,6 +64,8 @@ def restore(runner: ScriptRunner, dump: Dump) -> None:
         raise
     if there := refusal(answer):
         _clear(runner, stage)
+        if there[0] == b"used":
+            raise rules.other_restored(row.id, there[1].decode())
         name, value = there[1:]
         raise rules.has_checkpoints(row.id, None if name is None else runner.form.head(name.decode(), value))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib import resources
 from typing import TYPE_CHECKING, Any, cast
 
-from perdure.errors import Busy, Corrupted, InvalidInput
+from perdure.errors import Corrupted, InvalidInput
 from perdure.links.redis import Script
 from perdure.stores import rules
 from perdure.stores.redis.format import Form
 from perdure.system.clock import SystemClock
-from perdure.system.lease_holders import describe, is_dead
+from perdure.system.lease_holders import busy, is_dead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ class ScriptRunner:
             case b"lost":
                 return rules.lease_lost(session)
             case b"busy":
-                return Busy(session, describe(answer[1].decode(errors="replace")), answer[4] + answer[3])
+                return busy(session, answer[1].decode(errors="replace"), answer[4] + answer[3])
             case b"none":
                 return rules.no_session(session)
             case b"gone":

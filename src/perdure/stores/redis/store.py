@@ -40,6 +40,7 @@ from perdure.stores.redis.scripts import ScriptRunner, dead_holder, refusal, utf
 from perdure.system import faults
 from perdure.system.clock import SystemClock
 from perdure.system.lease_holders import is_dead
+from perdure.system.options import is_amount, is_number
 from perdure.system.urls import shown
 
 if TYPE_CHECKING:
@@ -102,7 +103,10 @@ class RedisStore:
     ) -> None:
         self.url = shown(url)
         plain, prefix = prefix_of(url)
-        if changes_kept < 1 or wait_replicas < 0 or retry_for < 0 or not socket_timeout > 0:
+        numbers = all(map(is_number, (changes_kept, wait_replicas))) and all(
+            map(is_amount, (retry_for, socket_timeout))
+        )
+        if not numbers or changes_kept < 1 or wait_replicas < 0 or retry_for < 0 or not socket_timeout > 0:
             raise InvalidInput("changes_kept is at least 1, wait_replicas and retry_for 0, socket_timeout more than 0")
         self._link = Link(
             plain,

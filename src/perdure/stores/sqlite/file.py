@@ -24,6 +24,7 @@ from perdure.model import Span
 from perdure.stores.rules import StoredLease
 from perdure.stores.sqlite.own_locks import DATABASE, IN_PLACE, INDEX, PUT_BACK, WRITTEN_OVER, OwnFile
 from perdure.system import faults
+from perdure.system.commands import door
 from perdure.system.flow import HandleGuard
 
 if TYPE_CHECKING:
@@ -124,9 +125,9 @@ class SqliteFile:
         self._logged = 0
         """Pages in the log when it was last written."""
         self._orphaned = False
+        """Whether the log is ours alone: others, who do not know of it, have another one."""
         self._unsaved = self._moved = False
         """Whether something that was acknowledged is not in the database any more."""
-        """Whether the log is ours alone: others, who do not know of it, have another one."""
         self._own = OwnFile(path)
         try:
             self._writer = self._connect()
@@ -605,7 +606,7 @@ def translate(error: BaseException, path: str, os_error: int = 0) -> errors.Perd
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return errors.Unavailable(
                 f"{path} is locked by another process for too long: look for one that hangs inside a "
-                "transaction (a backup, an open sqlite3 shell), or raise busy_timeout; nothing was written"
+                f"transaction (a backup, an open sqlite3 shell){_wait_longer()}; nothing was written"
             )
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError():
             return errors.Unavailable(
@@ -630,6 +631,11 @@ def translate(error: BaseException, path: str, os_error: int = 0) -> errors.Perd
             return errors.InvalidInput("a number does not fit into 64 bits")
         case _:
             return None
+
+
+def _wait_longer() -> str:
+    """That one may wait for longer, for whoever can say so."""
+    return ", or raise busy_timeout" if door() == "program" else ""
 
 
 def _io(error: apsw.IOError, path: str, os_error: int) -> errors.PerdureError:

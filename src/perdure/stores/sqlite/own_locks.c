@@ -17,6 +17,11 @@
  * lock on the database at a place of its own, and no log is opened beside another one that is in use; nor is an index.
  * And whoever has a log says whose it is, by a lock on the log: it may be the database that was replaced.
  *
+ * And another SQLite library has only the locks of its process, which it may lose in the middle of a transaction or
+ * while it moves the log into the database; what we write then goes into pages that it believes to be its own. So
+ * nobody but us writes, checkpoints or recovers while we have the index open: we hold shared locks where such a library
+ * locks for that, and do so among ourselves elsewhere.
+ *
  * In C, because a callback into Python could be interrupted and would have to answer that the file is locked.
  * Nothing here needs Python: the functions are found by their addresses.
  */
@@ -75,6 +80,7 @@ typedef struct Database {
     uint32_t frames;     /* so many pages of the log were committed then, */
     unsigned char salt[8]; /* of the log that began with this */
     int refused;         /* a log was not opened, because others have another one */
+    int reserved;        /* others are kept from writing to it */
     int inherited;       /* it was open when this process was forked: its connections are those of the parent */
     size_t length;
     char path[];
@@ -153,6 +159,14 @@ static int locked(int fd, off_t from, off_t length)
     return !fcntl(fd, F_OFD_GETLK, &lock) && lock.l_type != F_UNLCK;
 }
 
+#define INDEX 2
+#define WRITING ((off_t)120)        /* SQLite's, in the index: held by a writer, and behind it by checkpoints and recovery */
+#define WRITING_SIZE 3
+#define ELSEWHERE ((off_t)1 << 40)  /* where we lock for these instead: so far behind */
+
+/* Whether nobody but us may write, as long as the index is open: not while another library does. */
+static int reserve(int fd) { return !lock(fd, F_RDLCK, WRITING, WRITING_SIZE); }
+
 #define OWNER KEPT       /* the places in a log, or an index, that say whose it is */
 static off_t places(int which) { return which * PLACES; }
 static off_t place(int which, Identity file) { return places(which) + (off_t)(file.ino & (PLACES - 1)); }
@@ -203,6 +217,7 @@ static void opened(Database *database, int which, int fd)
     if (!database->open[which]++) {
         database->files[which] = database->left[which] = file;
         database->locks[which] = reopened(fd);
+        if (which == INDEX) database->reserved = database->locks[INDEX] >= 0 && reserve(database->locks[INDEX]);
         if (database->open[0]) mark(database, which, 1);
     }
     of[fd] = database;
@@ -218,7 +233,7 @@ static void closed(Database *database, int which)
     if (database->locks[which] >= 0) close(database->locks[which]);
     memset(&database->files[which], 0, sizeof(Identity));
     if (!which) database->moved.known = 0;
-    if (which == 2) database->frames = 0;
+    if (which == INDEX) database->frames = database->reserved = 0;
     if (!database->open[0]) database->split = database->marked[1] = database->marked[2] = 0;
 }
 
@@ -287,8 +302,15 @@ static int own_fcntl(int fd, int command, ...)
     if (whose == &parents) { errno = EACCES; return -1; }
     struct flock *lock = argument;
     lock->l_pid = 0;
+    struct flock ours = *lock;
+    int writing = part[fd] == INDEX && lock->l_start >= WRITING && lock->l_start < WRITING + WRITING_SIZE;
     /* A file that was opened under the name of another one has locks of its own; so has one that could not be shared. */
     if (!whose->split && whose->locks[part[fd]] >= 0) fd = whose->locks[part[fd]];
+    if (writing && command != F_GETLK) {
+        if (lock->l_type != F_UNLCK && !whose->reserved && !(whose->reserved = reserve(fd))) { errno = EAGAIN; return -1; }
+        ours.l_start += ELSEWHERE;
+        lock = &ours;
+    }
     return fcntl(fd, command == F_SETLK ? F_OFD_SETLK : command == F_SETLKW ? F_OFD_SETLKW : F_OFD_GETLK, lock);
 }
 

@@ -38,6 +38,7 @@ from perdure.stores.sqlite.own_locks import PROMISE
 from perdure.stores.sqlite.tables import make_file, prepare
 from perdure.system import faults
 from perdure.system.clock import SteadyClock, SystemClock
+from perdure.system.options import is_amount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -124,14 +125,17 @@ class SqliteStore:
         busy_timeout: float = BUSY_TIMEOUT,
         vfs: str | None = None,
     ) -> None:
-        mode = synchronous.lower()
+        mode = str(synchronous).lower()
         if mode not in _PROMISES:
             raise InvalidInput(f'synchronous is "full" or "normal", not {synchronous!r}')
+        if not (is_amount(busy_timeout) and busy_timeout >= 0):
+            raise InvalidInput(f"busy_timeout is how many seconds to wait, such as 30, not {busy_timeout!r:.40}")
         self.url = f"sqlite:///{os.fspath(path)}"
         promise = _PROMISES[mode]
         self.promise = promise._replace(words=f"{promise.words} {PROMISE}")
         self._clock: Clock = clock or SystemClock()
-        full = os.path.abspath(path)
+        # What lies beside a database lies beside the file, not beside a link to it, as its log does.
+        self._path = full = os.path.realpath(path)
         make_file(full)
         ready = partial(prepare, path=full, synchronous=mode, patience=busy_timeout)
         self._file = SqliteFile(full, ready, synchronous=mode, busy_timeout=busy_timeout, vfs=vfs)
@@ -155,7 +159,7 @@ class SqliteStore:
 
     def live(self) -> FolderLive:
         """Carries pieces of answers on their way, in a folder beside the file."""
-        return FolderLive(f"{self.url.removeprefix('sqlite:///')}-live")
+        return FolderLive(f"{self._path}-live")
 
     def has_board(self) -> bool:
         """Whether the board of a fleet was made."""
@@ -595,7 +599,8 @@ class SqliteStore:
             _put(cursor, no, dump.artifacts)
             # What was posted here meanwhile stays; what the dump has taken counts as taken.
             known = {
-                text(key): whole(seq) for key, seq in cursor.execute("select key, seq from inbox where no = ?", (no,))
+                text(key): (whole(seq), raw(digest))
+                for key, seq, digest in cursor.execute("select key, seq, digest from inbox where no = ?", (no,))
             }
             newest = whole(value_of(cursor, "select posts from sessions where no = ?", (no,)))
             entries = rules.restored_inbox(dump, known, newest)

@@ -10,7 +10,7 @@ import apsw
 
 from perdure.errors import Corrupted, InvalidInput, Unavailable, UnsupportedFormat
 from perdure.stores.sqlite.file import set_pragmas, value_of
-from perdure.system.disk import Disk, make_folders, warn_if_network
+from perdure.system.disk import OWN_FOLDER, Disk, check_folder_of, make_folder, warn_if_network
 
 if TYPE_CHECKING:
     from perdure.stores.sqlite.file import Cursor
@@ -27,12 +27,15 @@ YOUNG = 2 * 4096
 
 
 def make_file(path: str) -> None:
-    """Make the file, and its folder, for their owner only; their names are durable once made."""
+    """Make the file for its owner only, in a folder that is there (or is ours); its name is durable once made."""
     try:
         if os.path.isdir(path):
             raise InvalidInput(f"{path} is a folder: name a file in it, such as agents.db")
         disk, folder = Disk(), os.path.dirname(path)
-        make_folders(disk, folder)
+        if os.path.basename(folder) == OWN_FOLDER:
+            make_folder(disk, folder)
+        else:
+            check_folder_of(path)
         warn_if_network(path)
         # Only when there is none: closing any descriptor of an open database would drop its locks.
         if not os.path.exists(path):
@@ -95,8 +98,12 @@ def _is_fresh(cursor: Cursor, path: str) -> bool:
 
 def _was_ours(path: str) -> bool:
     """Whether a file that SQLite refuses looks like a damaged database of ours."""
-    with open(path, "rb") as file:
-        header = file.read(100)
+    # Read by SQLite: it knows when a file may be closed without dropping the locks that the process has on it.
+    file = apsw.VFSFile("", path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
+    try:
+        header = file.xRead(100, 0)
+    finally:
+        file.xClose()
     alike = sum(a == b for a, b in zip(header, _MAGIC, strict=False))
     return header[68:72] == APPLICATION.to_bytes(4, "big") or alike >= 12
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perdure.errors import Conflict, NotFound
+from perdure.errors import Conflict, InvalidInput, NotFound
 from perdure.model import PACK, SNAPSHOT, Artifact, Dump, LeaseInfo, Rewrite, Span
 from perdure.testing.sealed_rows import commit, entry, land, post, write
 from perdure.testing.store_contract.contract import Contract, known
@@ -139,6 +139,19 @@ class DumpContract(Contract):
         other.post([entry("early"), entry("taken"), entry("waiting")])
         other.restore(store.dump("s"))
         assert {item.key for item in other.inbox("s")} == {"early", "waiting", "also waiting"}
+
+    @pytest.mark.parametrize("key", ["taken", "waiting"])
+    def test_a_restore_over_another_input_of_the_same_key_is_refused(
+        self, store: Store, make_store: MakeStore, key: str
+    ):
+        full_session(store)
+        other = make_store("two")
+        other.post([entry("early"), entry(key, digest=b"o" * 32)])
+        before = other.dump("s")
+        with pytest.raises(InvalidInput, match=f"{key!r}"):
+            other.restore(store.dump("s"))
+        assert comparable(other.dump("s")) == comparable(before)
+        assert [item.digest for item in other.inbox("s", key=key)] == [b"o" * 32]
 
     def test_a_session_that_was_only_posted_to_can_be_copied(self, store: Store, make_store: MakeStore):
         post(store, entry("k"))

@@ -87,7 +87,9 @@ if s[8] ~= owner then
   call('ZADD', P .. ':owner:' .. owner, 0, id)
 end
 -- Where a session stands is what "main" says; only while there is none, any branch does.
+local stands = s[9]
 if branch == 'main' or not s[15] then
+  stands = status
   if s[9] ~= status then
     put('status', status)
     call('ZREM', P .. ':status:' .. s[9], id)
@@ -114,14 +116,13 @@ else
   if not due or expires < due or expires - due > span / 32 then
     put('due', expires)
     call('ZADD', P .. ':expiry', expires, id)
-    kept = true
   end
-  -- Also when a key may be new, or when what had waited was taken.
-  if kept or refs ~= '' or #ARGV > 22 then kept = span * 33 / 32 + MARGIN end
+  kept = span * 33 / 32 + MARGIN
 end
 if token ~= '' then put('until', now + tonumber(s[5])) end
 call('HSET', S, unpack(set))
 if ARGV[10] == '1' then call('HSET', P .. ':l:' .. id, line, step .. ':' .. branch) end
 if refs ~= '' then call('HSET', P .. ':b:' .. id, 'r:' .. place, refs) end
-if kept then keep_for(id, kept) end
+-- Every time: a key may be new, what had waited may be taken, and a call may have begun or be settled.
+if kept then keep_for(id, AT_REST[stands] and AT_REST[status] and kept or nil) end
 return 0

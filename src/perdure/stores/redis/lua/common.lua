@@ -39,6 +39,9 @@ end
 -- So many ms after its time has run out, Redis itself deletes a session that nobody has swept or opened since.
 local MARGIN = 691200000
 
+-- Where no call of a session is under way or in doubt. Elsewhere Redis deletes nothing: only a sweep can tell.
+local AT_REST = {idle = true, sleeping = true, closed = true}
+
 -- How long the keys of a session are kept, in ms from now; nil: for ever. One for which an input waits is.
 local function keep_for(id, ms)
   if ms and call('ZCARD', P .. ':w:' .. id) > 0 then ms = nil end

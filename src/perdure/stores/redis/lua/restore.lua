@@ -11,6 +11,17 @@ if s[1] and tonumber(s[1]) > 0 then
   end
   return {'there', head and sub(head, 3), head and call('HGET', S, head)}
 end
+local K, I = call('ZRANGE', stage .. 'k', 0, -1), P .. ':i:' .. id
+-- Where the same key stands for two inputs one of them would be lost.
+for _, key in ipairs(K) do
+  local name = match(key, '^.%d+:(.*)$')
+  local known = call('HGET', I, name)
+  if known then
+    local tail, at = call('HGET', stage .. 'i', name), find(known, ':', 1, true) + 5
+    local length = string.byte(tail, 5)
+    if sub(known, at, at + length) ~= sub(tail, 5, 5 + length) then return {'used', name} end
+  end
+end
 local wall = clock(ARGV[3])
 if not s[3] then
   create(S, id, wall)
@@ -29,9 +40,9 @@ end
 for _, part in ipairs({'r', 'l', 'a', 'x', 'b'}) do
   if call('EXISTS', stage .. part) == 1 then call('RENAME', stage .. part, P .. ':' .. part .. ':' .. id) end
 end
-local I, W, used = P .. ':i:' .. id, P .. ':w:' .. id, {}
+local W, used = P .. ':w:' .. id, {}
 for _, value in ipairs(call('HVALS', I)) do used[sub(value, 1, find(value, ':', 1, true) - 1)] = true end
-local K, posts = call('ZRANGE', stage .. 'k', 0, -1), tonumber(s[7] or '0')
+local posts = tonumber(s[7] or '0')
 for _, key in ipairs(K) do posts = math.max(posts, tonumber(match(key, '^.(%d+)'))) end
 -- What was posted here meanwhile stays; what the dump has taken counts as taken. An entry keeps its number, unless it has
 -- none or that was given here.
@@ -82,5 +93,5 @@ call('HSET', S, 'owner', about.owner, 'status', about.status, 'created', about.c
   'expires', about.expires, 'due', about.expires, 'reason', about.reason, 'lines', about.lines, 'bytes', bytes,
   'agent', about.agent, 'error', about.error, 'label', about.label,
   'rows', total, 'posts', posts, 'long', about.long, 'gaps', '1', 'base', base, 'did', op)
-if about.expires ~= '' then keep_for(id, math.max(0, tonumber(about.expires) - wall) + MARGIN) end
+if about.expires ~= '' and AT_REST[about.status] then keep_for(id, math.max(0, tonumber(about.expires) - wall) + MARGIN) end
 return 1
