@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,28 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+STAYS = (
+    *(str(Path(__file__).parent.parent / own) for own in ("src", "tests")),
+    sys.prefix,
+    sys.base_prefix,
+)
+"""Where modules lie that are the same for all tests."""
+staying = set[str]()
+"""The modules that are known to lie there."""
+
+
+@pytest.fixture(autouse=True)
+def _programs_are_forgotten() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """No test finds a program of another one (most are called ``app``) where it looks for its own."""
+    yield
+    for name in sys.modules.keys() - staying:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is None or file.startswith(STAYS):
+            staying.add(name)
+        else:
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +16,8 @@ import perdure
 from tests.cli.schemas import check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
     Command = Callable[..., "Result"]
 
@@ -35,11 +35,10 @@ class Result:
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """Runs a command in an empty folder; programs that it loads from there are not found by the next one."""
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
     # Not where the servers of the test run are written down: others would be started.
     for name in [n for n in os.environ if n.startswith("PERDURE_") and n != "PERDURE_TEST_SERVERS"]:
         monkeypatch.delenv(name)
@@ -58,10 +57,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
             check(argv[0], out)
         return Result(code, out, err)
 
-    yield do
-    for name in set(sys.modules) - before:
-        if tmp_path in Path(str(getattr(sys.modules[name], "__file__", None) or "/")).parents:
-            del sys.modules[name]
+    return do
 
 
 @pytest.fixture
