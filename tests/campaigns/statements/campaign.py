@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from tests.campaigns.reporting import REPORTS, conclude
@@ -17,14 +21,22 @@ from tests.campaigns.statements.search import EXPECTED, never_together, situatio
 REPORT = REPORTS / "statements.md"
 
 
+MEMORY = Path("/dev/shm")
+"""Where files are kept in memory: what is said does not depend on the disk."""
+
+
+def quiet() -> None:
+    """What a refused run says of itself is judged, not read."""
+    logging.getLogger("perdure").setLevel(logging.CRITICAL)
+
+
 def main() -> int:
     """Search, judge, falsify."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns.statements.campaign", description=__doc__)
     parser.add_argument("--deep", type=int, default=3, help="operations behind each root")
     parser.add_argument("--report", action="store_true", help=f"write the result into {REPORT.name}")
     args = parser.parse_args()
-    # What a refused run says of itself is judged, not read.
-    logging.getLogger("perdure").setLevel(logging.CRITICAL)
+    quiet()
     began = time.monotonic()
     lines: list[str] = []
 
@@ -32,7 +44,8 @@ def main() -> int:
         lines.append(line)
         print(line, flush=True)
 
-    with tempfile.TemporaryDirectory(prefix="perdure-statements-") as name:
+    memory = MEMORY if MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="perdure-statements-", dir=memory) as name:
         folder = Path(name)
         found = situations(folder, args.deep, told=lambda line: print(line, flush=True))
         reached = values(found)
@@ -44,10 +57,13 @@ def main() -> int:
                 others = "; ".join(f"{other} {', '.join(these)}" for other, these in never.items())
                 tell(f"{dimension} {value} never with: {others}")
         judged: list[Judged] = []
-        for one in found.values():
-            judged.append(judge(folder, one))
-            for wrong in judged[-1].wrong:
-                print(wrong, flush=True)
+        with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), quiet) as pool:
+            for one in pool.map(partial(judge, folder), found.values(), chunksize=4):
+                judged.append(one)
+                for wrong in one.wrong:
+                    print(wrong, flush=True)
+                if len(judged) % 500 == 0:
+                    print(f"judged {len(judged)} of {len(found)}", flush=True)
         false = sum(len(j.wrong) for j in judged)
         tell(
             f"situations {len(found)}   statements {sum(j.statements for j in judged)}   "
