@@ -16,8 +16,8 @@ from perdure.fleet.why import Why, why
 from perdure.model import Kind, Status
 from perdure.protocols import Filter, NewWork, Rest, WorkerRow
 from perdure.session.handover import SILENT
-from perdure.session.tool_context import Context
 from perdure.session.tools import Later
+from perdure.session.tools.context import Context
 from perdure.system.lease_holders import running_agent
 from perdure.testing.clock import FakeClock
 

@@ -17,10 +17,10 @@ from perdure.agent.run_result import STOPPED, note_misfit, note_raised
 from perdure.errors import ApprovalRuleFailed, InvalidInput, StoreError, an
 from perdure.model import Status
 from perdure.protocols import Boarded
-from perdure.session.call_state import UNKEPT
-from perdure.session.effects import OPEN, TOLD, left_open
-from perdure.session.tool_calls import DRY, Call, no_json, twins, unkept
-from perdure.session.tools import Tool
+from perdure.session.calls.calls import DRY, Call, no_json, twins, unkept
+from perdure.session.calls.effects import OPEN, TOLD, left_open
+from perdure.session.tools.call_state import UNKEPT
+from perdure.session.tools.declaration import Tool
 from perdure.state.document import plain
 from perdure.system.flow_async import AsyncDriver
 from perdure.system.wording import storable

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.agent.requests import note_setup
 from perdure.errors import InvalidInput
 from perdure.model import Kind
-from perdure.session.effects import OPEN
-from perdure.session.tools import call_digest
+from perdure.session.calls.effects import OPEN
+from perdure.session.tools.declaration import call_digest
 from perdure.state.document import plain
 from perdure.state.migrations import Migrations
 from perdure.state.values import same

@@ -18,9 +18,9 @@ from perdure.history.hydrate import known
 from perdure.model import Status
 from perdure.protocols import Filter, NewWork
 from perdure.session.actions import Action, Do
-from perdure.session.decisions import reported
-from perdure.session.effects import call_of
-from perdure.session.effects_on_other_branches import done_elsewhere
+from perdure.session.calls.decisions import reported
+from perdure.session.calls.effects import call_of
+from perdure.session.calls.other_branches import done_elsewhere
 from perdure.session.handover import CALLER, Handover, hand_over, made_board, served_by
 from perdure.session.posting import AT_REST, is_to_stop
 from perdure.state.document import plain

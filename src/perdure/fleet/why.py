@@ -24,8 +24,8 @@ from perdure.history.reader import history
 from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Filter, Work
 from perdure.session.actions import Action, Do
-from perdure.session.decisions import decided, is_late, pending
-from perdure.session.effects import (
+from perdure.session.calls.decisions import decided, is_late, pending
+from perdure.session.calls.effects import (
     AGAIN,
     BEHIND,
     DONE_ELSEWHERE,
@@ -38,7 +38,8 @@ from perdure.session.effects import (
     is_whole,
     looked_up,
 )
-from perdure.session.effects_on_other_branches import done_elsewhere
+from perdure.session.calls.other_branches import done_elsewhere
+from perdure.session.calls.read_cache import Claim, claim_of
 from perdure.session.handover import (
     MISFITS,
     close_to,
@@ -54,8 +55,7 @@ from perdure.session.handover import (
     work_of,
 )
 from perdure.session.journal import LEFT
-from perdure.session.read_cache import Claim, claim_of
-from perdure.session.tool_exceptions import in_short
+from perdure.session.tools.exceptions import in_short
 from perdure.session.waiting_messages import REFUSED, InboxMessage, messages_of
 from perdure.state.document import BOOK, STATE, plain
 from perdure.system import times

@@ -46,7 +46,7 @@ from perdure.history.hydrate import load_head, look
 from perdure.model import MAIN, Kind, Status
 from perdure.opening import open_async
 from perdure.protocols import NewWork, Rest, WorkerRow
-from perdure.session.tool_exceptions import is_of_the_call, words_of
+from perdure.session.tools.exceptions import is_of_the_call, words_of
 from perdure.state.document import BOOK
 from perdure.stores import DEFAULT_PATH
 from perdure.system.flow import check_awaited

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent import run_result as ended
 from perdure.opening import open_async
-from perdure.session.effects import Effects
+from perdure.session.calls.calls import Calls
+from perdure.session.calls.effects import Effects
 from perdure.session.journal import Journal
-from perdure.session.tool_calls import Calls
 from perdure.stores.postgres import store
 from perdure.stores.sqlite import store as sqlite_store
 from perdure.system import faults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.session.tool_calls import Calls
+from perdure.session.calls.calls import Calls
 from tests.campaigns.crash.watched import Watched
 
 if TYPE_CHECKING:

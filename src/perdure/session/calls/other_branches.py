@@ -9,7 +9,7 @@ from perdure.errors import Gone
 from perdure.history.hydrate import ancestry, load, origins
 from perdure.kernel import Kernel
 from perdure.model import Kind
-from perdure.session.call_state import WRITES
+from perdure.session.tools.call_state import WRITES
 from perdure.state.document import BOOK, plain
 from perdure.system.wording import call_words
 

@@ -36,8 +36,8 @@ from perdure.history.reported_outcomes import too_late
 from perdure.model import Kind, Status
 from perdure.session.actions import Action
 from perdure.session.actions import Do as ToDo
-from perdure.session.call_state import OUTCOME, UNKEPT, WRITES, CallState
-from perdure.session.effects import (
+from perdure.session.calls.calls_of_run import CallsOfRun
+from perdure.session.calls.effects import (
     AGAIN,
     BEHIND,
     ENDED_RUN,
@@ -56,15 +56,17 @@ from perdure.session.effects import (
     new_effect_id,
     stands_at,
 )
-from perdure.session.effects_on_other_branches import GIVEN_UP, OPEN, OtherBranches, Outcome, is_same_call
+from perdure.session.calls.late_returns import Attempt, give_up, has_outcome, runs_on, warn
+from perdure.session.calls.other_branches import GIVEN_UP, OPEN, OtherBranches, Outcome, is_same_call
+from perdure.session.calls.read_cache import declared
 from perdure.session.inbox import MAX_MESSAGE, posted, seal_entry
 from perdure.session.journal import Called
-from perdure.session.late_returns import Attempt, give_up, has_outcome, runs_on, warn
-from perdure.session.read_cache import declared
-from perdure.session.recorded_calls import CallsOfRun
 from perdure.session.strands import Got, under_way
-from perdure.session.tool_context import Asking
-from perdure.session.tool_exceptions import (
+from perdure.session.tools import Done, Later, ModelRetry, NotDone, Unknown
+from perdure.session.tools.call_state import OUTCOME, UNKEPT, WRITES, CallState
+from perdure.session.tools.context import Asking
+from perdure.session.tools.declaration import Tool, as_tool, call_digest
+from perdure.session.tools.exceptions import (
     Meaning,
     described,
     in_short,
@@ -72,18 +74,7 @@ from perdure.session.tool_exceptions import (
     meaning,
     words_of,
 )
-from perdure.session.tools import (
-    Done,
-    Later,
-    ModelRetry,
-    NotDone,
-    Tool,
-    Unknown,
-    as_tool,
-    call_digest,
-    check_depth,
-    runnable,
-)
+from perdure.session.tools.running import check_depth, runnable
 from perdure.state.document import BOOK, plain
 from perdure.state.values import refusal
 from perdure.system import faults
@@ -97,12 +88,12 @@ if TYPE_CHECKING:
     from traceback import FrameSummary
 
     from perdure.kernel import Kernel
-    from perdure.session.approvals import Approvals
-    from perdure.session.effects import Effects
+    from perdure.session.calls.approvals import Approvals
+    from perdure.session.calls.effects import Effects
+    from perdure.session.calls.read_cache import ReadCache
     from perdure.session.inbox import Inbox
     from perdure.session.journal import Journal
-    from perdure.session.read_cache import ReadCache
-    from perdure.session.tool_context import Contexts
+    from perdure.session.tools.context import Contexts
     from perdure.state.delta import Op
     from perdure.state.document import TrackedDict
 

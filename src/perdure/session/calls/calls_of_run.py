@@ -7,8 +7,8 @@ import threading
 from itertools import count
 from typing import TYPE_CHECKING
 
-from perdure.session.effects import is_ahead
-from perdure.session.effects_on_other_branches import run_of
+from perdure.session.calls.effects import is_ahead
+from perdure.session.calls.other_branches import run_of
 from perdure.session.strands import BESIDE
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from perdure.errors import (
 from perdure.history.hydrate import load_at, look
 from perdure.history.reader import history
 from perdure.model import Kind, Status
-from perdure.session.answer_schema import misfit
-from perdure.session.call_state import OUTCOME, RETURNED, UNKEPT, WRITES, CallState
-from perdure.session.effects_on_other_branches import (
+from perdure.session.calls.late_returns import has_outcome, warn
+from perdure.session.calls.other_branches import (
     GIVEN_UP,
     LEFT,
     OPEN,
@@ -35,17 +34,15 @@ from perdure.session.effects_on_other_branches import (
     is_refuted,
     made_otherwise,
 )
+from perdure.session.calls.read_cache import declared
 from perdure.session.inbox import open_entry
 from perdure.session.journal import Called, KeptAs
-from perdure.session.late_returns import has_outcome, warn
-from perdure.session.read_cache import declared
 from perdure.session.strands import BESIDE
-from perdure.session.tool_exceptions import in_short
-from perdure.session.tools import (
-    Done,
-    Tool,
-    Unknown,
-)
+from perdure.session.tools import Done, Unknown
+from perdure.session.tools.answer_schema import misfit
+from perdure.session.tools.call_state import OUTCOME, RETURNED, UNKEPT, WRITES, CallState
+from perdure.session.tools.declaration import Tool
+from perdure.session.tools.exceptions import in_short
 from perdure.state.document import STATE, plain
 from perdure.state.values import refusal
 from perdure.system import faults
@@ -57,10 +54,10 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.model import Envelope
-    from perdure.session.call_state import CallState
+    from perdure.session.calls.read_cache import ReadCache
     from perdure.session.inbox import Inbox
     from perdure.session.journal import Journal
-    from perdure.session.read_cache import ReadCache
+    from perdure.session.tools.call_state import CallState
     from perdure.state.document import TrackedDict
 
     Carrier = Callable[[], Callable[[Flow[Any]], Any]]
