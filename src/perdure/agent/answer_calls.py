@@ -17,8 +17,8 @@ from perdure.agent.run_result import STOPPED, note_misfit, note_raised
 from perdure.errors import ApprovalRuleFailed, InvalidInput, StoreError, an
 from perdure.model import Status
 from perdure.protocols import Boarded
-from perdure.session.calls.calls import DRY, Call, no_json, twins, unkept
-from perdure.session.calls.effects import OPEN, TOLD, left_open
+from perdure.session.calls.calls import DRY, Call, twins
+from perdure.session.calls.records import OPEN, TOLD, left_open, no_json, unkept
 from perdure.session.tools.call_state import UNKEPT
 from perdure.session.tools.declaration import Tool
 from perdure.state.document import plain

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.agent import run_result as ended
 from perdure.errors import Busy, CallError, InvalidInput, Misuse, NotFound
 from perdure.model import Status
-from perdure.session.calls.effects import OPEN
+from perdure.session.calls.records import OPEN
 from perdure.session.tools import Done, Later, NotDone
 from perdure.session.tools.context import Context
 from perdure.session.tools.declaration import Tool

@@ -48,7 +48,7 @@ from perdure.errors import (
 )
 from perdure.history.checkpoint import OBJECTIVE
 from perdure.model import MAIN, Kind, Status
-from perdure.session.calls.effects import exception_of, looked_up
+from perdure.session.calls.records import exception_of, looked_up
 from perdure.session.tools.exceptions import in_short
 from perdure.session.waiting_messages import REFUSED
 from perdure.state.document import plain

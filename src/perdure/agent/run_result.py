@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.requests import AGENT
-from perdure.session.calls.effects import MISFIT, OPEN, exception_of, unfit
+from perdure.session.calls.records import MISFIT, OPEN, exception_of, unfit
 from perdure.state.document import plain
 from perdure.system.times import timestamp
 from perdure.system.wording import call_words

@@ -26,7 +26,7 @@ from perdure.history.hydrate import known
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
 from perdure.session.calls.decisions import undecided
-from perdure.session.calls.effects import exception_of
+from perdure.session.calls.records import exception_of
 from perdure.shapes.approvals import Waiting, decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.basics import Page

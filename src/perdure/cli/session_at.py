@@ -13,8 +13,8 @@ from perdure.history.hydrate import load_at
 from perdure.model import MAIN, Status
 from perdure.session.actions import Action, Do
 from perdure.session.calls.decisions import decided, is_late, pending, reported
-from perdure.session.calls.effects import RESTORED, exception_of, is_tried_again, looked_up, lookup_error
 from perdure.session.calls.other_branches import done_elsewhere
+from perdure.session.calls.records import RESTORED, exception_of, is_tried_again, looked_up, lookup_error
 from perdure.session.handover import is_worked_on
 from perdure.session.tools.exceptions import in_short
 from perdure.shapes.approvals import OPEN

@@ -24,7 +24,7 @@ from perdure.history.expiry import BEGUN, living
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
 from perdure.session.calls.decisions import pending, undecided
-from perdure.session.calls.effects import exception_of
+from perdure.session.calls.records import exception_of
 from perdure.session.handover import fleet_of, works_of
 from perdure.shapes import store as store_shapes
 from perdure.shapes.basics import Page

@@ -19,8 +19,8 @@ from perdure.model import Status
 from perdure.protocols import Filter, NewWork
 from perdure.session.actions import Action, Do
 from perdure.session.calls.decisions import reported
-from perdure.session.calls.effects import call_of
 from perdure.session.calls.other_branches import done_elsewhere
+from perdure.session.calls.records import call_of
 from perdure.session.handover import CALLER, Handover, hand_over, made_board, served_by
 from perdure.session.posting import AT_REST, is_to_stop
 from perdure.state.document import plain

@@ -25,7 +25,9 @@ from perdure.model import MAIN, Kind, Status
 from perdure.protocols import Filter, Work
 from perdure.session.actions import Action, Do
 from perdure.session.calls.decisions import decided, is_late, pending
-from perdure.session.calls.effects import (
+from perdure.session.calls.other_branches import done_elsewhere
+from perdure.session.calls.read_cache import Claim, claim_of
+from perdure.session.calls.records import (
     AGAIN,
     BEHIND,
     DONE_ELSEWHERE,
@@ -38,8 +40,6 @@ from perdure.session.calls.effects import (
     is_whole,
     looked_up,
 )
-from perdure.session.calls.other_branches import done_elsewhere
-from perdure.session.calls.read_cache import Claim, claim_of
 from perdure.session.handover import (
     MISFITS,
     close_to,

@@ -16,8 +16,7 @@ from perdure.errors import Corrupted, Diverged, Gone, Misuse, PerdureError, form
 from perdure.history.hydrate import ancestry, load, payload_of
 from perdure.history.reader import read_rows
 from perdure.model import Kind, Status
-from perdure.session.calls.effects import ENDED_RUN, is_ahead, is_asked_again
-from perdure.session.calls.other_branches import OPEN, run_of
+from perdure.session.calls.records import ENDED_RUN, OPEN, is_ahead, is_asked_again, run_of
 from perdure.session.inbox import Message
 from perdure.session.journal import LEFT
 from perdure.session.strands import BESIDE, TOOK, Strands

@@ -29,7 +29,7 @@ from perdure.agent.tool_schema import ToolSpec
 from perdure.errors import ContextTooLong, InvalidInput, ModelError, PerdureError
 from perdure.model import MAIN
 from perdure.opening import open_async
-from perdure.session.calls.effects import OPEN
+from perdure.session.calls.records import OPEN
 from perdure.session.tools.declaration import Tool
 from perdure.state.document import edit, plain
 from perdure.system.flow import check_open

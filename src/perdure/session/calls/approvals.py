@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure import telemetry
 from perdure.errors import ApprovalNeeded, InvalidInput
 from perdure.model import Kind, Status
-from perdure.session.calls.effects import OPEN, kept_as
 from perdure.session.calls.read_cache import declared
+from perdure.session.calls.records import OPEN, kept_as
+from perdure.session.calls.schemas import note_arguments_schema
 from perdure.session.inbox import open_entry
 from perdure.session.tools.declaration import call_digest
 from perdure.session.tools.exceptions import rule
@@ -297,7 +298,7 @@ class Approvals:
         requests[id] = approval._asdict()
         record["approval"] = id
         if not question:
-            self._effects.note_arguments_schema(tool, record)
+            note_arguments_schema(self._journal.book, tool, record)
         if question:
             record["question"] = id
         telemetry.asked(tool.name)

@@ -37,28 +37,34 @@ from perdure.model import Kind, Status
 from perdure.session.actions import Action
 from perdure.session.actions import Do as ToDo
 from perdure.session.calls.calls_of_run import CallsOfRun
-from perdure.session.calls.effects import (
+from perdure.session.calls.effects import stands_at
+from perdure.session.calls.late_returns import Attempt, give_up, has_outcome, runs_on, warn
+from perdure.session.calls.other_branches import OtherBranches, Outcome, is_same_call
+from perdure.session.calls.read_cache import declared
+from perdure.session.calls.records import (
     AGAIN,
     BEHIND,
     ENDED_RUN,
+    GIVEN_UP,
     LOOKUP,
+    MAX_ERROR,
     MISFIT,
+    OPEN,
     REPEATS,
     UNSETTLED,
     about,
     claims,
     exception_of,
     is_asked_again,
+    is_begun,
     is_by_itself,
     kept_as,
     left_open,
     looked_up,
     new_effect_id,
-    stands_at,
+    no_json,
+    unkept,
 )
-from perdure.session.calls.late_returns import Attempt, give_up, has_outcome, runs_on, warn
-from perdure.session.calls.other_branches import GIVEN_UP, OPEN, OtherBranches, Outcome, is_same_call
-from perdure.session.calls.read_cache import declared
 from perdure.session.inbox import MAX_MESSAGE, posted, seal_entry
 from perdure.session.journal import Called
 from perdure.session.strands import Got, under_way
@@ -101,8 +107,6 @@ if TYPE_CHECKING:
 
 DRY = "dry run: nothing is called"
 """What is said of a call that a dry run has not made."""
-MAX_ERROR = 2000
-"""Characters of an error's text that are kept."""
 MAX_TOLD = 300
 """Characters of a result that a log is told."""
 READ_TRIES = 3
@@ -422,7 +426,7 @@ class Calls:
         for slot, other in self._journal.book.get("effects", {}).items():
             if other is record:
                 break
-            if "cache" in other and other["cache"]["name"] == name and "read" not in other and _is_begun(other):
+            if "cache" in other and other["cache"]["name"] == name and "read" not in other and is_begun(other):
                 return slot, other
         return None
 
@@ -1278,23 +1282,6 @@ def _in_full(told: dict[str, str]) -> str:
     return f"{in_short(told)}\n{told['traceback']}"
 
 
-def unkept(record: TrackedDict) -> str:
-    """What is said of a call that was done, and whose writes into the state were not kept."""
-    return (
-        f"{record['tool']} was done (effect {record['id']}), and what it wrote to ctx.state was not kept: "
-        f"{record[UNKEPT]}"
-    )
-
-
-def no_json(tool: str, effect: str, problem: str) -> NotJson:
-    """A call was made, and what it returned cannot be kept."""
-    hint = (
-        f"{tool} was done (effect {effect}) and its result is lost. Have it return JSON, or a value of the type "
-        "that its return annotation declares"
-    )
-    return NotJson(("result",), problem, hint, where=f"what {tool} returned, or a part of it,")
-
-
 def _become(record: TrackedDict, there: dict[str, Any]) -> None:
     """A call was made on another line, and its outcome comes later: here it is the same one, and waited for as well."""
     names = ("id", "attempt", "at", "status", "handle", "progress")
@@ -1306,11 +1293,6 @@ def _forget_attempts(record: TrackedDict) -> None:
     for name in ("error", "lost", "lost_since", "retry_at", "handle", "progress", "question", UNSETTLED):
         record.pop(name, None)
     record["attempt"] = 0
-
-
-def _is_begun(record: TrackedDict) -> bool:
-    """Whether a call has been made, or may have been, and has no outcome yet."""
-    return record["status"] in OPEN and (record["status"] != "planned" or record["attempt"] > 0)
 
 
 def twins(one: TrackedDict, other: TrackedDict) -> bool:
