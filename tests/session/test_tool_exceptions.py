@@ -22,8 +22,8 @@ import pytest
 
 import perdure
 from perdure import Done, EffectRaised, InDoubt, NotDone, ToolError, Unknown, errors, tool
-from perdure.session.calls.calls import LONGEST_PAUSE, RETRY_FOR
 from perdure.session.calls.late_returns import runs_on
+from perdure.session.calls.retries import LONGEST_PAUSE, RETRY_FOR
 from perdure.session.tools.exceptions import Meaning, described, meaning
 from perdure.testing.clock import FakeClock
 from tests.doors import LEASE, Door, World

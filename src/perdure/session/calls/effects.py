@@ -1,10 +1,7 @@
 """The records of effects: calls with the outside world, planned, started, done, failed, raised or in doubt.
 
 :class:`Effects` keeps them in the journal and settles them, whoever brings the outcome: the call itself, a post, a
-person. The calls are made in ``tool_calls``.
-
-Long because whatever settles a record, and whatever is remembered of it afterwards, keeps one table of states: read
-apart, no two of the ways to an outcome could be held against each other.
+person. The calls are made in ``attempts``.
 """
 
 from __future__ import annotations
@@ -12,11 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure import telemetry
-from perdure.errors import (
-    CallError,
-    Gone,
-    NotFound,
-)
+from perdure.errors import CallError, Gone, NotFound
 from perdure.history.hydrate import load_at, look
 from perdure.history.reader import history
 from perdure.model import Kind, Status
@@ -66,8 +59,6 @@ if TYPE_CHECKING:
     from perdure.session.journal import Journal
     from perdure.session.tools.call_state import CallState
     from perdure.state.document import TrackedDict
-
-    Carrier = Callable[[], Callable[[Flow[Any]], Any]]
 
 SEARCHED = 1000
 """How many checkpoints are looked through for an effect whose record is forgotten."""
@@ -190,6 +181,10 @@ class Effects:
         if self._journal.book.get("agent", {}).get("run") is not None:
             return Status.RUNNING
         return Status.IDLE if self._inbox.wakes_at is None else Status.SLEEPING
+
+    def write_waiting(self, record: TrackedDict) -> Flow[None]:
+        """Make durable that a call was made and its result comes later."""
+        yield from self._journal.write(Kind.WAITING, x=about(record), status=self.session_status())
 
     def find(self, effect: str) -> TrackedDict:
         # The newest: a call that is repeated after it raised goes on under its id.

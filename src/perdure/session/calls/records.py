@@ -118,6 +118,15 @@ def is_asked_again(record: TrackedDict | dict[str, Any], tool: Tool) -> bool:
     return record["status"] == "failed" or (record["status"] == "raised" and tool.if_unsure != "report")
 
 
+def if_repeated(tool: Tool, record: TrackedDict, approvals: TrackedDict | dict[str, Any]) -> str:
+    """What is done when a call is asked for again that failed or raised, in a word; "" for nothing."""
+    if not is_by_itself(record, approvals):
+        return ""
+    if record["status"] == "failed":
+        return "failed"
+    return "function" if callable(tool.if_unsure) else tool.if_unsure
+
+
 def is_tried_again(record: dict[str, Any]) -> bool:
     """Whether the answer to a call was lost, and it is made again by itself under its id."""
     return record["status"] == "started" and "lost_since" in record

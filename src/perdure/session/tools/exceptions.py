@@ -263,6 +263,11 @@ def in_short(told: Mapping[str, str]) -> str:
     return f"{told['class']}: {told['message']}" if told["message"] else told["class"]
 
 
+def in_full(told: dict[str, str]) -> str:
+    """The same, with where it came from."""
+    return f"{in_short(told)}\n{told['traceback']}"
+
+
 def class_name(error: BaseException) -> str:
     """The name of its class, with the module where it is not one of Python's own."""
     kind = type(error)

@@ -6,7 +6,8 @@ import contextvars
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import LimitExceeded
+from perdure.errors import LimitExceeded, Misuse
+from perdure.system.flow import is_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,20 @@ def check_depth(tool: Tool) -> None:
     """Refuse a call inside a call inside a call: a tool that calls itself without end would only end with the stack."""
     if _depth.get() >= DEEPEST:
         raise LimitExceeded(f"{tool.name} was not called: {DEEPEST} calls are made inside each other already")
+
+
+def is_awaited_elsewhere(tool: Tool, gate: Any) -> bool:
+    """Whether a call needs functions awaited, which only the handle of an event loop can do."""
+    return bool(tool.asynchronous) and is_blocking(gate)
+
+
+def check_awaited(tool: Tool, gate: Any) -> None:
+    """Refuse such a call while nothing has happened."""
+    if is_awaited_elsewhere(tool, gate):
+        raise Misuse(
+            f"{tool.name} was not called: {tool.asynchronous} is asynchronous, and this session blocks: use it "
+            "through perdure.open_async(...), or an agent"
+        )
 
 
 def runnable(
