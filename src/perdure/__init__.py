@@ -92,9 +92,9 @@ if TYPE_CHECKING:
     from perdure.errors import UnsupportedFormat as UnsupportedFormat
     from perdure.fleet.board import submit as submit
     from perdure.fleet.board import submit_async as submit_async
-    from perdure.fleet.why import Why as Why
-    from perdure.fleet.why import why as why
-    from perdure.fleet.why import why_async as why_async
+    from perdure.fleet.why.answer import Why as Why
+    from perdure.fleet.why.reading import why as why
+    from perdure.fleet.why.reading import why_async as why_async
     from perdure.fleet.worker import start_worker as start_worker
     from perdure.history.checkpoint import Checkpoint as Checkpoint
     from perdure.history.checkpoint import Reading as Reading
@@ -159,7 +159,8 @@ _HOMES = {
     ),
     "fleet.worker": ("start_worker",),
     "fleet.board": ("submit", "submit_async"),
-    "fleet.why": ("Why", "why", "why_async"),
+    "fleet.why.answer": ("Why",),
+    "fleet.why.reading": ("why", "why_async"),
     "session.inbox": ("Message",),
     "record.keys": ("Keys",),
     "state.merge": ("Clash", "Difference"),

@@ -13,7 +13,7 @@ from perdure import Agent, ScriptedModel, tool
 from perdure.agent.branching_off import branch_off, run_on
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
-from perdure.fleet.why import why
+from perdure.fleet.why.reading import why
 from tests.server.asking import Asking, asking
 from tests.store_urls import url_of
 

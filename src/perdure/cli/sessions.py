@@ -18,8 +18,8 @@ from perdure.cli.terminal_text import Shown, call_in_full, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.inputs import SHOWN, inputs, waiting_counted
-from perdure.fleet.why import trouble
-from perdure.fleet.why import why as look_into
+from perdure.fleet.why.lists import trouble
+from perdure.fleet.why.reading import why as look_into
 from perdure.history.expiry import BEGUN, living
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status

@@ -143,7 +143,8 @@ def to_retry(db: DatabaseHandle, rows: Sequence[SessionRow]) -> list[SessionRow]
 
 def _is_at_rest(db: DatabaseHandle, row: SessionRow) -> bool:
     # Only here: it knows agents, and who merely looks at a fleet need not load them.
-    from perdure.fleet.why import OK, of_row
+    from perdure.fleet.why.answer import OK
+    from perdure.fleet.why.reading import of_row
 
     try:
         found = of_row(db, row)

@@ -62,6 +62,7 @@ def check_arguments(book: Any, request: Any, args: Any) -> None:
 
 
 def returns_nothing(tool: Tool) -> bool:
+    """Whether a tool declares to return nothing: of such a call any words are taken as its result."""
     return tool.result_schema == {"type": "null"}
 
 
