@@ -94,7 +94,7 @@ def _of_row(db: DatabaseHandle, row: SessionRow, branch: str, depth: int) -> Why
         facts = gather(db, row, branch, depth)
         return told(facts)._replace(objective=facts.objective)
     if row.reason:
-        can_come_back = set_aside(db.kernel, row.id)
+        can_come_back = bool(set_aside(db.kernel, row.id))
         return gone(row, waiting_in(db.kernel, row), db.kernel.clock.wall(), can_come_back)
     now = db.kernel.clock.wall()
     return not_begun(row, waiting_in(db.kernel, row), now)
