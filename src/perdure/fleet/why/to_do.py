@@ -1,6 +1,6 @@
-"""Who could go on with a session, and what to type for it: in words, and as actions for programs.
+"""Who could go on with a session, and what to do so that somebody does: in words, and as actions for programs.
 
-Nobody else makes an :class:`perdure.session.actions.Action` of what a session waits for.
+The words and the actions of one situation stand here together, so that neither says what the other does not.
 """
 
 from __future__ import annotations
