@@ -92,9 +92,9 @@ if TYPE_CHECKING:
     from perdure.errors import UnsupportedFormat as UnsupportedFormat
     from perdure.fleet.board import submit as submit
     from perdure.fleet.board import submit_async as submit_async
-    from perdure.fleet.why import Why as Why
-    from perdure.fleet.why import why as why
-    from perdure.fleet.why import why_async as why_async
+    from perdure.fleet.why.answer import Why as Why
+    from perdure.fleet.why.reading import why as why
+    from perdure.fleet.why.reading import why_async as why_async
     from perdure.fleet.worker import start_worker as start_worker
     from perdure.history.checkpoint import Checkpoint as Checkpoint
     from perdure.history.checkpoint import Reading as Reading
@@ -104,20 +104,20 @@ if TYPE_CHECKING:
     from perdure.opening import open as open
     from perdure.opening import open_async as open_async
     from perdure.record.keys import Keys as Keys
-    from perdure.session.approvals import Approval as Approval
+    from perdure.session.calls.approvals import Approval as Approval
     from perdure.session.handle import Session as Session
     from perdure.session.handle import UncommittedEdits as UncommittedEdits
     from perdure.session.inbox import Message as Message
-    from perdure.session.tool_context import Context as Context
     from perdure.session.tools import Done as Done
     from perdure.session.tools import Later as Later
     from perdure.session.tools import ModelRetry as ModelRetry
     from perdure.session.tools import NotDone as NotDone
-    from perdure.session.tools import Tool as Tool
     from perdure.session.tools import ToolError as ToolError
     from perdure.session.tools import UndeclaredTool as UndeclaredTool
     from perdure.session.tools import Unknown as Unknown
-    from perdure.session.tools import tool as tool
+    from perdure.session.tools.context import Context as Context
+    from perdure.session.tools.declaration import Tool as Tool
+    from perdure.session.tools.declaration import tool as tool
     from perdure.state.merge import Clash as Clash
     from perdure.state.merge import Difference as Difference
     from perdure.state.migrations import Migrations as Migrations
@@ -144,7 +144,7 @@ _HOMES = {
     "agent.branching_off": ("branch_off", "run_on"),
     "agent.tool_schema": ("wake_me",),
     "agent.context.window": ("Window",),
-    "session.approvals": ("Approval",),
+    "session.calls.approvals": ("Approval",),
     "aio": ("AsyncDatabase", "AsyncSession"),
     "history.checkpoint": ("Checkpoint", "Reading"),
     "database": ("Database",),
@@ -159,7 +159,8 @@ _HOMES = {
     ),
     "fleet.worker": ("start_worker",),
     "fleet.board": ("submit", "submit_async"),
-    "fleet.why": ("Why", "why", "why_async"),
+    "fleet.why.answer": ("Why",),
+    "fleet.why.reading": ("why", "why_async"),
     "session.inbox": ("Message",),
     "record.keys": ("Keys",),
     "state.merge": ("Clash", "Difference"),
@@ -168,10 +169,9 @@ _HOMES = {
     "opening": ("open", "open_async"),
     "history.origin": ("Origin",),
     "session.handle": ("Session", "UncommittedEdits"),
-    "session.tools": (
-        "Done", "Later", "ModelRetry", "NotDone", "Tool", "ToolError", "UndeclaredTool", "Unknown", "tool",
-    ),
-    "session.tool_context": ("Context",),
+    "session.tools": ("Done", "Later", "ModelRetry", "NotDone", "ToolError", "UndeclaredTool", "Unknown"),
+    "session.tools.declaration": ("Tool", "tool"),
+    "session.tools.context": ("Context",),
     "state.values": ("BlobRef",),
 }  # fmt: skip
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}

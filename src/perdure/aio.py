@@ -11,13 +11,13 @@ from perdure.errors import Misuse
 from perdure.history.blob_streams import AsyncBlobReader, BlobStreams
 from perdure.history.reader import Reader
 from perdure.session.branches import Branches
-from perdure.session.effects import Effects
+from perdure.session.calls.calls import Calls
+from perdure.session.calls.effects import Effects
 from perdure.session.handle import SessionHandle
 from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
 from perdure.session.posting import Posting
 from perdure.session.runs import Runs
-from perdure.session.tool_calls import Calls
 from perdure.session.waiting_messages import WaitingMessages
 from perdure.system.flow import Flow, Result, Unawaited, awaited, named, wrong_use
 from perdure.system.flow_async import MAX_BATCH, AsyncDriver, in_thread

@@ -12,7 +12,7 @@ from perdure.errors import InvalidInput, Misuse
 from perdure.kernel import Kernel
 from perdure.record.codec import JSON, MSGPACK
 from perdure.record.keys import Keys, find_keys
-from perdure.session.tools import seconds
+from perdure.session.tools.declaration import seconds
 from perdure.state.declared_types import validator
 from perdure.state.migrations import Migrations, registry
 from perdure.stores import DEFAULT_PATH, open_store

@@ -13,8 +13,8 @@ from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.cli.program import run
 from perdure.errors import InvalidInput
-from perdure.session import read_cache
-from perdure.session.read_cache import PREFIX, cache_id
+from perdure.session.calls import read_cache
+from perdure.session.calls.read_cache import PREFIX, cache_id
 from perdure.testing.clock import FakeClock
 from tests.agent.working import by_turn, play
 from tests.store_urls import url_of
@@ -75,7 +75,7 @@ def test_another_version_of_a_tool_is_another_tool(tmp_path: Path):
 
 def test_an_entry_that_was_planted_under_another_owner_is_not_believed(tmp_path: Path):
     url, clock = url_of("sqlite", tmp_path), FakeClock()
-    from perdure.session.tools import call_digest
+    from perdure.session.tools.declaration import call_digest
 
     with perdure.open(url, clock=clock) as db:
         place = cache_id("ana", call_digest("search", "1", {"city": "Paris"}))

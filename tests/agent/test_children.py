@@ -15,7 +15,7 @@ from perdure.agent.agent import Agent
 from perdure.agent.branching_off import branch_off, run_on
 from perdure.agent.children import child_id, handoff
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.session.tool_exceptions import LetThrough
+from perdure.session.tools.exceptions import LetThrough
 from perdure.system import faults
 from tests.agent.worker import start
 from tests.agent.working import by_turn, opened, play

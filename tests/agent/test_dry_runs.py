@@ -13,7 +13,7 @@ from perdure.agent.branching_off import run_on
 from perdure.agent.children import child_id
 from perdure.agent.models.scripted import calls
 from perdure.errors import ModelError
-from perdure.session.tool_exceptions import LetThrough
+from perdure.session.tools.exceptions import LetThrough
 from perdure.testing.clock import FakeClock
 from tests.agent.working import by_turn, opened, play
 

@@ -17,7 +17,7 @@ from perdure.agent.models.openai import OpenAIModel
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import InvalidInput, Misuse, NotJson, UnknownStore
 from perdure.session.handle import UncommittedEdits
-from perdure.session.tools import Tool
+from perdure.session.tools.declaration import Tool
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 
 import perdure
 from perdure import Agent, FunctionModel, branch_off, calls, tool, tool_migration
-from perdure.session.tools import Tool
+from perdure.session.tools.declaration import Tool
 from perdure.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 import perdure
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.session.tools import tool
+from perdure.session.tools.declaration import tool
 from tests.shop.client import open_shop
 from tests.shop.server import receipt
 

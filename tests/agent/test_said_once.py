@@ -20,7 +20,7 @@ from perdure.agent.requests import AGENT
 from perdure.agent.said_once import answer_of
 from perdure.errors import Busy, Gone, InvalidInput, ModelError, NotFound, PerdureError, SessionClosed
 from perdure.model import MAIN
-from perdure.session.tool_exceptions import LetThrough
+from perdure.session.tools.exceptions import LetThrough
 from perdure.system import faults
 from perdure.testing.clock import FakeClock
 from tests.agent.working import by_turn, opened, play

@@ -22,7 +22,7 @@ from perdure.agent.replay.replay import replay
 from perdure.agent.requests import rebuild
 from perdure.agent.tool_schema import ToolSpec
 from perdure.errors import InvalidInput
-from perdure.session.answer_schema import misfit
+from perdure.session.tools.answer_schema import misfit
 from tests.agent.working import by_turn, opened, play
 from tests.typed_examples import EXAMPLES, NAMES, ORDER, ORDER_JSON, WHO, WHO_JSON, Address, Colour, Customer, Order
 

@@ -10,7 +10,7 @@ import pytest
 
 import perdure
 from perdure.fleet.board import board_of
-from perdure.fleet.why import trouble
+from perdure.fleet.why.lists import trouble
 from perdure.protocols import Filter, Rest, Work, WorkerRow
 from perdure.session.handover import Fleet
 from perdure.system.lease_holders import new_holder, running_agent

@@ -11,7 +11,7 @@ from perdure import Agent, tool
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import ModelUnavailable
-from perdure.session.tool_context import Context
+from perdure.session.tools.context import Context
 
 LEDGER = os.environ.get("FLEET_LEDGER", "")
 PAUSE = float(os.environ.get("FLEET_PAUSE", "0.05"))

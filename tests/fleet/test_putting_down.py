@@ -17,7 +17,7 @@ from perdure.errors import ModelError, Unavailable
 from perdure.fleet import worker as fleet_worker
 from perdure.fleet.board import submit
 from perdure.fleet.status import steer
-from perdure.fleet.why import why
+from perdure.fleet.why.reading import why
 from perdure.fleet.worker import Settings, Worker, version_of
 from perdure.protocols import Rest, WorkerRow
 from perdure.session.handover import hand_over

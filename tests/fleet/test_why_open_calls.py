@@ -13,7 +13,8 @@ from perdure import Agent, FunctionModel, Later, calls, tool
 from perdure.cli.program import run
 from perdure.fleet.board import board_of
 from perdure.fleet.status import to_retry
-from perdure.fleet.why import gather, told
+from perdure.fleet.why.decision import told
+from perdure.fleet.why.reading import gather
 from perdure.protocols import Filter, Work, WorkerRow
 from perdure.session.handover import hand_over
 from tests.server.asking import asking

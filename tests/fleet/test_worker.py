@@ -10,7 +10,8 @@ import pytest
 import perdure
 from perdure.cli.session_at import open_matters, open_place
 from perdure.fleet.board import submit
-from perdure.fleet.why import stuck, why
+from perdure.fleet.why.lists import stuck
+from perdure.fleet.why.reading import why
 from perdure.protocols import Filter
 from tests.fleet.harness import LIMIT, answered, board, fleet, is_idle, until, working
 from tests.store_urls import url_of

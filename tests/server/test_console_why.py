@@ -12,12 +12,13 @@ from perdure import Agent, tool
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import ModelError, NotFound
 from perdure.fleet.board import board_of
-from perdure.fleet.why import Why, why
+from perdure.fleet.why.answer import Why
+from perdure.fleet.why.reading import why
 from perdure.model import Kind, Status
 from perdure.protocols import Filter, NewWork, Rest, WorkerRow
 from perdure.session.handover import SILENT
-from perdure.session.tool_context import Context
 from perdure.session.tools import Later
+from perdure.session.tools.context import Context
 from perdure.system.lease_holders import running_agent
 from perdure.testing.clock import FakeClock
 

@@ -13,7 +13,7 @@ import perdure
 from perdure import Agent, ModelError, tool
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.fleet.board import board_of, submit
-from perdure.fleet.why import why
+from perdure.fleet.why.reading import why
 from perdure.protocols import NewWork, Rest, WorkerRow
 from perdure.session.handover import work_of
 from perdure.system.lease_holders import new_holder

@@ -13,7 +13,7 @@ from perdure import Agent, ScriptedModel, tool
 from perdure.agent.branching_off import branch_off, run_on
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import calls
-from perdure.fleet.why import why
+from perdure.fleet.why.reading import why
 from tests.server.asking import Asking, asking
 from tests.store_urls import url_of
 
@@ -226,7 +226,7 @@ def test_a_request_is_its_own_lines_also_where_a_branch_has_it(tmp_path: Path):
 
 
 def test_a_request_that_main_has_settled_long_ago_is_open_on_no_branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("perdure.session.approvals.SETTLED_KEPT", 1)
+    monkeypatch.setattr("perdure.session.calls.approvals.SETTLED_KEPT", 1)
 
     async def work(db: AsyncDatabase) -> str:
         first = waits = await clerk.run(db, session="s", message="refund 5")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.session.answer_schema import misfit
+from perdure.session.tools.answer_schema import misfit
 
 SEAT = {
     "type": "object",

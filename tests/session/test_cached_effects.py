@@ -18,7 +18,7 @@ import perdure
 from perdure import tool
 from perdure.agent.models.scripted import calls
 from perdure.errors import DoneElsewhere, InDoubt, InvalidInput, ResultPending
-from perdure.session.read_cache import PREFIX
+from perdure.session.calls.read_cache import PREFIX
 from perdure.testing.clock import FakeClock
 from tests.store_urls import url_of
 

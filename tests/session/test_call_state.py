@@ -14,7 +14,7 @@ import pytest
 
 import perdure
 from perdure import Context, Done, EffectRaised, Later, NotDone, StateNotKept, Unknown, tool
-from perdure.session import call_state
+from perdure.session.tools import call_state
 from tests.session.test_calls import Killed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 import perdure
 from perdure import Done, NotDone, Unknown, tool
-from perdure.session.tool_exceptions import LetThrough
+from perdure.session.tools.exceptions import LetThrough
 from perdure.testing.clock import FakeClock
 
 

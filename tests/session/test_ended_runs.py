@@ -14,8 +14,8 @@ import pytest
 import perdure
 from perdure import Done, EffectFailed, EffectRaised, NotDone, ToolError, tool
 from perdure.errors import Unavailable
-from perdure.fleet.why import why
-from perdure.session.effects import ENDED_RUN
+from perdure.fleet.why.reading import why
+from perdure.session.calls.records import ENDED_RUN
 from perdure.system import faults
 from tests.session.test_parallel_runs import Dying
 

@@ -14,7 +14,7 @@ import perdure
 from perdure import Agent, ScriptedModel
 from perdure.errors import Corrupted
 from perdure.fleet.board import submit
-from perdure.fleet.why import why
+from perdure.fleet.why.reading import why
 from perdure.history.lives import end_session
 from tests.store_urls import STORES, url_of
 from tests.tampering import forge_end

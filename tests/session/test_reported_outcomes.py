@@ -9,7 +9,7 @@ import pytest
 
 import perdure
 from perdure import Later, tool
-from perdure.fleet.why import why
+from perdure.fleet.why.reading import why
 from perdure.system import faults
 from perdure.testing.clock import FakeClock
 from tests.session.test_calls import Killed, World, charge_tool, crash

@@ -15,7 +15,8 @@ import perdure
 from perdure import Agent, NotDone, ScriptedModel, tool
 from perdure.agent.models.scripted import calls
 from perdure.errors import InDoubt, ResultPending
-from perdure.fleet.why import Why, why
+from perdure.fleet.why.answer import Why
+from perdure.fleet.why.reading import why
 from perdure.testing.clock import FakeClock
 from tests.store_urls import url_of
 

@@ -13,7 +13,7 @@ import pytest
 
 import perdure
 from perdure import Agent, Context, EffectFailed, EffectRaised, FunctionModel, ModelError, ScriptedModel, calls, tool
-from perdure.session.tool_exceptions import Meaning, described, is_of_the_call, meaning
+from perdure.session.tools.exceptions import Meaning, described, is_of_the_call, meaning
 from perdure.testing import RecordingMiss
 
 if TYPE_CHECKING:

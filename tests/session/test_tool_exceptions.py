@@ -22,9 +22,9 @@ import pytest
 
 import perdure
 from perdure import Done, EffectRaised, InDoubt, NotDone, ToolError, Unknown, errors, tool
-from perdure.session.late_returns import runs_on
-from perdure.session.tool_calls import LONGEST_PAUSE, RETRY_FOR
-from perdure.session.tool_exceptions import Meaning, described, meaning
+from perdure.session.calls.late_returns import runs_on
+from perdure.session.calls.retries import LONGEST_PAUSE, RETRY_FOR
+from perdure.session.tools.exceptions import Meaning, described, meaning
 from perdure.testing.clock import FakeClock
 from tests.doors import LEASE, Door, World
 
@@ -91,7 +91,7 @@ def test_any_other_exception_is_raised_and_told(desk: Door, declared: str) -> No
     assert effect["raised"]["class"] == "KeyError"
     assert effect["raised"]["message"] == "'id'"
     assert "in _pay" in effect["raised"]["traceback"]
-    assert "session/tool_calls.py" not in effect["raised"]["traceback"]
+    assert "perdure/session/" not in effect["raised"]["traceback"]
     assert desk.status == "idle", "nobody is asked about what nobody waits for"
 
 
@@ -367,7 +367,7 @@ def test_of_a_time_out_it_is_kept_where_the_tool_hangs() -> None:
     assert inside.is_set()
     assert "in pay\n    ask_the_bank()" in kept
     assert "in ask_the_bank\n    go_on.wait(30)" in kept
-    assert "tool_calls.py" not in kept
+    assert "perdure/session/" not in kept
 
 
 # -- what is kept of an exception ----------------------------------------------------------------------------------

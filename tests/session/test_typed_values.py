@@ -15,8 +15,8 @@ import pytest
 import perdure
 from perdure import Done, Later, tool
 from perdure.errors import InvalidInput, NotJson
-from perdure.session.tools import call_digest
-from perdure.session.typed_values import TypedCall, TypedValue, as_json
+from perdure.session.tools.declaration import call_digest
+from perdure.session.tools.typed_values import TypedCall, TypedValue, as_json
 from perdure.state.document import plain
 from tests.typed_examples import AT, EXAMPLES, NAMES, ORDER, Address, Colour, Customer, Line, Order
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import perdure
 from perdure import Agent, ScriptedModel, telemetry, tool
 from perdure.agent.models.scripted import calls
-from perdure.fleet.why import stuck
+from perdure.fleet.why.lists import stuck
 from perdure.protocols import NewWork, Rest, WorkerRow
 from perdure.telemetry.sampling import Sampler
 

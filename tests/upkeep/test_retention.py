@@ -10,7 +10,7 @@ import pytest
 import perdure
 from perdure.errors import Gone
 from perdure.history.hydrate import load
-from perdure.session.tools import tool
+from perdure.session.tools.declaration import tool
 from perdure.system import faults
 from tests.upkeep.aging import HOUR, fill, steps, steps_there
 from tests.upkeep.pasts import all_states, write_past

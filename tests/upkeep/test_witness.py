@@ -22,7 +22,7 @@ import perdure
 from perdure import Agent, ScriptedModel, tool
 from perdure.agent.models.scripted import calls
 from perdure.errors import BehindWitness, Corrupted, Gone, InDoubt, Misuse, ResultPending
-from perdure.fleet.why import why
+from perdure.fleet.why.reading import why
 from perdure.history.lives import end_session, life_of
 from perdure.record.codec import Point
 from perdure.testing.clock import FakeClock

@@ -52,9 +52,9 @@ from perdure.errors import Busy, InvalidInput, Misuse, PerdureError
 from perdure.model import MAIN
 from perdure.opening import open_async
 from perdure.session.handover import gone_on_with
-from perdure.session.tool_context import asked_outside, needs_deps, takes_context
-from perdure.session.tools import Tool, as_tool, warn_of_undeclared
-from perdure.session.typed_values import MISFITS, TypedValue, in_short
+from perdure.session.tools.context import asked_outside, needs_deps, takes_context
+from perdure.session.tools.declaration import Tool, as_tool, warn_of_undeclared
+from perdure.session.tools.typed_values import MISFITS, TypedValue, in_short
 from perdure.system.flow import used_awaited
 from perdure.system.lease_holders import running_agent
 from perdure.system.names import check_name
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from perdure.agent.models import ChatModel
     from perdure.agent.notify import Notify
     from perdure.aio import AsyncSession
-    from perdure.session.tool_context import Context
+    from perdure.session.tools.context import Context
 
     Tools = Sequence[Callable[..., Any] | Tool]
 

@@ -17,10 +17,11 @@ from perdure.agent.run_result import STOPPED, note_misfit, note_raised
 from perdure.errors import ApprovalRuleFailed, InvalidInput, StoreError, an
 from perdure.model import Status
 from perdure.protocols import Boarded
-from perdure.session.call_state import UNKEPT
-from perdure.session.effects import OPEN, TOLD, left_open
-from perdure.session.tool_calls import DRY, Call, no_json, twins, unkept
-from perdure.session.tools import Tool
+from perdure.session.calls.calls_of_answer import Call, twins
+from perdure.session.calls.records import OPEN, TOLD, left_open, no_json, unkept
+from perdure.session.calls.same_calls import DRY
+from perdure.session.tools.call_state import UNKEPT
+from perdure.session.tools.declaration import Tool
 from perdure.state.document import plain
 from perdure.system.flow_async import AsyncDriver
 from perdure.system.wording import storable
@@ -75,7 +76,7 @@ class Calls:
             except InvalidInput as e:
                 entry["error"] = storable(str(e))
             listed.append(entry)
-        records = await s.driver.drive(s.calls.begin(calls))
+        records = await s.driver.drive(s.calls.of_answer.begin(calls))
         # Listed when all have their records: a call that is settled at once must not answer for those after it.
         loop.book["calls"] = listed
         for record, call in zip(records, calls, strict=True):
@@ -140,7 +141,7 @@ class Calls:
         spared = [r for r in records if not self._loop.tool(r["tool"]).read]
         # Together: the last outcome answers the model.
         for record in spared:
-            await s.driver.drive(s.calls.spare(self._loop.tool(record["tool"]), record))
+            await s.driver.drive(s.calls.of_answer.spare(self._loop.tool(record["tool"]), record))
         self._tell_unmade(spared)
         return [r for r in spared if r["status"] in OPEN]
 
@@ -197,7 +198,7 @@ class Calls:
         self._loop.tell("call", tool=record["tool"], effect=record["id"], attempt=record["attempt"])
         async with place_for(s, tool, record["id"]):
             try:
-                status = await s.driver.drive(s.calls.carry_on(tool, record, fresh=fresh))
+                status = await s.driver.drive(s.calls.of_answer.carry_on(tool, record, fresh=fresh))
             except ApprovalRuleFailed as e:
                 # Nothing was called. Its siblings are, and have to come to their ends.
                 self._broken, status = e, record["status"]

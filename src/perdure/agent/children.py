@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from perdure.agent import run_result as ended
 from perdure.errors import Busy, CallError, InvalidInput, Misuse, NotFound
 from perdure.model import Status
-from perdure.session.effects import OPEN
-from perdure.session.tool_context import Context
-from perdure.session.tools import Done, Later, NotDone, Tool
-from perdure.session.typed_values import as_json
+from perdure.session.calls.records import OPEN
+from perdure.session.tools import Done, Later, NotDone
+from perdure.session.tools.context import Context
+from perdure.session.tools.declaration import Tool
+from perdure.session.tools.typed_values import as_json
 from perdure.state.document import plain
 from perdure.system.names import check_name
 

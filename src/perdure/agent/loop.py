@@ -48,8 +48,8 @@ from perdure.errors import (
 )
 from perdure.history.checkpoint import OBJECTIVE
 from perdure.model import MAIN, Kind, Status
-from perdure.session.effects import exception_of, looked_up
-from perdure.session.tool_exceptions import in_short
+from perdure.session.calls.records import exception_of, looked_up
+from perdure.session.tools.exceptions import in_short
 from perdure.session.waiting_messages import REFUSED
 from perdure.state.document import plain
 from perdure.state.values import refusal
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from perdure.agent.models import ChatModel, Request
     from perdure.agent.tool_schema import ToolSpec
     from perdure.aio import AsyncDatabase, AsyncSession
-    from perdure.session.tools import Tool
+    from perdure.session.tools.declaration import Tool
 
 NAMED = 10
 """Messages that a checkpoint names, at most, whose request was refused."""

@@ -6,7 +6,8 @@ from typing import Literal
 
 from perdure.agent.children import here
 from perdure.errors import InvalidInput
-from perdure.session.tools import NotDone, tool
+from perdure.session.tools import NotDone
+from perdure.session.tools.declaration import tool
 
 
 @tool(read=True)

@@ -12,7 +12,7 @@ from perdure.database import EFFECTS
 from perdure.errors import InvalidInput, LimitExceeded, NotJson
 from perdure.model import MAIN
 from perdure.session.handle import check_objective
-from perdure.session.tools import must_be_awaited
+from perdure.session.tools.declaration import must_be_awaited
 from perdure.state.values import Wire, plain_tuples
 from perdure.system.names import check_branch, check_name, check_session, check_ttl
 

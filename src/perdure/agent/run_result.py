@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.requests import AGENT
-from perdure.session.effects import MISFIT, OPEN, exception_of, unfit
+from perdure.session.calls.records import MISFIT, OPEN, exception_of, unfit
 from perdure.state.document import plain
 from perdure.system.times import timestamp
 from perdure.system.wording import call_words
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perdure.history.origin import Origin
-    from perdure.session.approvals import Approval
+    from perdure.session.calls.approvals import Approval
 
 DONE = "done"
 WAITING_APPROVAL = "waiting_approval"

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.errors import InvalidInput
-from perdure.session.tool_context import Context
-from perdure.session.tools import NotDone, tool
-from perdure.session.typed_values import (
+from perdure.session.tools import NotDone
+from perdure.session.tools.context import Context
+from perdure.session.tools.declaration import tool
+from perdure.session.tools.typed_values import (
     MISFITS,
     MisplacedContext,
     TypedValue,
@@ -29,7 +30,7 @@ from perdure.state.values import Wire
 from perdure.system.times import when as in_words
 
 if TYPE_CHECKING:
-    from perdure.session.tools import Tool
+    from perdure.session.tools.declaration import Tool
 
 _NOT_ARGUMENTS = ("ctx",)
 _DEFINED = "#/$defs/"

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.agent.requests import note_setup
 from perdure.errors import InvalidInput
 from perdure.model import Kind
-from perdure.session.effects import OPEN
-from perdure.session.tools import call_digest
+from perdure.session.calls.records import OPEN
+from perdure.session.calls.schemas import note_result_schema
+from perdure.session.tools.declaration import call_digest
 from perdure.state.document import plain
 from perdure.state.migrations import Migrations
 from perdure.state.values import same
@@ -223,7 +224,7 @@ async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
                 record["result"] = moved.result
             continue
         record["tool"] = moved.way.tool
-        s.effect_records.note_result_schema(loop.tool(moved.way.tool), record)
+        note_result_schema(s.journal.book, loop.tool(moved.way.tool), record)
         record["digest"] = call_digest(moved.way.tool, moved.way.version, moved.args)
         record["args"] = moved.args
         request = s.book.get("approvals", {}).get(record.get("approval", ""))

@@ -20,13 +20,14 @@ from perdure.cli.terminal_text import below, call_in_full, cut, safe
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.status import settle, settle_all, to_resolve, to_stop
-from perdure.fleet.why import ACT, why
+from perdure.fleet.why.answer import ACT
+from perdure.fleet.why.reading import why
 from perdure.history.expiry import ended, expired, living
 from perdure.history.hydrate import known
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
-from perdure.session.decisions import undecided
-from perdure.session.effects import exception_of
+from perdure.session.calls.decisions import undecided
+from perdure.session.calls.records import exception_of
 from perdure.shapes.approvals import Waiting, decided, waiting
 from perdure.shapes.approvals import effect as effect_shape
 from perdure.shapes.basics import Page

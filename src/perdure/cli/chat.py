@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perdure.agent.run_result import Doubt, RunResult
     from perdure.agent.session_stream import Event
     from perdure.aio import AsyncDatabase
-    from perdure.session.approvals import Approval
+    from perdure.session.calls.approvals import Approval
 
 HELP = "/quit ends this, /help says this; everything else is said to the agent."
 SHOWN = 6
@@ -184,7 +184,7 @@ class Chat:
                     pass
 
     def _answer(self, db: AsyncDatabase, approval: Approval, by: str) -> bool:
-        from perdure.session.answer_schema import misfit
+        from perdure.session.tools.answer_schema import misfit
 
         while value := self._screen.ask(f"? {safe(approval.question)} "):
             # Where text is wanted, what was typed is text, even if it looks like a number.

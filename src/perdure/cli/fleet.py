@@ -21,7 +21,9 @@ from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.fleet.board import board_of
 from perdure.fleet.board import submit as submit_to
 from perdure.fleet.status import change, drain_workers, fleet_of, to_retry
-from perdure.fleet.why import MOST_TRIES, OK, why
+from perdure.fleet.why.answer import OK
+from perdure.fleet.why.decision import MOST_TRIES
+from perdure.fleet.why.reading import why
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
 from perdure.session.handover import served_by, workers_of

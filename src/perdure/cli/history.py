@@ -19,8 +19,8 @@ from perdure.errors import InvalidInput, MergeConflict, NotFound
 from perdure.history.hydrate import load_at
 from perdure.model import MAIN, TAG_PREFIX, Kind
 from perdure.session.actions import Action, Do
-from perdure.session.effects import MISFIT, exception_of
-from perdure.session.tool_exceptions import in_short
+from perdure.session.calls.records import MISFIT, exception_of
+from perdure.session.tools.exceptions import in_short
 from perdure.session.wakes import VOID, is_of_another
 from perdure.shapes.basics import page
 from perdure.shapes.history import Merge, checkpoint

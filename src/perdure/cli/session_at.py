@@ -12,11 +12,11 @@ from perdure.history.expiry import living
 from perdure.history.hydrate import load_at
 from perdure.model import MAIN, Status
 from perdure.session.actions import Action, Do
-from perdure.session.decisions import decided, is_late, pending, reported
-from perdure.session.effects import RESTORED, exception_of, is_tried_again, looked_up, lookup_error
-from perdure.session.effects_on_other_branches import done_elsewhere
+from perdure.session.calls.decisions import decided, is_late, pending, reported
+from perdure.session.calls.other_branches import done_elsewhere
+from perdure.session.calls.records import RESTORED, exception_of, is_tried_again, looked_up, lookup_error
 from perdure.session.handover import is_worked_on
-from perdure.session.tool_exceptions import in_short
+from perdure.session.tools.exceptions import in_short
 from perdure.shapes.approvals import OPEN
 from perdure.state.document import plain
 from perdure.system.lease_holders import is_dead

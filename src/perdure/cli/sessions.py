@@ -18,13 +18,13 @@ from perdure.cli.terminal_text import Shown, call_in_full, cut
 from perdure.cli.which_database import open_existing, open_existing_async
 from perdure.errors import InvalidInput, NotFound
 from perdure.fleet.inputs import SHOWN, inputs, waiting_counted
-from perdure.fleet.why import trouble
-from perdure.fleet.why import why as look_into
+from perdure.fleet.why.lists import trouble
+from perdure.fleet.why.reading import why as look_into
 from perdure.history.expiry import BEGUN, living
 from perdure.history.reader import NOW
 from perdure.model import MAIN, TAG_PREFIX, Status
-from perdure.session.decisions import pending, undecided
-from perdure.session.effects import exception_of
+from perdure.session.calls.decisions import pending, undecided
+from perdure.session.calls.records import exception_of
 from perdure.session.handover import fleet_of, works_of
 from perdure.shapes import store as store_shapes
 from perdure.shapes.basics import Page
@@ -155,7 +155,7 @@ def _listed(
     fits: Callable[[SessionRow], bool] | None, **chosen: Any,
 ) -> list[SessionRow]:  # fmt: skip
     """So many sessions; results that are shared between sessions are kept in such, too, and are not what is meant."""
-    from perdure.session.read_cache import PREFIX
+    from perdure.session.calls.read_cache import PREFIX
 
     newest, native = sort == "updated", sort in KEPT
     wanted = most if native else MOST

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from perdure.agent.agent import Agent
 from perdure.agent.models import Answer, Request, ToolCall, Usage, text_of
 from perdure.demo.shop import Shop, Unknown
-from perdure.session.tool_context import Context
-from perdure.session.tools import NotDone, tool
+from perdure.session.tools import NotDone
+from perdure.session.tools.context import Context
+from perdure.session.tools.declaration import tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -40,7 +40,7 @@ _REPR = re.compile(r"<[\w.]+[^<>]* at 0x[0-9a-f]{6,}>")
 
 def ending(url: str) -> dict[str, Any]:
     """What a run has left, session by session: its state, how it was saved, results that could not be kept."""
-    from perdure.session.read_cache import PREFIX
+    from perdure.session.calls.read_cache import PREFIX
     from perdure.state.document import plain
 
     found: dict[str, Any] = {}

@@ -223,19 +223,19 @@ class Instrumentation:
     # -- calls --------------------------------------------------------------------------------------------------
 
     def _watch_tools(self) -> None:
-        from perdure.session import tools
+        from perdure.session.tools import declaration, running
 
-        call = tools.Tool.__call__
+        call = declaration.Tool.__call__
 
-        def direct(tool: tools.Tool, *args: Any, **kwargs: Any) -> Any:
+        def direct(tool: declaration.Tool, *args: Any, **kwargs: Any) -> Any:
             caller = _caller()
             if is_theirs(caller.f_code.co_filename) and not tool.read:
                 with self._lock:
                     self._direct[f"{caller.f_code.co_filename}:{caller.f_lineno}"] += 1
             return call(tool, *args, **kwargs)
 
-        tools.around = self._watched
-        tools.Tool.__call__ = direct  # type: ignore[method-assign]
+        running.around = self._watched
+        declaration.Tool.__call__ = direct  # type: ignore[method-assign]
 
     def _watched(self, tool: Any) -> Callable[..., Any]:
         """A tool's function, with its beginning and its end told."""

@@ -18,9 +18,9 @@ from perdure.history.hydrate import known
 from perdure.model import Status
 from perdure.protocols import Filter, NewWork
 from perdure.session.actions import Action, Do
-from perdure.session.decisions import reported
-from perdure.session.effects import call_of
-from perdure.session.effects_on_other_branches import done_elsewhere
+from perdure.session.calls.decisions import reported
+from perdure.session.calls.other_branches import done_elsewhere
+from perdure.session.calls.records import call_of
 from perdure.session.handover import CALLER, Handover, hand_over, made_board, served_by
 from perdure.session.posting import AT_REST, is_to_stop
 from perdure.state.document import plain
@@ -143,7 +143,8 @@ def to_retry(db: DatabaseHandle, rows: Sequence[SessionRow]) -> list[SessionRow]
 
 def _is_at_rest(db: DatabaseHandle, row: SessionRow) -> bool:
     # Only here: it knows agents, and who merely looks at a fleet need not load them.
-    from perdure.fleet.why import OK, of_row
+    from perdure.fleet.why.answer import OK
+    from perdure.fleet.why.reading import of_row
 
     try:
         found = of_row(db, row)

@@ -41,12 +41,15 @@ from perdure.errors import (
 from perdure.fleet.board import board_of
 from perdure.fleet.keeper import Keeper
 from perdure.fleet.supervisor import Supervisor
-from perdure.fleet.why import MOST_TRIES, PARKED, place_in, stuck
+from perdure.fleet.why.decision import MOST_TRIES
+from perdure.fleet.why.facts import place_in
+from perdure.fleet.why.lists import stuck
+from perdure.fleet.why.reading import PARKED
 from perdure.history.hydrate import load_head, look
 from perdure.model import MAIN, Kind, Status
 from perdure.opening import open_async
 from perdure.protocols import NewWork, Rest, WorkerRow
-from perdure.session.tool_exceptions import is_of_the_call, words_of
+from perdure.session.tools.exceptions import is_of_the_call, words_of
 from perdure.state.document import BOOK
 from perdure.stores import DEFAULT_PATH
 from perdure.system.flow import check_awaited
@@ -130,7 +133,7 @@ def after_run(
 
 
 def place_of(db: DatabaseHandle, session: str) -> int:
-    """The place at which a session stands; see :func:`perdure.fleet.why.place_in`. Blocks while it reads."""
+    """The place at which a session stands; see :func:`perdure.fleet.why.facts.place_in`. Blocks while it reads."""
     row = look(db.kernel, session)
     return place_in(load_head(db.kernel, row, MAIN).doc[BOOK]) if any(h.branch == MAIN for h in row.heads) else 0
 

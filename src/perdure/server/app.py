@@ -20,7 +20,7 @@ try:
 except ImportError as error:
     raise MissingExtra("starlette", "console", error) from None
 
-from perdure.fleet.why import stuck
+from perdure.fleet.why.lists import stuck
 from perdure.server.api.openapi import TABLE
 from perdure.server.api.routing import PREFIX, Api
 from perdure.server.auth import Guard

@@ -11,7 +11,7 @@ from perdure.errors import PerdureError
 from perdure.model import MAIN
 from perdure.server.problems import Refusal
 from perdure.session.handover import close_to
-from perdure.session.tool_exceptions import is_of_the_call, words_of
+from perdure.session.tools.exceptions import is_of_the_call, words_of
 from perdure.system.commands import typed
 from perdure.system.wording import storable
 

@@ -15,15 +15,15 @@ from perdure.errors import InvalidInput, Misuse
 from perdure.history.checkpoint import OBJECTIVE, OBJECTIVE_STATUSES, StateView
 from perdure.history.origin import Origin
 from perdure.model import Kind, Status
-from perdure.session.approvals import Approval, Approvals
 from perdure.session.branches import Branches
-from perdure.session.effects import Effects
+from perdure.session.calls.approvals import Approval, Approvals
+from perdure.session.calls.calls import Calls
+from perdure.session.calls.effects import Effects
+from perdure.session.calls.read_cache import ReadCache
 from perdure.session.inbox import Inbox
 from perdure.session.journal import Journal
-from perdure.session.read_cache import ReadCache
 from perdure.session.runs import Runs
-from perdure.session.tool_calls import Calls
-from perdure.session.tool_context import Contexts
+from perdure.session.tools.context import Contexts
 from perdure.system.flow import Flow, drive, sync, wrong_use
 from perdure.system.names import check_name
 

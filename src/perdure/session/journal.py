@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
-    from perdure.session.call_state import CallState
     from perdure.session.inbox import Message
     from perdure.session.runs import CatchUp
+    from perdure.session.tools.call_state import CallState
 
 R = TypeVar("R")
 E = TypeVar("E", bound=PerdureError)

@@ -11,13 +11,15 @@ from perdure.history.hydrate import find, known, load, load_head, look, origins
 from perdure.model import MAIN, Status
 from perdure.session.actions import Action
 from perdure.session.actions import Do as ToDo
-from perdure.session.answer_schema import misfit
-from perdure.session.approvals import Approval, decision
-from perdure.session.call_state import RETURNED
-from perdure.session.decisions import decided, is_late, pending
-from perdure.session.effects import BEHIND, OPEN, RECORD, asked, check_arguments, check_result, last_of
+from perdure.session.calls.approvals import Approval, decision
+from perdure.session.calls.decisions import decided, is_late, pending
+from perdure.session.calls.effects import asked, last_of
+from perdure.session.calls.records import BEHIND, OPEN, RECORD
+from perdure.session.calls.schemas import check_arguments, check_result
 from perdure.session.handover import CALLER, hand_over
 from perdure.session.inbox import open_entry, posted, seal_entry, wake_entry
+from perdure.session.tools.answer_schema import misfit
+from perdure.session.tools.call_state import RETURNED
 from perdure.session.wakes import CRON, WAKE, sort_out
 from perdure.state.document import BOOK, plain
 from perdure.system.commands import quoted, typed

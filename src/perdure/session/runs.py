@@ -16,12 +16,11 @@ from perdure.errors import Corrupted, Diverged, Gone, Misuse, PerdureError, form
 from perdure.history.hydrate import ancestry, load, payload_of
 from perdure.history.reader import read_rows
 from perdure.model import Kind, Status
-from perdure.session.call_state import WRITES
-from perdure.session.effects import ENDED_RUN, is_ahead, is_asked_again
-from perdure.session.effects_on_other_branches import OPEN, run_of
+from perdure.session.calls.records import ENDED_RUN, OPEN, is_ahead, is_asked_again, run_of
 from perdure.session.inbox import Message
 from perdure.session.journal import LEFT
 from perdure.session.strands import BESIDE, TOOK, Strands
+from perdure.session.tools.call_state import WRITES
 from perdure.session.wakes import TOLD
 from perdure.state.delta import APPEND, DEL, SET, SPLICE, apply, diff
 from perdure.state.document import BOOK, STATE, edit, hold_as_edits, plain
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
     from perdure.kernel import Kernel
     from perdure.model import Envelope
     from perdure.record.codec import Loaded, Point
+    from perdure.session.calls.calls import Calls
     from perdure.session.journal import Journal
     from perdure.session.strands import Got
-    from perdure.session.tool_calls import Calls
-    from perdure.session.tools import Tool
+    from perdure.session.tools.declaration import Tool
 
 R = TypeVar("R")
 LOOKS, PAUSE = 15_000, 0.002

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import InvalidInput, MissingExtra
 from perdure.history.reported_outcomes import REPORTED
-from perdure.session.tools import seconds
+from perdure.session.tools.declaration import seconds
 
 if TYPE_CHECKING:
     from perdure.model import InboxEntry

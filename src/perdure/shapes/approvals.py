@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from perdure.agent.run_result import approval_interrupt, raised_in
-from perdure.session.approvals import Approval
-from perdure.session.effects import MISFIT, exception_of, is_tried_again, lookup_error
+from perdure.session.calls.approvals import Approval
+from perdure.session.calls.records import MISFIT, exception_of, is_tried_again, lookup_error
 from perdure.shapes.basics import Page, Shape, Time, shaped
 from perdure.shapes.truncation import Truncation, bounded
 from perdure.state.document import plain

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perdure.fleet import inputs as of_inbox
-    from perdure.fleet import why as library
+    from perdure.fleet.why import answer as library
     from perdure.history.checkpoint import Reading
     from perdure.model import SessionRow
 

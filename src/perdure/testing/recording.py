@@ -26,10 +26,10 @@ from perdure.agent.models import Answer, Delta, Request, request_digest, text_of
 from perdure.agent.replay.recorded_session import answer_of
 from perdure.doctor.instrumentation import defined, is_theirs, theirs
 from perdure.errors import InvalidInput, ModelError
-from perdure.session import tools
-from perdure.session.tool_context import Asking
-from perdure.session.tool_exceptions import LetThrough
-from perdure.session.tools import Later, NotDone, Tool
+from perdure.session.tools import Later, NotDone, running
+from perdure.session.tools.context import Asking
+from perdure.session.tools.declaration import Tool
+from perdure.session.tools.exceptions import LetThrough
 from perdure.state.values import refusal
 from perdure.system.disk import Disk, check_folder_of, make_folder
 from perdure.system.secrets import SECRET_FIELD, of_environment
@@ -80,12 +80,12 @@ class Recording:
     @contextmanager
     def standing_in(self) -> Generator[None]:
         """Stand between this process and all its models and tools."""
-        before = models.around, tools.around
-        models.around, tools.around = self._ask, self._runnable
+        before = models.around, running.around
+        models.around, running.around = self._ask, self._runnable
         try:
             yield
         finally:
-            models.around, tools.around = before
+            models.around, running.around = before
 
     def finish(self) -> None:
         """All went well: write the file, or see that all of it was asked for and that no miss was swallowed."""

@@ -18,8 +18,8 @@ from perdure.kernel import Kernel
 from perdure.model import Artifact, Kind, LeaseInfo, Status
 from perdure.record.binding import Stamp
 from perdure.record.codec import Settings, encode_commit, seal_commit
+from perdure.session.calls.read_cache import PREFIX
 from perdure.session.journal import OWN_TTL
-from perdure.session.read_cache import PREFIX
 from perdure.session.taken import TAKEN, Mark, marks_of, start, take
 from perdure.state.document import BOOK
 from perdure.stores.listing import each_session

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.errors import NotFound
 from perdure.history.hydrate import look
 from perdure.model import MAIN, Kind
-from perdure.session.effects import ARGS_LOST, RESTORED, claims
+from perdure.session.calls.records import ARGS_LOST, RESTORED, claims
 from perdure.system.times import when
 from perdure.upkeep.witness import was_lost
 

@@ -10,7 +10,7 @@ from perdure import tool
 from perdure.agent.agent import Agent
 from perdure.agent.context.window import Window
 from perdure.agent.requests import is_answer
-from perdure.session.tool_exceptions import LetThrough
+from perdure.session.tools.exceptions import LetThrough
 from perdure.system import faults
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.session.tool_calls import READ_TRIES
+from perdure.session.calls.retries import READ_TRIES
 from tests.campaigns.agent_kills.scenes import LAST_WORDS, NO_PRICE, RAISED, REFUSED, UNATTENDED, orders, script
 from tests.shop.server import receipt
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent import run_result as ended
 from perdure.opening import open_async
-from perdure.session.effects import Effects
+from perdure.session.calls.effects import Effects
+from perdure.session.calls.lookups import Lookups
 from perdure.session.journal import Journal
-from perdure.session.tool_calls import Calls
 from perdure.stores.postgres import store
 from perdure.stores.sqlite import store as sqlite_store
 from perdure.system import faults
@@ -120,7 +120,7 @@ def _begun(history: list[Any]) -> Iterator[str]:
 
 def _sabotage(how: str | None) -> None:
     """Break the journal on purpose: whoever judges must see it."""
-    calls: Any = Calls
+    lookups: Any = Lookups
     journal: Any = Journal
     write = journal.write
 
@@ -136,7 +136,7 @@ def _sabotage(how: str | None) -> None:
         return (yield from write(self, *args, **more))
 
     if how == "doubts":
-        calls._unsure = made_again
+        lookups.unsure = made_again
     elif how == "raised":
         effects: Any = Effects
         effects._remember = lambda *_: None

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.session.tools import Done, ModelRetry, NotDone, Tool, ToolError, Unknown, tool
+from perdure.session.tools import Done, ModelRetry, NotDone, ToolError, Unknown
+from perdure.session.tools.declaration import Tool, tool
 from perdure.system import faults
 from tests.shop.server import receipt
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from perdure.agent.models import Request
-    from perdure.session.tool_context import Context
+    from perdure.session.tools.context import Context
     from tests.campaigns.agent_kills.log import Log
     from tests.shop.client import Shop
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.session.tool_calls import Calls
+from perdure.session.calls.lookups import Lookups
 from tests.campaigns.crash.watched import Watched
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def _hasty() -> None:
 def _forgetful() -> None:
     """Whatever was started and has no outcome is simply tried again."""
 
-    def unsure(self: Calls, *about: Any) -> Flow[bool]:
+    def unsure(self: Lookups, *about: Any) -> Flow[bool]:
         yield from ()
         return True
 
-    Calls._unsure = unsure  # type: ignore[method-assign]
+    Lookups.unsure = unsure  # type: ignore[method-assign]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import ApprovalError, ApprovalNeeded, EffectFailed, EffectRaised, InDoubt
 from perdure.opening import open as open_database
-from perdure.session.tools import ToolError, Unknown, tool
+from perdure.session.tools import ToolError, Unknown
+from perdure.session.tools.declaration import tool
 from perdure.state.migrations import Migrations
 from perdure.stores.file import index
 from perdure.stores.sqlite import file

@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.agent.agent import Agent
 from perdure.agent.models.openai import OpenAIModel
-from perdure.session.tools import tool
+from perdure.session.tools.declaration import tool
 from perdure.system import faults
 from tests.servers.llmock import KEY, reply
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.session.tools import tool
+from perdure.session.tools.declaration import tool
 from perdure.system import faults
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure import Agent, tool
-from perdure.session.tool_context import Context
+from perdure.session.tools.context import Context
 from tests.campaigns.rolling_deploy.tools import charge, model
 from tests.fleet.app import note
 

@@ -20,7 +20,7 @@ from perdure import Agent, tool, wake_me
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.fleet.board import submit
-from perdure.session.tool_context import Context
+from perdure.session.tools.context import Context
 from tests.fleet.app import note
 from tests.fleet.harness import Fleet, answered, board, fleet, is_idle, until, working
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perdure import tool
 from perdure.agent.models import Request, text_of
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.session.tool_context import Context
+from perdure.session.tools.context import Context
 from tests.fleet.app import PAUSE, note
 
 if TYPE_CHECKING:

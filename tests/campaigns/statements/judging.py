@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from perdure.fleet import why as asked
+from perdure.fleet.why import reading as asked
 from tests.campaigns.statements.desk import Cause
 from tests.campaigns.statements.doors import DOORS, Refused, carry_out, offers
 from tests.campaigns.statements.oracle import gets_further, goes_round, left_open
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from perdure.fleet.why import Why
+    from perdure.fleet.why.answer import Why
 
 LONGEST = 12
 """Actions, at most, until a session rests."""

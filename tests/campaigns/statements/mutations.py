@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
-from perdure.fleet import why as asked
+from perdure.fleet.why import decision, facts, lists, reading, to_do
+from perdure.fleet.why.answer import Why
 from perdure.session.actions import Action, Do
 from tests.campaigns.statements.judging import judge
 from tests.campaigns.statements.search import FAMILIES, lead
@@ -30,8 +32,8 @@ def _wrong_request(f: Any, name: Do, argument: str = "") -> tuple[Action, ...]:
 
 
 MUTATIONS = (
-    Mutation("a worker comes for it, where none does", "_goes_on", lambda f: True, ("create", "say hello")),
-    Mutation("it has answered all, where a message waits", "_to_do", lambda *a, **k: "", ("create", "say hello")),
+    Mutation("a worker comes for it, where none does", "goes_on_by_itself", lambda f: True, ("create", "say hello")),
+    Mutation("it has answered all, where a message waits", "to_take_up", lambda *a, **k: "", ("create", "say hello")),
     Mutation(
         "it waits for a worker, where it is paused", "obstacle_of", lambda *a: None,
         ("submit", "worker starts", "say hello", "pause"),
@@ -45,28 +47,28 @@ MUTATIONS = (
         ("call that needs agreement", "commit as failed"), "program",
     ),
     Mutation(
-        "its result comes later, where it has come", "_has_outcome", lambda *a: False, ("say render", "run", "outcome")
+        "its result comes later, where it has come", "has_outcome", lambda *a: False, ("say render", "run", "outcome")
     ),
-    Mutation("somebody is on it, where nobody is", "_is_run", lambda f: True, ("create", "say hello")),
+    Mutation("somebody is on it, where nobody is", "is_run", lambda f: True, ("create", "say hello")),
     Mutation(
-        "somebody is on it, where it is only open", "_is_run", lambda f: True, ("create", "say hello", "session opened")
+        "somebody is on it, where it is only open", "is_run", lambda f: True, ("create", "say hello", "session opened")
     ),
     Mutation(
-        "it waits for a worker, where it kills them", "_failures", lambda *a: 0,
+        "it waits for a worker, where it kills them", "failures_here", lambda *a: 0,
         ("submit", "say hello", "worker starts", *["worker crashes"] * 4),
     ),
     Mutation(
-        "retry it, where it was", "_is_taken_up", lambda w: False, ("say fail", "run", "worker starts", "retry")
+        "retry it, where it was", "is_taken_up", lambda w: False, ("say fail", "run", "worker starts", "retry")
     ),
-    Mutation("approve another request", "_about", _wrong_request, ("say refund", "run")),
-    Mutation("withdraw another message", "_about", _wrong_request, ("say reject", "run")),
+    Mutation("approve another request", "action_on", _wrong_request, ("say refund", "run")),
+    Mutation("withdraw another message", "action_on", _wrong_request, ("say reject", "run")),
     Mutation("retry what was refused", "_with_refused", lambda f, found: found, ("say reject", "run")),
     Mutation(
-        "give it to an agent that nobody has", "_meant", lambda f: (Action(Do.SUBMIT, f.row.id, "desc"),),
+        "give it to an agent that nobody has", "as_meant", lambda f: (Action(Do.SUBMIT, f.row.id, "desc"),),
         ("worker starts", "submit to a slip", "say hello"),
     ),
     Mutation(
-        "retry it, where no worker is", "_who", lambda f: (Action(Do.RETRY, f.row.id),), ("create", "say hello")
+        "retry it, where no worker is", "ways_on", lambda f: (Action(Do.RETRY, f.row.id),), ("create", "say hello")
     ),
     Mutation("it is woken, where no worker is", "served_by", lambda w: {"desk"}, ("create", "wake in 2 h", "run")),
     Mutation(
@@ -74,7 +76,7 @@ MUTATIONS = (
         ("run, ended: report",), "program",
     ),
     Mutation(
-        "nothing to do, at a limit", "_at_limit", lambda f: asked.Why("It rests.", "Nothing to do."),
+        "nothing to do, at a limit", "_at_limit", lambda f: Why("It rests.", "Nothing to do."),
         ("say hello", "run to a limit"),
     ),
 )  # fmt: skip
@@ -85,6 +87,9 @@ def caught(folder: Path, mutation: Mutation) -> str:
     found = lead(folder, FAMILIES[mutation.family], mutation.path)
     if fine := judge(folder, found).wrong:
         raise AssertionError(f"without any falsification: {fine[0]}")
-    with patch.object(asked, mutation.part, mutation.instead):
+    with ExitStack() as stack:
+        # Wherever it is known by that name.
+        for module in [one for one in (reading, facts, lists, to_do, decision) if hasattr(one, mutation.part)]:
+            stack.enter_context(patch.object(module, mutation.part, mutation.instead))
         wrong = judge(folder, found).wrong
     return wrong[0].what if wrong else ""

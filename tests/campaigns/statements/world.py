@@ -20,7 +20,7 @@ from perdure.fleet.status import steer
 from perdure.fleet.worker import after_error, after_run, place_of
 from perdure.model import Lease
 from perdure.protocols import Filter, Rest, WorkerRow
-from perdure.session.tool_exceptions import LetThrough
+from perdure.session.tools.exceptions import LetThrough
 from perdure.state.document import plain
 from perdure.system import faults
 from perdure.testing.clock import FakeClock

@@ -16,7 +16,7 @@ from perdure.agent.models import Request, text_of
 from perdure.agent.models.prices import Price
 from perdure.agent.models.scripted import ScriptedModel, calls
 from perdure.errors import ModelError
-from perdure.session.tool_context import Context
+from perdure.session.tools.context import Context
 
 LEDGER = os.environ.get("CONSOLE_LEDGER", "")
 PAUSE = float(os.environ.get("CONSOLE_PAUSE", "0.01"))

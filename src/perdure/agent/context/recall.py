@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.agent.context.window import with_calls
 from perdure.agent.tool_schema import own_spec
 from perdure.errors import InvalidInput
-from perdure.session.tools import Tool
+from perdure.session.tools.declaration import Tool
 from perdure.state.document import plain
 
 if TYPE_CHECKING:

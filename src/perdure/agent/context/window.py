@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from perdure.agent.models import Request, text_of
 from perdure.errors import InvalidInput
-from perdure.session.tools import must_be_awaited
+from perdure.session.tools.declaration import must_be_awaited
 from perdure.state.document import plain
 from perdure.system.options import check_fits, is_number, options_checked
 

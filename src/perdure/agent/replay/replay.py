@@ -29,8 +29,8 @@ from perdure.agent.tool_schema import ToolSpec
 from perdure.errors import ContextTooLong, InvalidInput, ModelError, PerdureError
 from perdure.model import MAIN
 from perdure.opening import open_async
-from perdure.session.effects import OPEN
-from perdure.session.tools import Tool
+from perdure.session.calls.records import OPEN
+from perdure.session.tools.declaration import Tool
 from perdure.state.document import edit, plain
 from perdure.system.flow import check_open
 from perdure.system.flow_async import in_thread

@@ -16,9 +16,9 @@ from perdure.server.api.inputs import Answer, Decision, EffectsQuery, Outcome, R
 from perdure.server.api.routing import Call, Nothing, endpoint
 from perdure.server.problems import Refusal
 from perdure.session.actions import Action, Do
-from perdure.session.answer_schema import misfit
-from perdure.session.decisions import undecided
-from perdure.session.effects import check_arguments
+from perdure.session.calls.decisions import undecided
+from perdure.session.calls.schemas import check_arguments
+from perdure.session.tools.answer_schema import misfit
 from perdure.shapes.approvals import (
     IN_LIST,
     Decided,

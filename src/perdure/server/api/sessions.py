@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.agent.requests import rebuild
 from perdure.fleet.inputs import SHOWN, inputs, waiting_counted
-from perdure.fleet.why import why_async
+from perdure.fleet.why.reading import why_async
 from perdure.model import MAIN
 from perdure.server.api.inputs import (
     BranchQuery,

@@ -12,7 +12,9 @@ from perdure.agent.models.parts import packed
 from perdure.agent.requests import AGENT
 from perdure.errors import Corrupted, Gone, InvalidInput
 from perdure.fleet.inputs import SHOWN, Input, inputs, waiting_counted
-from perdure.fleet.why import Why, gather, told
+from perdure.fleet.why.answer import Why
+from perdure.fleet.why.decision import told
+from perdure.fleet.why.reading import gather
 from perdure.history.hydrate import origins
 from perdure.model import MAIN, TAG_PREFIX, Kind
 from perdure.server.console import session_past

@@ -12,8 +12,8 @@ from perdure.history.hydrate import load_at
 from perdure.history.reader import change_of, history
 from perdure.model import MAIN, Kind, Status
 from perdure.server.console.rendering import is_tag
-from perdure.session.effects import MISFIT, exception_of, is_tried_again
-from perdure.session.tool_exceptions import in_short
+from perdure.session.calls.records import MISFIT, exception_of, is_tried_again
+from perdure.session.tools.exceptions import in_short
 from perdure.state.delta import APPEND, DEL, SET
 from perdure.state.document import BOOK, STATE, plain
 from perdure.state.values import same

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.fleet.inputs import waiting_counted
-from perdure.fleet.why import glance
+from perdure.fleet.why.lists import glance
 from perdure.model import Status
 from perdure.server.console.rendering import STATUS_WORDS, Pages, asked, by_status
 from perdure.session.handover import fleet_of, works_of

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure import telemetry
 from perdure.errors import ApprovalNeeded, InvalidInput
 from perdure.model import Kind, Status
-from perdure.session.effects import OPEN, kept_as
+from perdure.session.calls.read_cache import declared
+from perdure.session.calls.records import OPEN, kept_as
+from perdure.session.calls.schemas import note_arguments_schema
 from perdure.session.inbox import open_entry
-from perdure.session.read_cache import declared
-from perdure.session.tool_exceptions import rule
-from perdure.session.tools import call_digest
+from perdure.session.tools.declaration import call_digest
+from perdure.session.tools.exceptions import rule
 from perdure.state.document import plain
 from perdure.state.values import same
 from perdure.system.flow import Flow, Invoke
@@ -20,11 +21,11 @@ from perdure.system.wording import storable
 
 if TYPE_CHECKING:
     from perdure.model import InboxEntry
-    from perdure.session.effects import Effects
+    from perdure.session.calls.effects import Effects
     from perdure.session.inbox import Inbox
     from perdure.session.journal import Journal
-    from perdure.session.tool_context import Asking, Contexts
-    from perdure.session.tools import Tool
+    from perdure.session.tools.context import Asking, Contexts
+    from perdure.session.tools.declaration import Tool
     from perdure.state.document import TrackedDict
 
 APPROVAL_TTL = 7 * 24 * 3600
@@ -297,7 +298,7 @@ class Approvals:
         requests[id] = approval._asdict()
         record["approval"] = id
         if not question:
-            self._effects.note_arguments_schema(tool, record)
+            note_arguments_schema(self._journal.book, tool, record)
         if question:
             record["question"] = id
         telemetry.asked(tool.name)

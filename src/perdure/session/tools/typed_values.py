@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.errors import InvalidInput, an
-from perdure.session.answer_schema import misfit
+from perdure.session.tools.answer_schema import misfit
 from perdure.state.document import plain
 from perdure.state.values import MAX_DEPTH, plain_tuples, refusal
 

@@ -9,8 +9,8 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic
 
 from perdure.errors import Misuse
-from perdure.session.call_state import CallState
-from perdure.session.typed_values import hints_of
+from perdure.session.tools.call_state import CallState
+from perdure.session.tools.typed_values import hints_of
 from perdure.state.document import plain
 from perdure.system.flow import Flow, Invoke
 from perdure.system.wording import storable

@@ -1,114 +1,69 @@
 """The records of effects: calls with the outside world, planned, started, done, failed, raised or in doubt.
 
 :class:`Effects` keeps them in the journal and settles them, whoever brings the outcome: the call itself, a post, a
-person. The calls are made in ``tool_calls``.
-
-Long because whatever settles a record, and whatever is remembered of it afterwards, keeps one table of states: read
-apart, no two of the ways to an outcome could be held against each other.
+person. The calls are made in ``attempts``.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure import telemetry
-from perdure.errors import (
-    CallError,
-    Gone,
-    InvalidInput,
-    NotFound,
-)
+from perdure.errors import CallError, Gone, NotFound
 from perdure.history.hydrate import load_at, look
 from perdure.history.reader import history
 from perdure.model import Kind, Status
-from perdure.session.answer_schema import misfit
-from perdure.session.call_state import OUTCOME, RETURNED, UNKEPT, WRITES, CallState
-from perdure.session.effects_on_other_branches import (
+from perdure.session.calls.late_returns import has_outcome, warn
+from perdure.session.calls.other_branches import done_elsewhere, is_refuted, made_otherwise
+from perdure.session.calls.read_cache import declared
+from perdure.session.calls.records import (
+    DONE_ELSEWHERE,
+    ENDED_RUN,
     GIVEN_UP,
     LEFT,
+    MISFIT,
     OPEN,
-    done_elsewhere,
-    is_refuted,
-    made_otherwise,
+    PLACE,
+    RECORD,
+    REPEATS,
+    TOLD,
+    UNSETTLED,
+    about,
+    claims,
+    kept_as,
+    new_effect_id,
+    raised_as,
+    unfit,
 )
+from perdure.session.calls.schemas import check_result, note_result_schema, returns_nothing
 from perdure.session.inbox import open_entry
-from perdure.session.journal import Called, KeptAs
-from perdure.session.late_returns import has_outcome, warn
-from perdure.session.read_cache import declared
+from perdure.session.journal import Called
 from perdure.session.strands import BESIDE
-from perdure.session.tool_exceptions import in_short
-from perdure.session.tools import (
-    Done,
-    Tool,
-    Unknown,
-)
+from perdure.session.tools import Done, Unknown
+from perdure.session.tools.call_state import OUTCOME, RETURNED, UNKEPT, WRITES, CallState
+from perdure.session.tools.declaration import Tool
+from perdure.session.tools.exceptions import in_short
 from perdure.state.document import STATE, plain
 from perdure.state.values import refusal
 from perdure.system import faults
 from perdure.system.flow import Do, Flow
-from perdure.system.wording import brief, call_words
+from perdure.system.wording import brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perdure.kernel import Kernel
     from perdure.model import Envelope
-    from perdure.session.call_state import CallState
+    from perdure.session.calls.read_cache import ReadCache
     from perdure.session.inbox import Inbox
     from perdure.session.journal import Journal
-    from perdure.session.read_cache import ReadCache
+    from perdure.session.tools.call_state import CallState
     from perdure.state.document import TrackedDict
 
-    Carrier = Callable[[], Callable[[Flow[Any]], Any]]
-
-RESTORED = "restored"
-"""Marks the record of an effect that only a witness knew of when the store had been put back to an older state."""
-ARGS_LOST = "args_lost"
-"""Marks such a record where the witness alone knew of the call: it sees digests of arguments, never themselves."""
-BEHIND = "behind"
-"""Under this a planned call names the effect of another session whose result it waits for."""
-ENDED_RUN = "ended_run"
-"""Under this a call that failed or raised has the run that its exception has ended, and what its tool declares of a
-repetition: run again, the run asks for it again. "" where a person has decided that it is not to be made."""
-AGAIN = {
-    "failed": "the call is made again",
-    "retry": "the call is made again under its id, while that is valid",
-    "function": "what became of the call is looked up, and it is made again if it did not happen",
-    "ask": "a person is asked whether the call is to be made again",
-}
-"""What is said of that."""
-DONE_ELSEWHERE = (
-    "has its outcome from another branch or from before a rewind, and that is taken when it goes on, without a call"
-)
-"""What is said of an open call whose outcome another line has."""
-FITS = "fits"
-"""In a record: the name of the schema that a result must fit that somebody reports."""
-ARGUMENTS_FIT = "arguments_fit"
-"""In the record of a call that somebody is asked about: the name of the schema that other arguments must fit."""
-SCHEMAS = "result_schemas"
-"""Under this the book has these schemas, each once."""
-SCHEMAS_KEPT = 100
-"""Of those that no call on the books has, the newest."""
-LOOKUP = "lookup_error"
-"""In a record: what the function that finds out what became of the call ended with."""
-MISFIT = "misfit"
-"""In a record: what of its result does not fit the type that its tool declares. The result is kept as it is."""
 SEARCHED = 1000
 """How many checkpoints are looked through for an effect whose record is forgotten."""
 MAX_REMEMBERED = 300
 """Characters of the exception of a call that is remembered as having raised."""
-UNSETTLED = "unsettled"
-"""Marks the record of a call that is made again under its id while nobody knows what became of an earlier attempt."""
-REPEATS = "repeats"
-"""Under this a call has the id of the one that raised, and for which somebody is asked before it is made again."""
-TOLD = "told"
-"""Marks the record of a call of which nobody knows what it did, once whoever called was told so."""
-RECORD, PLACE = "record", "place"
-"""In what is remembered of a call that raised: its record, so that a person can settle it; in that the place it had."""
 LEFT_KEPT = 100
 """Calls that a person has settled after whoever called was told, and that nobody has asked for again, the newest."""
 RAISED_KEPT = 1000
@@ -227,6 +182,10 @@ class Effects:
             return Status.RUNNING
         return Status.IDLE if self._inbox.wakes_at is None else Status.SLEEPING
 
+    def write_waiting(self, record: TrackedDict) -> Flow[None]:
+        """Make durable that a call was made and its result comes later."""
+        yield from self._journal.write(Kind.WAITING, x=about(record), status=self.session_status())
+
     def find(self, effect: str) -> TrackedDict:
         # The newest: a call that is repeated after it raised goes on under its id.
         for record in reversed(list(self._journal.book.get("effects", {}).values())):
@@ -340,7 +299,7 @@ class Effects:
         }
         if tool.cache is not None:
             effects[slot]["cache"] = declared(tool, digest)
-        self.note_result_schema(tool, effects[slot])
+        note_result_schema(self._journal.book, tool, effects[slot])
         strands = self._journal.strands
         was_beside = before is not None and BESIDE in before
         if slot.startswith("r:") and (
@@ -356,31 +315,6 @@ class Effects:
             self._journal.calls[effects[slot]["id"]] = Called(tool.name, slot, digest, kept_as(effects[slot]))
         return effects[slot]
 
-    def note_result_schema(self, tool: Tool, record: TrackedDict) -> None:
-        """Keep what a result of this tool must fit: whoever reports one has no program to ask."""
-        record.pop(FITS, None)
-        if tool.read or tool.result_schema is None or _returns_nothing(tool):
-            return
-        self._note_schema(record, FITS, tool.result_schema)
-
-    def note_arguments_schema(self, tool: Tool, record: TrackedDict) -> None:
-        """Keep what other arguments must fit that somebody agrees to: he may have no program to ask, either."""
-        record.pop(ARGUMENTS_FIT, None)
-        if (schema := tool.types.arguments_schema) is not None:
-            self._note_schema(record, ARGUMENTS_FIT, schema)
-
-    def _note_schema(self, record: TrackedDict, role: str, schema: Any) -> None:
-        text = json.dumps(schema, sort_keys=True)
-        name = record[role] = hashlib.sha256(text.encode()).hexdigest()[:16]
-        kept = self._journal.book.setdefault(SCHEMAS, {})
-        if name not in kept:
-            kept[name] = schema
-            raised = (one[RECORD] for one in self._journal.book.get("raised", {}).values() if RECORD in one)
-            effects = (*self._journal.book.get("effects", {}).values(), *raised)
-            in_use = {r.get(one) for r in effects for one in (FITS, ARGUMENTS_FIT)}
-            for old in [name for name in kept if name not in in_use][:-SCHEMAS_KEPT]:
-                del kept[old]
-
     def take_posted(self, tool: Tool, record: TrackedDict) -> Flow[bool]:
         """Take an outcome that was posted under the effect's id; whether there was one."""
         late = yield from self.posted(tool, record)
@@ -394,7 +328,7 @@ class Effects:
         late = yield from self._inbox.take_by_key(OUTCOME, key)
         if late is not None:
             # Of one that returns nothing it is said what became of it, in whatever words.
-            said = late.body if _returns_nothing(tool) else self.as_recorded(tool, record, late.body)
+            said = late.body if returns_nothing(tool) else self.as_recorded(tool, record, late.body)
             return "done", said, None, None
         late = yield from self._inbox.take_by_key(RETURNED, key)
         if late is not None:
@@ -604,28 +538,6 @@ class Effects:
                         one[RECORD][name]["traceback"] = ""
 
 
-def check_result(book: Any, record: Any, result: Any) -> None:
-    """Refuse a result that somebody reports, and that is not what the tool of the call returns, as it is recorded."""
-    schema = plain(book.get(SCHEMAS, {}).get(record.get(FITS)))
-    if schema is not None and (wrong := misfit(result, schema, f"the result of {record['tool']}")):
-        raise InvalidInput(f"{wrong}. Nothing was written: effect {record['id']} stands as before")
-
-
-def check_arguments(book: Any, request: Any, args: Any) -> None:
-    """Refuse arguments that somebody agrees to in place of those he was asked about, and that do not fit their tool."""
-    records = [r for r in book.get("effects", {}).values() if r["id"] == request["effect"]]
-    name = records[-1].get(ARGUMENTS_FIT) if records else None
-    schema = plain(book.get(SCHEMAS, {}).get(name))
-    if schema is not None and (wrong := misfit(args, schema, f"what {request['tool']} is to be called with")):
-        left_out = isinstance(args, dict) and any(name not in args for name in schema.get("required", ()))
-        more = ": say all arguments of the call, those that stay as they are too" if left_out else ""
-        raise InvalidInput(f"{wrong}. Nothing was decided{more}")
-
-
-def _returns_nothing(tool: Tool) -> bool:
-    return tool.result_schema == {"type": "null"}
-
-
 def _misfit_of(record: TrackedDict) -> dict[str, str]:
     return {MISFIT: record[MISFIT]} if MISFIT in record else {}
 
@@ -633,19 +545,6 @@ def _misfit_of(record: TrackedDict) -> dict[str, str]:
 def _exception_of_done(record: TrackedDict) -> dict[str, str]:
     """The class of what a call had raised that was found to be done: a log is to find it."""
     return {"exception": record["raised"]["class"]} if "raised" in record else {}
-
-
-def unfit(record: dict[str, Any]) -> str:
-    """What is said of a call whose result is not what its tool declares."""
-    return (
-        f"{record['tool']} was done (effect {record['id']}), and its result does not fit what it declares to return: "
-        f"{record[MISFIT]}. The result is kept, and given to whoever called, as it is"
-    )
-
-
-def about(record: TrackedDict, **more: Any) -> dict[str, Any]:
-    """What a checkpoint says in the clear of the call it records."""
-    return {"effect": record["id"], "tool": record["tool"], **more}
 
 
 def stands_at(journal: Journal) -> tuple[int, int] | None:
@@ -701,99 +600,3 @@ def last_of(kernel: Kernel, session: str, branch: str, effect: str) -> Envelope 
         if x.get("effect") == effect or effect in x.get("effects", ()):
             return point.envelope
     return None
-
-
-def raised_as(digest: str, place: str) -> str:
-    """Under what it is remembered that a call raised: with another key it is another call."""
-    return f"{digest}:{place}" if place.startswith("k:") else digest
-
-
-def is_by_itself(record: TrackedDict, approvals: TrackedDict | dict[str, Any]) -> bool:
-    """Whether a call has failed or raised by what its tool did, and not because a person has decided so."""
-    if record["status"] == "raised":
-        return True
-    request = approvals.get(record.get("approval", ""))
-    refused = "approval" in record and (request is None or request["status"] in ("rejected", "expired", "withdrawn"))
-    return record["attempt"] > 0 and not refused and GIVEN_UP not in record
-
-
-def is_ahead(record: dict[str, Any]) -> bool:
-    """Whether the outcome of a call is still to come: it has none, or has ended the run and is asked for again."""
-    return record["status"] in OPEN or bool(record.get(ENDED_RUN, {}).get("again"))
-
-
-def is_asked_again(record: TrackedDict | dict[str, Any], tool: Tool) -> bool:
-    """Whether a recorded call is asked for again where a run comes to it, because it has ended that run."""
-    if not record.get(ENDED_RUN, {}).get("again"):
-        return False
-    return record["status"] == "failed" or (record["status"] == "raised" and tool.if_unsure != "report")
-
-
-def new_effect_id() -> str:
-    """A name for an effect, sent to providers as an idempotency key."""
-    return "ef_" + os.urandom(12).hex()
-
-
-def exception_of(record: dict[str, Any]) -> dict[str, str] | None:
-    """The exception that a call ended with, or that its answer was lost with last; None when it has answered."""
-    if "raised" in record:
-        return record["raised"]
-    return record.get("lost") if record["status"] not in ("done", "planned") else None
-
-
-def lookup_error(record: dict[str, Any]) -> str:
-    """What the function ended with that its tool has as ``if_unsure`` or ``poll``, while the call has no outcome for
-    that reason; else ""."""
-    return record.get(LOOKUP, "") if record["status"] in ("in_doubt", "raised", "waiting") else ""
-
-
-def looked_up(record: dict[str, Any]) -> str:
-    """The same in words; "" when none has failed."""
-    option = "poll" if record["status"] == "waiting" else "if_unsure"
-    failed = lookup_error(record)
-    return failed and f"what its tool has as {option} could not find out, it failed with {failed}"
-
-
-def call_of(record: dict[str, Any], limit: int = 90, each: int = 40) -> str:
-    """A recorded call as people write one."""
-    return f"{record['tool']}(…)" if record.get(ARGS_LOST) else call_words(record["tool"], record["args"], limit, each)
-
-
-def is_whole(record: dict[str, Any]) -> bool:
-    """Whether :func:`call_of` tells all arguments of a call that are known."""
-    return bool(record.get(ARGS_LOST)) or call_of(record) == call_words(
-        record["tool"], record["args"], sys.maxsize, sys.maxsize
-    )
-
-
-def is_tried_again(record: dict[str, Any]) -> bool:
-    """Whether the answer to a call was lost, and it is made again by itself under its id."""
-    return record["status"] == "started" and "lost_since" in record
-
-
-def left_open(record: dict[str, Any]) -> str:
-    """What is said of an open call that a dry run does not go on with."""
-    match record["status"]:
-        case "planned" if "approval" in record:
-            stands = "it was not made yet, and somebody was asked to decide on it"
-        case "planned":
-            stands = "it was not made yet"
-        case "waiting":
-            stands = "it was made before, and its result comes later"
-        case _:
-            stands = "it was started before, and nobody knows whether it happened"
-    return (
-        f"dry run: {record['tool']} (effect {record['id']}) is not called, and stays open: {stands}. "
-        'Go on with --effects reuse (effects="reuse") to have it settled'
-    )
-
-
-def kept_as(record: TrackedDict | dict[str, Any]) -> KeptAs | None:
-    """How what a call returns is kept; None when it is not."""
-    kept = record.get("cache")
-    return None if kept is None else KeptAs(kept["name"], kept["for"], kept["shared"])
-
-
-def claims(record: TrackedDict | dict[str, Any]) -> bool:
-    """Whether a call must be claimed before it is made: its result is shared with other sessions, which may ask now."""
-    return "cache" in record and record["cache"]["shared"] and "read" not in record

@@ -7,8 +7,7 @@ import threading
 from itertools import count
 from typing import TYPE_CHECKING
 
-from perdure.session.effects import is_ahead
-from perdure.session.effects_on_other_branches import run_of
+from perdure.session.calls.records import is_ahead, run_of
 from perdure.session.strands import BESIDE
 
 if TYPE_CHECKING:

@@ -199,3 +199,12 @@ class CallState:
                 if tuple(op[1][:both]) == path[:both]:
                     return f"{format_path(op[1])} was written meanwhile{f' by {tool}' if tool else ''}"
         return ""
+
+
+def redone(journal: Journal, writes: Sequence[Op]) -> CallState | None:
+    """A draft with what the same call has written elsewhere; None when that was nothing."""
+    if not writes:
+        return None
+    draft = CallState(journal)
+    draft.redo(writes)
+    return draft

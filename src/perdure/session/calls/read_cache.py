@@ -17,8 +17,8 @@ from perdure.errors import Conflict, PerdureError, Unavailable
 from perdure.history.hydrate import load_head, look
 from perdure.model import MAIN, Kind
 from perdure.record.codec import Settings
-from perdure.session.call_state import WRITES
 from perdure.session.journal import Journal
+from perdure.session.tools.call_state import WRITES
 from perdure.state.document import STATE, plain
 from perdure.system.flow import Do, Flow
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from perdure.kernel import Kernel
-    from perdure.session.tools import Tool
+    from perdure.session.tools.declaration import Tool
     from perdure.state.document import TrackedDict
 
 PREFIX = "perdure:cache:"

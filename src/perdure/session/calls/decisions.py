@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.session.effects import OPEN
+from perdure.session.calls.records import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

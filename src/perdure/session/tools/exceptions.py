@@ -26,7 +26,7 @@ from perdure.system.wording import call_words, one_line, storable
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from perdure.session.tools import Tool
+    from perdure.session.tools.declaration import Tool
 
 MAX_MESSAGE = 1000
 """Characters of an exception's own words that are kept."""
@@ -81,7 +81,7 @@ _UNREACHED_NAMES = frozenset({
 """By the package and the name of the class: nobody need have any of them installed."""
 _CAME_FROM: tuple[Any, ...] = (BaseException.__cause__, BaseException.__context__)
 _TRACEBACK: Any = BaseException.__traceback__
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _THREADS = (os.path.join(os.path.dirname(threading.__file__), "concurrent", "futures"), threading.__file__)
 _SAME_PACKAGE = {"httpcore": "httpx", "httpx2": "httpx", "httpcore2": "httpx"}
 _NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
@@ -261,6 +261,11 @@ def in_short(told: Mapping[str, str]) -> str:
     ("KeyError: 'id'", 'TimeoutError')
     """
     return f"{told['class']}: {told['message']}" if told["message"] else told["class"]
+
+
+def in_full(told: dict[str, str]) -> str:
+    """The same, with where it came from."""
+    return f"{in_short(told)}\n{told['traceback']}"
 
 
 def class_name(error: BaseException) -> str:

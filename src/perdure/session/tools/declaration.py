@@ -1,67 +1,30 @@
-"""Tools: functions with a declared answer to "what if we do not know whether it happened?". Declarations only."""
+"""Tools: functions with a declared answer to "what if we do not know whether it happened?".
+
+Declarations only: what a call of one runs is in ``running``.
+"""
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import hashlib
 import inspect
 import re
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import msgspec
 
-from perdure.errors import InvalidInput, LimitExceeded
-from perdure.session.tool_context import needs_deps, takes_context
-from perdure.session.typed_values import TypedCall
+from perdure.errors import InvalidInput
+from perdure.session.tools import Later, UndeclaredTool
+from perdure.session.tools.context import needs_deps, takes_context
+from perdure.session.tools.typed_values import TypedCall
 from perdure.state.values import Wire
 from perdure.system.options import check_fits, check_options, is_number
 
 POLICIES = ("retry", "ask", "report")
 SCOPES = ("session", "shared")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
-class Done(NamedTuple):
-    """A reconciler's answer: it happened, and this was its result."""
-
-    result: Any = None
-
-
-class NotDone(Exception):
-    """It certainly did not happen: a reconciler returns it, a tool raises it."""
-
-
-class ToolError(NotDone):
-    """A tool raises it when it cannot do what was asked, and has done nothing: the model is told why."""
-
-
-class ModelRetry(NotDone):
-    """A tool raises it when it was asked wrongly, and has done nothing: the model is told how to ask instead.
-
-    After the second time in a row it is told to leave it.
-    """
-
-
-class Unknown(NamedTuple):
-    """Nobody knows whether it happened: a reconciler's answer, or the outcome of an ``if_unsure="report"`` call."""
-
-    effect: str = ""
-
-
-class UndeclaredTool(UserWarning):
-    """A plain function was given to an agent, and what happens when the process dies during a call was not said."""
-
-
-class Later(NamedTuple):
-    """What a tool returns when its result comes later: ``handle`` is what the outside world calls the work.
-
-    It is completed by ``db.post_outcome(session, effect, result)``, or by the tool's ``poll`` function.
-    """
-
-    handle: Any = None
 
 
 def seconds(text: str | float) -> float:
@@ -412,92 +375,3 @@ def call_digest(name: str, version: str, args: dict[str, Any]) -> str:
     checked = Wire(lambda _, data: hashlib.sha256(data).hexdigest(), big_ints=False).value(args, ("arguments",))
     canonical = msgspec.json.encode([name, version, checked], order="sorted", enc_hook=lambda v: v.ref)
     return hashlib.sha256(canonical).hexdigest()[:32]
-
-
-around: Callable[[Tool], Callable[..., Any]] | None = None
-"""Where a test, or the doctor, stands between the journal and all tools: gives what is called in place of a tool's
-function, of the same kind (a coroutine function for one)."""
-
-
-DEEPEST = 32
-"""How many calls may be made inside each other."""
-_depth: contextvars.ContextVar[int] = contextvars.ContextVar("perdure_calls", default=0)
-
-
-def check_depth(tool: Tool) -> None:
-    """Refuse a call inside a call inside a call: a tool that calls itself without end would only end with the stack."""
-    if _depth.get() >= DEEPEST:
-        raise LimitExceeded(f"{tool.name} was not called: {DEEPEST} calls are made inside each other already")
-
-
-def runnable(
-    tool: Tool, watched: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-) -> Callable[..., Any]:
-    """What a call of a tool runs: its function, within its time; ``watched`` sees the end of what cannot be stopped."""
-    fn = _deeper(tool.fn if around is None else around(tool))
-    if watched is not None and not inspect.iscoroutinefunction(fn):
-        fn = watched(fn)
-    return in_time(fn, tool.timeout)
-
-
-def _deeper(fn: Callable[..., Any]) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(fn):
-
-        async def awaited(**kwargs: Any) -> Any:
-            before = _depth.set(_depth.get() + 1)
-            try:
-                return await fn(**kwargs)
-            finally:
-                _depth.reset(before)
-
-        return awaited
-
-    def blocking(**kwargs: Any) -> Any:
-        before = _depth.set(_depth.get() + 1)
-        try:
-            return fn(**kwargs)
-        finally:
-            _depth.reset(before)
-
-    return blocking
-
-
-def in_time(fn: Callable[..., Any], limit: float | None) -> Callable[..., Any]:
-    """A function that raises ``TimeoutError`` when it takes longer than that many seconds.
-
-    A plain function cannot be stopped: it goes on in a thread of its own, see ``late_returns``.
-    """
-    if limit is None:
-        return fn
-    if inspect.iscoroutinefunction(fn):
-        import asyncio
-
-        async def awaited(**kwargs: Any) -> Any:
-            async with asyncio.timeout(limit):
-                return await fn(**kwargs)
-
-        return awaited
-
-    # Few tools have a limit, and whoever only opens a database shall not wait for these.
-    import queue
-    import threading
-
-    def blocking(**kwargs: Any) -> Any:
-        ended: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-
-        def work() -> None:
-            try:
-                ended.put((True, fn(**kwargs)))
-            except BaseException as e:
-                ended.put((False, e))
-
-        threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True).start()
-        try:
-            fine, result = ended.get(timeout=limit)
-        except queue.Empty:
-            raise TimeoutError(f"the tool took longer than {limit:g} s") from None
-        if not fine:
-            raise result
-        return result
-
-    return blocking

@@ -9,7 +9,8 @@ from perdure.errors import Gone
 from perdure.history.hydrate import ancestry, load, origins
 from perdure.kernel import Kernel
 from perdure.model import Kind
-from perdure.session.call_state import WRITES
+from perdure.session.calls.records import GIVEN_UP, LEFT, OPEN, run_of
+from perdure.session.tools.call_state import WRITES
 from perdure.state.document import BOOK, plain
 from perdure.system.wording import call_words
 
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
 
     Book = TrackedDict | dict[str, Any]
 
-OPEN = ("planned", "started", "in_doubt", "waiting")
-"""Where a call without an outcome may stand."""
-LEFT = "left:"
-"""Begins the place of a call that a person has settled after whoever called was told that nobody knows what it did;
-its id and the place that it had follow."""
-GIVEN_UP = "given_up"
-"""Marks the record of a call that a person has given up."""
 _BEGUN = ("started", "in_doubt", "waiting")
 """Where one without an outcome stands that was made, or may have been."""
 _MADE = ("done", "started", "in_doubt", "unknown", "raised")
@@ -218,11 +212,6 @@ class OtherBranches:
                     return record["id"]
         others = (f.effect for f in self._other.get(digest, ()) if self._is_same(place, f) is not False)
         return next(others, "")
-
-
-def run_of(place: str) -> str | None:
-    """The run in which a call has its place; None when it was not made in one."""
-    return place[2:].rpartition(":")[0] if place.startswith("r:") else None
 
 
 def is_same_call(here: str, there: str) -> bool | None:

@@ -1,0 +1,426 @@
+"""Which calls are the same one, so that none is made twice: here, on other branches, and in other sessions.
+
+A call that was never made on this line may have been made elsewhere: then its outcome is taken, waited for, or told of.
+One that is open here may have gone further elsewhere since. Nothing is made by this, and nobody outside is asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import CallError, DoneElsewhere, InDoubt, ResultPending
+from perdure.model import Kind
+from perdure.session.calls.effects import stands_at
+from perdure.session.calls.other_branches import OtherBranches, Outcome, is_same_call
+from perdure.session.calls.read_cache import declared
+from perdure.session.calls.records import (
+    ENDED_RUN,
+    GIVEN_UP,
+    REPEATS,
+    UNSETTLED,
+    about,
+    claims,
+    is_begun,
+    new_effect_id,
+)
+from perdure.session.calls.retries import key_holds
+from perdure.session.tools.call_state import CallState, redone
+from perdure.session.tools.declaration import Tool, call_digest
+from perdure.session.tools.running import check_awaited
+from perdure.state.document import plain
+from perdure.system.flow import Do, Flow
+
+if TYPE_CHECKING:
+    from perdure.session.calls.approvals import Approvals
+    from perdure.session.calls.effects import Effects
+    from perdure.session.calls.read_cache import ReadCache
+    from perdure.session.inbox import Inbox
+    from perdure.session.journal import Journal
+    from perdure.state.document import TrackedDict
+
+DRY = "dry run: nothing is called"
+"""What is said of a call that a dry run has not made."""
+
+
+class SameCalls:
+    """What is known of a call before it is made."""
+
+    def __init__(
+        self, journal: Journal, inbox: Inbox, effects: Effects, approvals: Approvals, cache: ReadCache
+    ) -> None:
+        self._journal = journal
+        self._inbox = inbox
+        self._effects = effects
+        self._approvals = approvals
+        self._cache = cache
+        self._others: tuple[int, OtherBranches] | None = None
+
+    def kept(self, tool: Tool, digest: str) -> Flow[dict[str, Any] | None]:
+        """What the same call returned lately: here, on another branch, or in another session of the owner."""
+        if tool.cache is None:
+            return None
+        wanted = declared(tool, digest)
+        hit = yield from self._cache.find(wanted)
+        if hit is None and (tool.read or self._journal.settings.effects != "live"):
+            others = yield from self._other_branches()
+            hit = others.kept.get(wanted["name"])
+        return plain(hit) if self._cache.fresh(hit) else None
+
+    def begin(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict]:
+        """Plan a call that was never made on this line, unless another line has made it, or its result is kept."""
+        if (hit := (yield from self.kept(tool, digest))) is not None:
+            record = self._effects.new(tool, bound, digest, slot)
+            yield from self.finish_with(tool, record, hit)
+            return record
+        if (known := (yield from self._effects.take_settled(tool, digest, slot))) is not None:
+            record = self._effects.new(tool, bound, digest, slot)
+            record["reused"] = known["id"]
+            yield from self._effects.done(tool, record, known["result"])
+            return record
+        check_awaited(tool, self._journal.gate)
+        if tool.cache is not None:
+            # Before there is a record: who is held back has not called.
+            self.hold_back(declared(tool, digest)["name"])
+        reused: Any = None
+        if self._journal.settings.effects != "live":
+            if (record := (yield from self._awaited(tool, bound, digest, slot))) is not None:
+                if record["status"] == "waiting":
+                    yield from self._effects.write_waiting(record)
+                return record
+            reused = yield from self._reuse(tool, digest, slot)
+            if reused is None and self._journal.settings.effects == "dry":
+                raise CallError(f"dry run: {tool.name} is not called")
+        before = self._effects.raised_before(digest, slot)
+        record = self._effects.new(tool, bound, digest, slot)
+        if reused is not None:
+            yield from self._effects.done(tool, record, reused.result, self._taken_over(record, reused))
+        elif before is not None and (refused := self._repeat(tool, record, *before)):
+            yield from self._effects.finish(record, "failed", None, refused)
+        else:
+            if self._journal.settings.effects != "live":
+                yield from self._say_if_edited(record, slot)
+            if claims(record):
+                # A claim names it, so it must be known here after a crash.
+                yield from self._journal.write(Kind.PLANNED, x=about(record))
+        return record
+
+    def begin_of_answer(self, tool: Tool, bound: dict[str, Any], slot: str, call: str) -> Flow[TrackedDict]:
+        """The same for a call of a model's answer, which names it ``call``; the commit of the answer writes it.
+
+        That another line has made it is no error here. One that is still planned then is to be asked about, or started.
+        """
+        digest = call_digest(tool.name, tool.version, bound)
+        again, asks = None, ""
+        hit = yield from self.kept(tool, digest)
+        known = None
+        if hit is None and not tool.read:
+            known = yield from self._effects.take_settled(tool, digest, slot)
+        if hit is None and known is None and not tool.read:
+            if self._journal.settings.effects != "live":
+                awaited = yield from self._awaited(tool, bound, digest, slot)
+                if awaited is not None:
+                    awaited["call"] = call
+                    return awaited
+            again, asks = yield from self._on_another_branch(digest, slot)
+        earlier = None if tool.read else self._effects.raised_before(digest, slot)
+        record = self._effects.new(tool, bound, digest, slot)
+        record["call"] = call
+        if hit is not None:
+            record["reused"] = "cache"
+            self._effects.settle(record, "done", self._effects.as_recorded(tool, record, hit["result"]), None)
+        elif known is not None:
+            record["reused"] = known["id"]
+            self._effects.settle(record, "done", self._effects.as_recorded(tool, record, known["result"]), None)
+        elif again is not None:
+            result = self._effects.as_recorded(tool, record, again.result)
+            self._effects.settle(record, "done", result, None, self._taken_over(record, again))
+        elif not tool.read and self._journal.settings.effects == "dry":
+            self._effects.settle(record, "failed", None, DRY)
+        elif asks and self._journal.settings.effects != "live":
+            self._effects.settle(record, "failed", None, self._said_elsewhere(asks))
+        elif earlier is not None and (refused := self._repeat(tool, record, *earlier)):
+            self._effects.settle(record, "failed", None, refused)
+        elif record["status"] != "in_doubt":
+            if asks:
+                record["because"] = f"the same was done {self._where(asks)} (effect {asks})"
+            elif not tool.read:
+                yield from self._say_if_edited(record, slot)
+        return record
+
+    def begin_again(
+        self, tool: Tool, bound: dict[str, Any], record: TrackedDict, digest: str, slot: str
+    ) -> Flow[TrackedDict]:
+        """Begin a call again that has ended its run; the run goes on from it as if it had never been made."""
+        id = record["id"]
+        if record["status"] == "raised" and self._journal.settings.effects != "live":
+            elsewhere = yield from self._other_branches()
+            further, known = yield Do(elsewhere.twin, (id, record["attempt"]))
+            if further and known is None:
+                raise _done_elsewhere(tool, id, self._where(id))
+            if known is not None:
+                del record[ENDED_RUN]
+                record["status"] = "in_doubt"
+                yield from self.reconsider(tool, record)
+                return record
+        self._effects.recall(record)
+        record = yield from self.begin(tool, bound, digest, slot)
+        if record["id"] == id:
+            record["was"] = [other for other in record.get("was", ()) if other != id]
+            if not record["was"]:
+                del record["was"]
+        return record
+
+    def finish_with(self, tool: Tool, record: TrackedDict, hit: dict[str, Any]) -> Flow[None]:
+        """Settle a call by a result that is kept of the same one."""
+        record["reused"] = "cache"
+        record["cache"]["at"] = hit["at"]
+        # Nothing was made: what a witness saw of it would be asked about after a restore.
+        self._journal.calls.pop(record["id"], None)
+        yield from self._effects.done(tool, record, hit["result"])
+
+    def first_of(self, name: str, record: TrackedDict | None = None) -> tuple[str, TrackedDict] | None:
+        """The call of this session whose result is kept under a name, while it has been made, or may have been, and
+        has no outcome: with its place. Of several the one that was begun first is behind none."""
+        for slot, other in self._journal.book.get("effects", {}).items():
+            if other is record:
+                break
+            if "cache" in other and other["cache"]["name"] == name and "read" not in other and is_begun(other):
+                return slot, other
+        return None
+
+    def hold_back(self, name: str, record: TrackedDict | None = None) -> None:
+        """Raise while the same call of this session has no outcome: its result is kept, so nobody pays twice."""
+        if (first := self.first_of(name, record)) is None:
+            return
+        slot, other = first
+        run = slot[2:].rpartition(":")[0] if slot.startswith("r:") else ""
+        where = f" in run {run!r}" if run else ""
+        what = f"the same call of {other['tool']} (effect {other['id']}) was begun before{where}"
+        if other["status"] in ("waiting", "planned"):
+            comes = "its result comes later" if other["status"] == "waiting" else "it is to be made again"
+            raise ResultPending(
+                f"{what}, and {comes}. Its result is kept, so it is not made twice: "
+                f"{f'go on with run {run!r}' if run else 'go on with that one'}, and call again once it has an outcome",
+                other["id"],
+            )
+        raise InDoubt(
+            f"{what}, and nobody knows whether it happened. Its result is kept, so it is not made twice: find out, "
+            "then session.resolve(effect, done=result | retry=True | abort=True)",
+            other["id"],
+        )
+
+    def is_over(self, slot: str, record: TrackedDict) -> bool:
+        """Whether a call that is known by its arguments alone returned something whose time is over."""
+        kept = record.get("cache", {})
+        return slot.startswith("c:") and record["status"] == "done" and "at" in kept and not self._cache.fresh(kept)
+
+    def reconsider(self, tool: Tool, record: TrackedDict, *, ask: bool = False) -> Flow[None]:
+        """An effect that is open here may have gone further on another line, which knew it when the lines parted.
+
+        Where all calls are made, with ``ask`` somebody has to agree to such a one first.
+        """
+        planned = record["status"] == "planned"
+        ours = record["line"] == self._journal.line or record["attempt"] > 0
+        if planned and ours and (yield from self._reported(tool, record)):
+            return
+        # Somebody may have paid since it was planned.
+        look = planned and "cache" in record and "approval" not in record
+        hit = (yield from self.kept(tool, record["digest"])) if look else None
+        if hit is not None:
+            yield from self.finish_with(tool, record, hit)
+            return
+        if tool.read:
+            return
+        reused = there = None
+        if self._journal.settings.effects == "live":
+            planned = yield from self._planned_anew(record, ask=ask)
+        else:
+            elsewhere = yield from self._other_branches()
+            further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
+            there = elsewhere.waiting(record["id"]) if record["status"] != "waiting" else None
+            if planned and reused is None and there is None:
+                if further:
+                    raise _done_elsewhere(tool, record["id"], self._where(record["id"]))
+                reused = yield from self._reuse(tool, record["digest"], self._effects.place(record))
+        was_asked = planned and "approval" in record
+        if planned and (reused is not None or there is not None or record["line"] != self._journal.line):
+            yield from self._approvals.let_go(record, ours=record["line"] == self._journal.line)
+        if reused is not None and reused.given_up:
+            record[GIVEN_UP] = True
+        if reused is not None and reused.error is not None:
+            record["reported"] = True
+            self._effects.did_not_happen(record)
+            yield from self._effects.finish(record, "failed", None, reused.error)
+        elif reused is not None:
+            yield from self._effects.done(tool, record, reused.result, self._taken_over(record, reused))
+        elif there is not None:
+            _become(record, there)
+            yield from self._effects.write_waiting(record)
+        elif planned and record["line"] != self._journal.line:
+            record["line"] = self._journal.line
+            if not record["attempt"]:
+                # Not made anywhere yet, and both lines may: each does it under an id, and with an approval, of its own.
+                # One that was made before, and is to be made again, is still that one: its provider knows it by its id.
+                self._rename(record)
+                if was_asked:
+                    # On this line nobody has agreed, whatever the reason was.
+                    record["approval"] = ""
+
+    def give_way(self, record: TrackedDict, effect: str) -> Flow[None]:
+        """A planned call was made on another line since: it is not made here, and its model is told as of a new one."""
+        yield from self._approvals.let_go(record, ours=record["line"] == self._journal.line)
+        if record["id"] == effect:
+            # What becomes of that one is told where it was made.
+            self._rename(record)
+            _forget_attempts(record)
+        yield from self._effects.finish(record, "failed", None, self._said_elsewhere(effect))
+
+    def _planned_anew(self, record: TrackedDict, *, ask: bool) -> Flow[bool]:
+        """Whether a call is only planned here; one that another line has made since is, and somebody has to agree."""
+        planned = record["status"] == "planned"
+        if not ask and not (planned and record["attempt"] and record["line"] != self._journal.line):
+            return planned
+        elsewhere = yield from self._other_branches()
+        further, _ = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
+        made = record["id"] if further else ""
+        if planned and not further:
+            made = yield Do(elsewhere.report, (record["digest"], self._effects.place(record)))
+        if ask and made:
+            yield from self._have_agreed(record, f"the same was done {self._where(made)} (effect {made})")
+        if further:
+            # Another call than that one, also for whoever knows calls by their ids: of no line yet, it gets its own.
+            _forget_attempts(record)
+            record.update(status="planned", line=-1)
+        return record["status"] == "planned"
+
+    def _have_agreed(self, record: TrackedDict, because: str) -> Flow[None]:
+        """Have somebody agree to a call for this reason; who was asked without knowing it is asked anew."""
+        request = self._approvals.of_call(record)
+        if request is not None and record["line"] == self._journal.line:
+            if because in (record.get("because"), request.get("because")):
+                return
+            if not record["attempt"]:
+                yield from self._approvals.let_go(record, ours=True)
+        record["because"] = because
+
+    def _reported(self, tool: Tool, record: TrackedDict) -> Flow[bool]:
+        """Whether somebody has reported the outcome of a call that is to be made: it is not, and nobody is asked."""
+        if not (yield from self._inbox.waiting(f"outcome:{record['id']}")):
+            return False
+        request = self._approvals.of_call(record)
+        if request is not None and request["status"] in ("pending", "approved"):
+            yield from self._approvals.outdate(request)
+        record.pop("question", None)
+        return (yield from self._effects.take_posted(tool, record))
+
+    def _rename(self, record: TrackedDict) -> None:
+        """Have a call be another one than that which was planned before the lines parted."""
+        record["was"] = [*record.get("was", ()), record["id"]]
+        record.update(id=new_effect_id(), at=self._journal.kernel.clock.wall())
+
+    def _repeat(self, tool: Tool, record: TrackedDict, before: dict[str, Any], is_taken: bool) -> str:
+        """A call is asked for again of which nobody knows what it did: go on under its id, ask somebody, or say why it
+        is refused. Under its id only one goes on: for whoever asks for another one meanwhile, somebody is asked."""
+        known = "the answer to the same call was lost, and nobody knows whether it was done"
+        if before["error"]:
+            known = f"the same call ended with {before['error']}, and what it had changed by then is not known"
+        if callable(tool.if_unsure) and not is_taken:
+            # What became of it is asked first.
+            record.update(id=before["id"], attempt=before["attempt"], at=before["at"], status="in_doubt")
+        elif tool.if_unsure == "retry" and not is_taken and key_holds(tool, before["at"], self._journal.kernel.clock):
+            record.update(id=before["id"], attempt=before["attempt"], at=before["at"])
+            record[UNSETTLED] = True
+        elif tool.if_unsure == "report":
+            record[REPEATS] = before["id"]
+            return f"{known}: it is refused until a person has said what became of that one (effect {before['id']})"
+        else:
+            record[REPEATS] = before["id"]
+            record["because"] = known
+        return ""
+
+    def _say_if_edited(self, record: TrackedDict, slot: str) -> Flow[None]:
+        """Have somebody agree to a call that a person has had made otherwise on another branch, and tell him so."""
+        others = yield from self._other_branches()
+        if "because" not in record and record["digest"] in others.edited:
+            effect, call, there = others.edited[record["digest"]]
+            if is_same_call(slot, there) is not False:
+                said = f"the same was asked for on another branch, and made there as {call} (effect {effect})"
+                record["because"] = said
+
+    def _awaited(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict | None]:
+        """The same call on the line we came from, whose result comes later: this line waits for it, too.
+
+        So it does for one that nobody knew the outcome of, once that is reported.
+        """
+        others = yield from self._other_branches()
+        there = yield Do(others.begun, (digest, slot))
+        if there is None:
+            return None
+        if there["status"] != "waiting" and not (yield from self._inbox.waiting(f"outcome:{there['id']}")):
+            return None
+        others.use(there["id"])
+        record = self._effects.new(tool, bound, digest, slot)
+        self._journal.calls.pop(record["id"], None)
+        _become(record, there)
+        return record
+
+    def _reuse(self, tool: Tool, digest: str, slot: str) -> Flow[Outcome | None]:
+        """What the same call returned on the line we came from; refuses when any other line has made it."""
+        reused, other = yield from self._on_another_branch(digest, slot)
+        if other:
+            raise _done_elsewhere(tool, other, self._where(other))
+        return reused
+
+    def _on_another_branch(self, digest: str, slot: str) -> Flow[tuple[Outcome | None, str]]:
+        """The outcome to reuse, or the id of the same effect on another line."""
+        others = yield from self._other_branches()
+        if self._journal.settings.effects == "live":
+            return None, (yield Do(others.report, (digest, slot)))
+        reused = yield Do(others.reuse, (digest, slot))
+        return reused, "" if reused is not None else (yield Do(others.report, (digest, slot)))
+
+    def _other_branches(self) -> Flow[OtherBranches]:
+        journal = self._journal
+        if self._others is None or self._others[0] != journal.loads:
+            found = yield Do(OtherBranches, (journal.kernel, journal.id, stands_at(journal), journal.book))
+            self._others = (journal.loads, found)
+        return self._others[1]
+
+    def _taken_over(self, record: TrackedDict, found: Outcome) -> CallState | None:
+        """Note whose outcome a call gets, and write what it had written into the state.
+
+        The model must know where that was made otherwise than it had asked.
+        """
+        record["reused"] = found.effect
+        if found.edited:
+            record.update(args=found.args, edited=True)
+        return redone(self._journal, found.writes)
+
+    def _said_elsewhere(self, effect: str) -> str:
+        return f'was done {self._where(effect)} already (effect {effect}): run with effects="live" to do it again'
+
+    def _where(self, effect: str) -> str:
+        """Where an effect was made that is not of this line, for people."""
+        restored = self._others is not None and effect in self._others[1].restored
+        return "before the store was put back" if restored else "on another branch"
+
+
+def _become(record: TrackedDict, there: dict[str, Any]) -> None:
+    """A call was made on another line, and its outcome comes later: here it is the same one, and waited for as well."""
+    names = ("id", "attempt", "at", "status", "handle", "progress")
+    record.update({name: plain(there[name]) for name in names if name in there})
+
+
+def _forget_attempts(record: TrackedDict) -> None:
+    """What was begun under the id of a call is not this one: of it nothing was made yet."""
+    for name in ("error", "lost", "lost_since", "retry_at", "handle", "progress", "question", UNSETTLED):
+        record.pop(name, None)
+    record["attempt"] = 0
+
+
+def _done_elsewhere(tool: Tool, effect: str, where: str) -> DoneElsewhere:
+    msg = (
+        f"{tool.name} was already called with these arguments {where} (effect {effect}): "
+        'open the session with effects="live" to do it again'
+    )
+    return DoneElsewhere(msg, effect)
