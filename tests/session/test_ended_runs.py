@@ -691,6 +691,45 @@ def test_calls_side_by_side_of_which_some_have_ended_the_run(way: Any, names: li
     asyncio.run(main())
 
 
+def test_a_call_ends_the_run_again_before_those_beside_it_have_caught_up() -> None:
+    async def main() -> list[str]:
+        bug, attempt = Bug(), 0
+
+        async def work(s: Any) -> list[str]:
+            begin = asyncio.Event()
+
+            async def other() -> str:
+                await begin.wait()
+                return await s.call(bug.mail_async, "ok")
+
+            tasks = [asyncio.create_task(s.call(bug.mail_async, "bad")), asyncio.create_task(other())]
+            if attempt == 0:
+                await asyncio.wait(tasks[:1])
+                begin.set()
+                await asyncio.wait(tasks)
+                raise ValueError("before it has looked at either")
+            if attempt == 2:
+                begin.set()
+            return await asyncio.gather(*tasks)
+
+        async with perdure.open_async("memory://") as db:
+            for wanted in (ValueError, EffectRaised):
+                s = await db.session("s")
+                with pytest.raises(wanted):
+                    await s.run("job", work)
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()
+                await s.release()
+                attempt += 1
+                bug.broken = False
+            async with db.session("s") as s:
+                found = await s.run("job", work)
+            assert [len(bug.ids(name)) for name in ("bad", "ok")] == [2, 1]
+            return found
+
+    assert asyncio.run(main()) == ["bad", "ok"]
+
+
 def test_threads_of_which_one_has_ended_the_run(db: perdure.Database) -> None:
     bug = Bug()
     names = ["a", "bad", "b", "c"]

@@ -111,7 +111,7 @@ class Runs:
             yield from self._end_run(key, result)
         except BaseException as error:
             ended = self._journal.strands.let_out(error) if begun else []
-            if self._journal.catching_up is not None:
+            if self._journal.catching_up is not None and self._journal.catching_up.had_gone_on:
                 # There is more in its record: it had gone on after whatever has ended it now.
                 ended = [got._replace(again="") for got in ended]
             if self._journal.catching_up is not None or (begun and self._leaves_edits()):
@@ -306,6 +306,12 @@ class CatchUp:
     def _is_left(self) -> bool:
         """Whether a call that is recorded was not made again yet."""
         return self._find(self._is_call) is not None
+
+    @property
+    def had_gone_on(self) -> bool:
+        """Whether the run itself has done more than it has done again. What others did beside it says nothing of that:
+        they may have gone on while it was about to end."""
+        return self._find(lambda row: self._is_turn(row, must=True) and not _is_beside(row)) is not None
 
     @property
     def _is_over(self) -> bool:
