@@ -390,6 +390,32 @@ def test_what_is_kept_is_bounded_and_without_secrets(monkeypatch: pytest.MonkeyP
     assert "in fail" in told["traceback"]
 
 
+@pytest.mark.parametrize("bounded", [False, True], ids=["here", "in a thread"])
+def test_one_exception_raised_again_and_again_is_kept_with_where_it_came_from_last(bounded: bool) -> None:
+    again, made = TimeoutError("no answer"), list[int]()
+
+    def here() -> None:
+        raise again
+
+    def there() -> None:
+        raise again
+
+    def find() -> Any:
+        return Unknown if len(made) == 5 else NotDone
+
+    @tool(if_unsure=find, timeout=60.0 if bounded else None)
+    def pay() -> None:
+        made.append(1)
+        (there if len(made) == 5 else here)()
+
+    with perdure.open("memory://again", clock=FakeClock()) as db, db.session("s") as s:
+        assert _told(lambda: s.call(pay)) == "parked"
+        kept = s.effects()[0]["lost"]["traceback"]
+    assert len(made) == 5
+    assert kept.count("in there\n    raise again") == 1
+    assert "in here" not in kept
+
+
 def test_an_exception_whose_text_cannot_be_told_is_kept_all_the_same() -> None:
     class Mute(Exception):
         def __str__(self) -> str:

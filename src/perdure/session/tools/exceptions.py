@@ -25,6 +25,7 @@ from perdure.system.wording import call_words, one_line, storable
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
+    from types import FrameType, TracebackType
 
     from perdure.session.tools.declaration import Tool
 
@@ -34,6 +35,8 @@ MAX_TRACEBACK = 4000
 """Characters of its traceback, the end of it."""
 FRAMES = 12
 """Innermost frames of a traceback that are kept."""
+LOOKED_AT = 200
+"""Innermost frames that are looked at."""
 DEEPEST = 32
 """Exceptions that are looked at along causes, contexts and groups."""
 
@@ -242,7 +245,7 @@ def described(error: BaseException, hangs_at: Sequence[traceback.FrameSummary] =
 
     Of a time-out of ours that is where the tool hangs, which is still at work in its thread.
     """
-    frames = list(hangs_at) or traceback.extract_tb(_TRACEBACK.__get__(error))
+    frames = list(hangs_at) or _newest_frames(_TRACEBACK.__get__(error))
     # Above the tool's own frames stand ours, which called it, perhaps in a thread.
     own = [frame for frame in frames if not frame.filename.startswith(_HERE)]
     own = list(dropwhile(lambda frame: frame.filename.startswith(_THREADS), own)) or frames
@@ -252,6 +255,20 @@ def described(error: BaseException, hangs_at: Sequence[traceback.FrameSummary] =
         "message": storable(scrubbed(_words(error)))[:MAX_MESSAGE],
         "traceback": storable(scrubbed("\n".join(lines[-FRAMES:])))[-MAX_TRACEBACK:],
     }
+
+
+def _newest_frames(at: TracebackType | None) -> list[traceback.FrameSummary]:
+    """Where an exception was raised last: one that is raised again has the frames of all times, the newest first."""
+    found: list[TracebackType] = []
+    ours: set[FrameType] = set()
+    # A frame of ours that comes once more belongs to the time before, unless it has raised it once more itself.
+    while at is not None and (at.tb_frame not in ours or at.tb_frame is found[-1].tb_frame):
+        found.append(at)
+        if at.tb_frame.f_code.co_filename.startswith(_HERE):
+            ours.add(at.tb_frame)
+        at = at.tb_next
+    pairs = ((one.tb_frame, one.tb_lineno) for one in found[-LOOKED_AT:])
+    return list(traceback.StackSummary.extract(pairs))
 
 
 def in_short(told: Mapping[str, str]) -> str:
