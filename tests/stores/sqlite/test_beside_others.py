@@ -108,7 +108,7 @@ def test_locks_of_another_library_outlive_our_handles(path: Path):
 @pytest.mark.parametrize("who", ["this process", "another process"])
 def test_so_many_descriptors_are_kept_as_were_open_at_once(path: Path, who: str):
     def visit() -> int:
-        with perdure.open(url_of(path)) as db, db.session("s") as s:
+        with perdure.open(url_of(path), maintain=False) as db, db.session("s", lease=False) as s:
             commit(s, 1)
         return descriptors()
 
