@@ -83,6 +83,7 @@ typedef struct Database {
     Moved moved;         /* what of the log was in the database when all was well last */
     uint32_t frames;     /* so many pages of the log were committed then, */
     unsigned char salt[8]; /* of the log that began with this */
+    uint64_t seen;       /* what the database looked like then; 0 when that is not known */
     int refused;         /* a log was not opened, because others have another one */
     int reserved;        /* others are kept from writing to it */
     int inherited;       /* it was open when this process was forked: its connections are those of the parent */
@@ -356,7 +357,7 @@ static void closed(Database *database, int which, int alone)
     else if (database->locks[which] >= 0) park(database->locks[which], which);
     database->locks[which] = -1;
     memset(&database->files[which], 0, sizeof(Identity));
-    if (!which) database->moved.known = 0;
+    if (!which) database->moved.known = 0, database->seen = 0;
     if (which == INDEX) database->frames = database->reserved = 0;
     if (!database->open[0]) database->split = database->marked[1] = database->marked[2] = 0;
 }
@@ -534,6 +535,8 @@ static int read_index(const Database *database, Index *index)
         && !memcmp(&index->first, &index->second, sizeof index->first);
 }
 
+static off_t frame_at(uint64_t number, off_t page) { return 32 + (off_t)(number - 1) * (page + 24); }
+static off_t page_size(const Index *index) { return index->first.page == 1 ? 65536 : index->first.page; }
 static uint32_t big(const unsigned char *at) { return (uint32_t)at[0] << 24 | at[1] << 16 | at[2] << 8 | at[3]; }
 
 /* With the guard held: whether the log begins, and its last page that was committed is, as its index says. Whoever begins
@@ -543,7 +546,7 @@ static int log_fits(const Database *database, Index index)
     unsigned char salt[8], frame[24];
     for (int i = 0; i < LOOKS; i++) {
         if (!index.first.frames) return 1;
-        off_t page = index.first.page == 1 ? 65536 : index.first.page, last = 32 + (off_t)(index.first.frames - 1) * (page + 24);
+        off_t last = frame_at(index.first.frames, page_size(&index));
         if (pread(database->locks[1], salt, sizeof salt, 16) == sizeof salt && !memcmp(salt, index.first.salt, sizeof salt)
             && pread(database->locks[1], frame, sizeof frame, last) == sizeof frame && !memcmp(frame + 8, salt, sizeof salt)
             && big(frame + 16) == index.first.sums[0] && big(frame + 20) == index.first.sums[1]) return 1;
@@ -555,6 +558,9 @@ static int log_fits(const Database *database, Index index)
     return 1;
 }
 
+static uint64_t seen(const Database *database);
+static int moved_pages_fit(const Database *database, const Index *index);
+
 /* With the guard held, of a database that was written since all was well: whether that was somebody who moved the log into
  * it, who says so in the index before. An index that says that somebody is at it is believed. */
 static int database_fits(const Database *database)
@@ -563,9 +569,51 @@ static int database_fits(const Database *database)
     Index index;
     if (!database->moved.known || !read_index(database, &index)) return 1;
     Moved now = moved(&index);
-    if (now.known && !memcmp(&now, &database->moved, sizeof now)) return 0;
+    /* Nobody has moved anything. A time can be set without a byte being written (touch). */
+    if (now.known && !memcmp(&now, &database->moved, sizeof now))
+        return database->seen && database->seen == seen(database) && moved_pages_fit(database, &index);
     ssize_t size = database->locks[0] < 0 ? -1 : pread(database->locks[0], head, sizeof head, 0);
     return size < 0 || (size == sizeof head && !memcmp(head, "SQLite format 3", 16));
+}
+
+#define HEAD (64 << 10)  /* with the roots of all tables, and the few rows that change whenever a session is opened */
+#define SAMPLES 16
+
+/* With the guard held: a number for what is in the database: its size, its head, and pages all over it. Never 0. */
+static uint64_t seen(const Database *database)
+{
+    static uint64_t bytes[HEAD / 8];
+    struct stat s;
+    if (database->locks[0] < 0 || fstat(database->locks[0], &s)) return 0;
+    uint64_t hash = 14695981039346656037u ^ (uint64_t)s.st_size;
+    for (int i = 0; i <= SAMPLES; i++) {
+        off_t at = i ? (s.st_size / SAMPLES * i - 4096) & ~(off_t)4095 : 0;
+        if (i && at < HEAD) continue;
+        ssize_t size = pread(database->locks[0], bytes, i ? 4096 : HEAD, at);
+        if (size < 0) return 0;
+        for (ssize_t n = 0; n < size / 8; n++) hash = (hash ^ bytes[n]) * 1099511628211u;
+    }
+    return hash ? hash : 1;
+}
+
+/* With the guard held: whether the pages that were moved last are in the database, as the log still has them. */
+static int moved_pages_fit(const Database *database, const Index *index)
+{
+    static unsigned char ours[65536], there[65536];
+    unsigned char frame[24];
+    uint32_t known[SAMPLES];
+    off_t page = page_size(index);
+    for (uint32_t n = 0; n < SAMPLES && n < index->moved; n++) {
+        off_t at = frame_at(index->moved - n, page);
+        int newer = 0;
+        if (pread(database->locks[1], frame, sizeof frame, at) != sizeof frame) return 1;
+        known[n] = big(frame);
+        for (uint32_t i = 0; i < n; i++) newer |= known[i] == known[n];
+        if (newer || !known[n]) continue;
+        if (pread(database->locks[1], ours, page, at + 24) != page) return 1;
+        if (pread(database->locks[0], there, page, (off_t)(known[n] - 1) * page) != page || memcmp(ours, there, page)) return 0;
+    }
+    return 1;
 }
 
 /* All of it with the guard held: of two threads that look, the one with older news would take the other's for foreign. */
@@ -582,7 +630,11 @@ static int look(Database *database, int after)
         strcpy(name + database->length, suffixes[i]);
         Identity there = identity(AT_FDCWD, name, 0, i);
         if (database->files[i].known && !same(database->files[i], there)) return i + 1;
-        if (!i) changed = there.changed;
+        if (i) continue;
+        changed = there.changed;
+        /* Before it is seen that the log is gone: whoever found it cut may have set it aside, and not a page of it is to
+         * be moved into the database. */
+        if (indexed && !log_fits(database, index)) return CUT;
     }
     /* Asked last: a database that was replaced is more than a log that was, for nobody else has what is in ours. */
     if (database->split && after < 2) return 2;
@@ -590,10 +642,12 @@ static int look(Database *database, int after)
     /* Whoever begins a log anew gives it another salt; of the same one no page is ever taken back. */
     if (indexed && index.first.frames < database->frames && !memcmp(index.first.salt, database->salt, sizeof database->salt))
         return PUT_BACK;
-    if (indexed && !log_fits(database, index)) return CUT;
     if (memcmp(&database->files[0].changed, &changed, sizeof changed) && !database_fits(database)) return WRITTEN_OVER;
+    Moved now = indexed ? moved(&index) : (Moved){0};
+    if (!database->seen || memcmp(&database->files[0].changed, &changed, sizeof changed) || memcmp(&database->moved, &now, sizeof now))
+        database->seen = seen(database);
     database->files[0].changed = changed;
-    database->moved = indexed ? moved(&index) : (Moved){0};
+    database->moved = now;
     if (indexed) {
         database->frames = index.first.frames;
         memcpy(database->salt, index.first.salt, sizeof database->salt);
@@ -658,6 +712,56 @@ int perdure_log_is_empty(const char *path)
     int empty = database && database->open[1] && !fstat(database->locks[1], &s) && !s.st_size;
     pthread_mutex_unlock(&guard);
     return empty;
+}
+
+/* Its words, in the order that the log says, summed up as SQLite does it. */
+static void sum_up(const unsigned char *bytes, size_t size, int big_endian, uint32_t sums[2])
+{
+    for (size_t i = 0; i < size; i += 8) {
+        const unsigned char *a = bytes + i, *b = a + 4;
+        sums[0] += (big_endian ? big(a) : (uint32_t)a[3] << 24 | a[2] << 16 | a[1] << 8 | a[0]) + sums[1];
+        sums[1] += (big_endian ? big(b) : (uint32_t)b[3] << 24 | b[2] << 16 | b[1] << 8 | b[0]) + sums[0];
+    }
+}
+
+/* With the guard held: how much of our log the next one to read it would take for committed. */
+static uint32_t readable(const Database *database, const Index *index)
+{
+    unsigned char head[32], frame[24], *bytes;
+    off_t page = page_size(index);
+    uint32_t sums[2] = {0, 0}, last = 0;
+    if (pread(database->locks[1], head, sizeof head, 0) != sizeof head || (big(head) & ~1u) != 0x377f0682
+        || memcmp(head + 16, index->first.salt, 8) || !(bytes = malloc(page))) return 0;
+    sum_up(head, 24, head[3] & 1, sums);
+    for (uint32_t n = 1; n <= index->first.frames; n++) {
+        off_t at = frame_at(n, page);
+        if (pread(database->locks[1], frame, sizeof frame, at) != sizeof frame || memcmp(frame + 8, index->first.salt, 8)
+            || pread(database->locks[1], bytes, page, at + 24) != page) break;
+        sum_up(frame, 8, head[3] & 1, sums);
+        sum_up(bytes, page, head[3] & 1, sums);
+        if (big(frame + 16) != sums[0] || big(frame + 20) != sums[1]) break;
+        if (big(frame + 4)) last = n;
+    }
+    free(bytes);
+    return last;
+}
+
+/* Of a log that was cut or written over: 1 when whoever opens the database next may not find it, for by what is left of it
+ * the database would become older, or another one; and 2 when all that was in it is in the database. */
+int perdure_left_of_log(const char *path)
+{
+    Index index;
+    struct stat s;
+    int result = 0;
+    pthread_mutex_lock(&guard);
+    Database *database = find(path, strlen(path));
+    if (database && read_index(database, &index)) {
+        uint32_t left = readable(database, &index), most = index.moved > index.moving ? index.moved : index.moving;
+        if ((left < most || !left) && !fstat(database->locks[1], &s) && s.st_size) result |= 1;
+        if (index.moved == index.first.frames && index.moved == index.moving) result |= 2;
+    }
+    pthread_mutex_unlock(&guard);
+    return result;
 }
 
 /* What our log had is safe: others may open theirs. */

@@ -31,6 +31,8 @@ DATABASE, INDEX = 1, 3
 """The numbers of the first and the last one, counted from 1."""
 CUT, WRITTEN_OVER, PUT_BACK = IN_PLACE = (4, 5, 6)
 """Told of a log, of the database, and of the log's index: it is the same file, and was cut or written over in place."""
+LOG_ASIDE, RESCUED = ".log-", ".rescued-"
+"""How the names go on of a log that was set aside, and of a copy with what only one process still had."""
 KEEP_OUT_TRIES = 200
 """So many milliseconds somebody may take who is just opening the database."""
 
@@ -53,7 +55,7 @@ def _load() -> tuple[Any, str]:
     table.unregister()
     if not all(replaced):
         return None, "this SQLite does not let its system calls be replaced: install apsw from its wheel"
-    for function in ("own", "alone", "log_is_empty", "unmark", "refused"):
+    for function in ("own", "alone", "left_of_log", "log_is_empty", "unmark", "refused"):
         getattr(library, f"perdure_{function}").argtypes = [ctypes.c_char_p]
     for function in ("astray", "keep_out"):
         getattr(library, f"perdure_{function}").argtypes = [ctypes.c_char_p, ctypes.c_int]
@@ -154,12 +156,22 @@ class OwnFile:
             with suppress(OSError):
                 os.unlink(self.name(INDEX))
 
+    def left_of_log(self) -> tuple[bool, bool]:
+        """Of a log that was cut or written over: whether nobody may find what is left of it beside the database, which
+        would become older by it; and whether all that was committed is in the database."""
+        found = 0 if _library is None else _library.perdure_left_of_log(self._name)
+        return bool(found & 1), bool(found & 2)
+
     def set_log_aside(self) -> str:
-        """The database is another one now: whoever opens it shall not find our log beside it. Where it went."""
-        aside = f"{self.path}.log-{os.getpid()}-{os.urandom(4).hex()}"
-        with suppress(OSError):
-            os.unlink(self.path + FILES[INDEX - 1])
-        os.rename(self.path + FILES[1], aside)
+        """Whoever opens the database next shall not find our log beside it. Where it went; "" when it is gone already."""
+        if self._after(1) == 2:
+            return ""
+        aside = f"{self.path}{LOG_ASIDE}{os.getpid()}-{os.urandom(4).hex()}"
+        self.take_index_away()
+        try:
+            os.rename(self.path + FILES[1], aside)
+        except OSError:
+            return ""
         return aside
 
     def refusal(self) -> str:
