@@ -191,7 +191,10 @@ def _blobs(url: str | Store | None, store: Store, blobs: Blobs | str | None, clo
             return MemoryBlobs.named(rest, clock)
         case "sqlite":
             # Beside the database itself: whoever opens it without the link looks for them there.
-            return open_blobs(f"file://{os.path.realpath(rest.removeprefix('/'))}-blobs", store.id, clock=clock)
+            from perdure.stores.sqlite.set_aside import database_of
+
+            path = database_of(os.path.realpath(rest.removeprefix("/")))
+            return open_blobs(f"file://{path}-blobs", store.id, clock=clock)
         case "file":
             return open_blobs(f"file://{rest}/blobs", store.id, clock=clock)
         case _:

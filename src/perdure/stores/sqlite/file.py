@@ -307,6 +307,15 @@ class SqliteFile:
         self._orphaned = True
         if gone in IN_PLACE:
             self._give_up(gone, fate)
+        if gone == DATABASE and (there := self._own.moved_to()):
+            # Nothing is missing there, and whatever has come here is not ours.
+            self._guard.poisoned = (
+                f"{self.path} was renamed while it was open, with its log: all that was committed through it is in {there}, "
+                "where it can be opened: close this handle, and open that one"
+            )
+            self._own.let_others_in()
+            self._unsaved = self._moved = False
+            return
         moved, then = False, ""
         # Named anew each time: a process may have to do this again, for a second handle or a second removal.
         aside = f"{self.path}{RESCUED}{os.getpid()}-{os.urandom(4).hex()}"

@@ -703,6 +703,28 @@ int perdure_alone(const char *path)
     return 1;
 }
 
+/* Where the database is now, if it was renamed, and its log with it; 0 when it was not. */
+int perdure_moved_to(const char *path, char *there, int size)
+{
+    char link[32];
+    int found = 0;
+    pthread_mutex_lock(&guard);
+    Database *database = find(path, strlen(path));
+    if (database && database->locks[0] >= 0) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", database->locks[0]);
+        ssize_t length = readlink(link, there, size - 5);
+        if (length > 0 && length < size - 5) {
+            there[length] = 0;
+            found = strcmp(there, path) && same(database->files[0], identity(AT_FDCWD, there, 0, 0));
+            strcpy(there + length, suffixes[1]);
+            found = found && (!database->open[1] || same(database->files[1], identity(AT_FDCWD, there, 0, 1)));
+            there[length] = 0;
+        }
+    }
+    pthread_mutex_unlock(&guard);
+    return found;
+}
+
 /* Whether our log has nothing in it that is not in the database. */
 int perdure_log_is_empty(const char *path)
 {

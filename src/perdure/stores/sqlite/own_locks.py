@@ -57,6 +57,7 @@ def _load() -> tuple[Any, str]:
         return None, "this SQLite does not let its system calls be replaced: install apsw from its wheel"
     for function in ("own", "alone", "left_of_log", "log_is_empty", "unmark", "refused"):
         getattr(library, f"perdure_{function}").argtypes = [ctypes.c_char_p]
+    library.perdure_moved_to.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]
     for function in ("astray", "keep_out"):
         getattr(library, f"perdure_{function}").argtypes = [ctypes.c_char_p, ctypes.c_int]
     return library, ""
@@ -133,6 +134,12 @@ class OwnFile:
             if self._after(number - 1) == number and (number == 1 or os.path.exists(self.name(number))):
                 return False
         return os.stat(self.path).st_mtime_ns == self._moved
+
+    def moved_to(self) -> str:
+        """Where the database is now, when it was renamed together with its log; "" when it was not."""
+        there = ctypes.create_string_buffer(4096)
+        found = _library is not None and _library.perdure_moved_to(self._name, there, len(there))
+        return os.fsdecode(there.value) if found else ""
 
     def log_is_empty(self) -> bool:
         """Whether all that was in our log is in the database: somebody who has the same one has moved it."""
