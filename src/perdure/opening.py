@@ -20,7 +20,7 @@ from perdure.system import commands
 from perdure.system.clock import SystemClock
 from perdure.system.names import check_lease, check_name
 from perdure.system.options import is_number
-from perdure.system.urls import TIERED, shown, tiers
+from perdure.system.urls import TIERED, tiers
 
 if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
@@ -146,7 +146,7 @@ def build_kernel(
         store = url
     else:
         # What is wrong with it already is told by an error that names it.
-        commands.opened(ring, shown(url or DEFAULT_PATH))
+        commands.opened(ring, url or DEFAULT_PATH)
         try:
             store = open_store(url, clock=time, **options)
         finally:

@@ -580,3 +580,35 @@ def test_the_child_of_a_fork_keeps_no_lock_of_a_parent_that_was_killed(tmp_path:
         assert stored(path) == [1]
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+WITHOUT = """
+import os, pathlib, sqlite3, sys, perdure
+from perdure.stores.sqlite import own_locks
+own_locks._library, own_locks.WEAKNESS = None, "not built"
+folder, path = sys.argv[1:]
+os.symlink(path, folder + "/link")
+uri = pathlib.Path(path).as_uri()
+ways = (
+    lambda: sqlite3.connect(path),
+    lambda: sqlite3.connect(pathlib.Path(path)),
+    lambda: sqlite3.connect(uri + "?mode=ro", uri=True),
+    lambda: sqlite3.connect(uri.replace("///", "//localhost/"), uri=True),
+    lambda: open(folder + "/link", "rb"),
+    lambda: open(path + "-shm", "rb"),
+)
+with perdure.open(path) as db:
+    for way in ways:
+        try:
+            way()
+        except perdure.errors.Misuse:
+            print("refused")
+    open(folder + "/other", "w").close()
+"""
+
+
+def test_what_python_opens_by_its_path_is_refused_where_locks_are_the_weaker_ones(tmp_path: Path):
+    path = tmp_path / "my agents.db"
+    command = [sys.executable, "-c", WITHOUT, str(tmp_path), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stderr, done.stdout) == ("", "refused\n" * 6)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import sys
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import apsw
 
@@ -68,8 +70,9 @@ _library, WEAKNESS = _load()
 PROMISE = (
     "Nothing else in the process that opens, copies or closes the file can drop the locks that this rests on."
     if not WEAKNESS
-    else "Its locks hold while nothing else in the process opens the file and closes it again: what Python opens is "
-    f"refused, what other libraries open is not seen ({WEAKNESS})."
+    else "Its locks hold while nothing else in the process opens the file and closes it again: what Python opens by its "
+    "path (open(), sqlite3.connect()) is refused; what is attached, opened relative to a descriptor, or opened by other "
+    f"libraries is not seen ({WEAKNESS})."
 )
 """What that means for what was committed."""
 
@@ -239,12 +242,21 @@ def _watch() -> None:
         sys.addaudithook(_refuse)
 
 
+def _in_uri(name: str) -> str:
+    if not name.startswith("file:"):
+        return ""
+    name = re.split("[?#]", name.removeprefix("file:"), maxsplit=1)[0]
+    if name.startswith("//"):
+        name = "/" + name[2:].partition("/")[2]
+    return unquote(name)
+
+
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
     if event not in ("open", "sqlite3.connect") or not _open:
         return
-    name = os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else ""
-    name = name.removeprefix("file:").partition("?")[0]
-    if name and any(os.path.basename(name) == os.path.basename(path) + suffix for path in _open for suffix in FILES):
+    name = os.fsdecode(args[0]) if isinstance(args[0], str | bytes | os.PathLike) else ""
+    # A name that begins so may be a URI, with another name in it.
+    for name in {name, _in_uri(name)} - {""}:
         real = os.path.realpath(name)
         if any(real == path + suffix for path in _open for suffix in FILES):
             raise Misuse(
