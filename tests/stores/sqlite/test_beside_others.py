@@ -1,4 +1,4 @@
-"""Another SQLite library in the very same process: whatever we open and close, it keeps its locks, and we respect them."""
+"""Another SQLite library in the same process: whatever we open and close, it keeps its locks, and we respect them."""
 
 from __future__ import annotations
 

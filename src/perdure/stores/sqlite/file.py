@@ -310,8 +310,8 @@ class SqliteFile:
         if gone == DATABASE and (there := self._own.moved_to()):
             # Nothing is missing there, and whatever has come here is not ours.
             self._guard.poisoned = (
-                f"{self.path} was renamed while it was open, with its log: all that was committed through it is in {there}, "
-                "where it can be opened: close this handle, and open that one"
+                f"{self.path} was renamed while it was open, with its log: all that was committed through it is in "
+                f"{there}, where it can be opened: close this handle, and open that one"
             )
             self._own.let_others_in()
             self._unsaved = self._moved = False

@@ -70,9 +70,9 @@ _library, WEAKNESS = _load()
 PROMISE = (
     "Nothing else in the process that opens, copies or closes the file can drop the locks that this rests on."
     if not WEAKNESS
-    else "Its locks hold while nothing else in the process opens the file and closes it again: what Python opens by its "
-    "path (open(), sqlite3.connect()) is refused; what is attached, opened relative to a descriptor, or opened by other "
-    f"libraries is not seen ({WEAKNESS})."
+    else "Its locks hold while nothing else in the process opens the file and closes it again: what Python opens by "
+    "its path (open(), sqlite3.connect()) is refused; what is attached, opened relative to a descriptor, or opened by "
+    f"other libraries is not seen ({WEAKNESS})."
 )
 """What that means for what was committed."""
 
@@ -173,7 +173,7 @@ class OwnFile:
         return bool(found & 1), bool(found & 2)
 
     def set_log_aside(self) -> str:
-        """Whoever opens the database next shall not find our log beside it. Where it went; "" when it is gone already."""
+        """Whoever opens the database next shall not find our log beside it. Where it went; "" when it is gone."""
         if self._after(1) == 2:
             return ""
         aside = f"{self.path}{LOG_ASIDE}{os.getpid()}-{os.urandom(4).hex()}"
@@ -254,9 +254,11 @@ def _in_uri(name: str) -> str:
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
     if event not in ("open", "sqlite3.connect") or not _open:
         return
-    name = os.fsdecode(args[0]) if isinstance(args[0], str | bytes | os.PathLike) else ""
-    # A name that begins so may be a URI, with another name in it.
-    for name in {name, _in_uri(name)} - {""}:
+    given = ""
+    with suppress(TypeError):  # a descriptor that is open already
+        given = os.fsdecode(args[0])
+    # Whether what looks like a URI is taken for one is not told.
+    for name in {given, _in_uri(given)} - {""}:
         real = os.path.realpath(name)
         if any(real == path + suffix for path in _open for suffix in FILES):
             raise Misuse(
