@@ -294,12 +294,11 @@ class StoreError(PerdureError):
 class Corrupted(StoreError):
     """Stored bytes are not what was written; ``where`` names the place."""
 
-    def __init__(self, where: str, what: str) -> None:
+    def __init__(self, where: str, what: str, advice: str = "") -> None:
         self.where = where
         self.what = what
-        super().__init__(
-            f"{where}: {what}. Nothing was changed: restore a backup, or see what is left: {suggested('verify --all')}"
-        )
+        advice = advice or f"restore a backup, or see what is left: {suggested('verify --all')}"
+        super().__init__(f"{where}: {what}. Nothing was changed: {advice}")
 
 
 class TailLost(StoreError):

@@ -20,7 +20,7 @@ from perdure.system import commands
 from perdure.system.clock import SystemClock
 from perdure.system.names import check_lease, check_name
 from perdure.system.options import is_number
-from perdure.system.urls import TIERED, shown, tiers
+from perdure.system.urls import TIERED, tiers
 
 if TYPE_CHECKING:
     from perdure.aio import AsyncDatabase
@@ -146,7 +146,7 @@ def build_kernel(
         store = url
     else:
         # What is wrong with it already is told by an error that names it.
-        commands.opened(ring, shown(url or DEFAULT_PATH))
+        commands.opened(ring, url or DEFAULT_PATH)
         try:
             store = open_store(url, clock=time, **options)
         finally:
@@ -191,7 +191,10 @@ def _blobs(url: str | Store | None, store: Store, blobs: Blobs | str | None, clo
             return MemoryBlobs.named(rest, clock)
         case "sqlite":
             # Beside the database itself: whoever opens it without the link looks for them there.
-            return open_blobs(f"file://{os.path.realpath(rest.removeprefix('/'))}-blobs", store.id, clock=clock)
+            from perdure.stores.sqlite.set_aside import database_of
+
+            path = database_of(os.path.realpath(rest.removeprefix("/")))
+            return open_blobs(f"file://{path}-blobs", store.id, clock=clock)
         case "file":
             return open_blobs(f"file://{rest}/blobs", store.id, clock=clock)
         case _:

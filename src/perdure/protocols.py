@@ -250,6 +250,15 @@ class Logged(Protocol):
         ...
 
 
+@runtime_checkable
+class SetsAside(Protocol):
+    """What a store offers beside :class:`Store` when it sets commits aside because its files were taken away."""
+
+    def left_beside(self) -> list[str]:
+        """The files in which they are, until somebody has removed these."""
+        ...
+
+
 class Blobs(Protocol):
     """Content-addressed bytes. A ref is the sha256 of the content in hex."""
 

@@ -18,7 +18,9 @@ from perdure.cli.which_database import witness as live_witness
 from perdure.errors import InvalidInput
 from perdure.shapes.store import transferred
 from perdure.system.commands import typed
+from perdure.system.urls import path_of
 from perdure.system.wording import count, size
+from perdure.upkeep.backup import check_backup
 
 if TYPE_CHECKING:
     from perdure.upkeep.transfer import Transferred
@@ -171,6 +173,9 @@ def _from_file(
     if not os.path.isfile(file):
         # Before a database is made for nothing.
         raise InvalidInput(f"there is no file {file}")
+    made = path_of(where) if "://" in where else where
+    if made and not os.path.exists(made):
+        check_backup(file)
     if witness is not None and not os.path.isfile(witness):
         raise InvalidInput(
             f"there is no witness {witness}, so nobody knows what happened since the backup: name the file, or leave "

@@ -16,13 +16,14 @@ from perdure.cli.output import SHOWN, Out, all_of, print_each, print_json, progr
 from perdure.cli.terminal_text import cut
 from perdure.cli.which_database import find_url, open_existing
 from perdure.errors import Busy, InvalidInput
+from perdure.protocols import SetsAside
 from perdure.shapes import store as shapes
 from perdure.shapes.basics import Page
 from perdure.stores.listing import each_session
 from perdure.system.commands import quoted, typed
 from perdure.system.times import timestamp
 from perdure.system.urls import TIERED, shown, tiers
-from perdure.system.wording import count, sessions_stored
+from perdure.system.wording import count, left_aside, sessions_stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +87,7 @@ def verify(
         # The first time there is nothing to compare with yet, and --update-witness makes it.
         compare = witness if witness is not None and (os.path.exists(witness) or not update) else None
         report = db.verify(session, compare, told, copied=copied)
+        left = db.kernel.store.left_beside() if isinstance(db.kernel.store, SetsAside) else []
         updated = db.witness(witness) if update and report.ok and witness is not None else 0
         accepted: AcceptedLoss | None = None
         if accept and everything and not report.ok and witness is not None and report.only_lost:
@@ -98,6 +100,8 @@ def verify(
             said = f"the damaged record was set aside: {kept}; nothing reads it, and it may be deleted"
             Out().line(said if kept else "no damaged record to set aside")
         _print_report(report)
+        if left:
+            Out().line(left_aside(left), "yellow")
         if accepted is not None:
             Out().line(f"accepted: {count(len(report.findings), 'loss')}; the store has a new epoch", "bold")
             print_doubts(accepted.in_doubt)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import perdure
 from perdure.doctor.findings import FAIL, NOTE, OK, Finding
 from perdure.errors import InvalidInput, PerdureError
-from perdure.protocols import Logged
+from perdure.protocols import Logged, SetsAside
 from perdure.record.keys import ENV, find_keys
 from perdure.system.disk import network_filesystem
 from perdure.system.urls import only_existing, path_of, shown
-from perdure.system.wording import count, sessions_stored, size
+from perdure.system.wording import count, left_aside, sessions_stored, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +86,8 @@ def check_store(url: str, blobs: str | None = None) -> Iterator[Finding]:
             if blobs:
                 words += f" Its blobs are in {shown(blobs)}."
             ends = list(check_ends(db.kernel.store)) if isinstance(db.kernel.store, Logged) else []
+            if isinstance(db.kernel.store, SetsAside) and (left := db.kernel.store.left_beside()):
+                ends.append(Finding("set aside", NOTE, left_aside(left)))
     except PerdureError as error:
         yield Finding("store", FAIL, str(error))
         return

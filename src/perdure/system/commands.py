@@ -81,7 +81,7 @@ def forget() -> None:
 def opened(by: object, url: str) -> None:
     """A program opens a database; one in memory no command can look at."""
     if not url.startswith("memory:"):
-        _open[by] = url
+        _open[by] = _safe(url)
 
 
 def closed(by: object) -> None:

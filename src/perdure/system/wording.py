@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 HUGE = 4096
 """Bits from which on a number is described instead of written: Python refuses to write very long ones."""
@@ -53,6 +53,22 @@ def sessions_stored(number: int, set_aside: int) -> str:
     ('2 sessions', '77 sessions (3 of them set aside)')
     """
     return count(number, "session") + (f" ({set_aside:,} of them set aside)" if set_aside else "")
+
+
+def left_aside(files: Sequence[str]) -> str:
+    """What is to be said of files in which commits were set aside beside a database.
+
+    >>> left_aside(["/d/a.db.rescued-1-00000000"]).partition(":")[0]
+    '1 file that was set aside is beside the database'
+    """
+    more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+    return (
+        f"{count(len(files), 'file')} that {'was' if len(files) == 1 else 'were'} set aside "
+        f"{'is' if len(files) == 1 else 'are'} beside the database: {', '.join(files[:3])}{more}. They may have "
+        "commits that nothing else has, from when its files were taken away or written over: a copy (.rescued-…) is "
+        "brought back with perdure copy, a log (.log-…) fits only a copy of the database that was there; remove each "
+        "then"
+    )
 
 
 def number(value: float) -> str:

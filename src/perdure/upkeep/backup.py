@@ -128,7 +128,7 @@ def restore(
 
     try:
         with open(where, "rb") as file:
-            found = _Reader(file, where, compare)
+            found = _read_whole(file, where, compare)
             if conflicts:
                 raise conflicts[0]
             faults.point("restore.checked")
@@ -188,6 +188,25 @@ class _Writer(Sink):
         self._hash.update(data)
         self._file.write(data)
         self.done.bytes += len(data)
+
+
+def check_backup(path: str) -> None:
+    """Refuse a file that is damaged, before a database is made for it."""
+    try:
+        with open(path, "rb") as file:
+            _read_whole(file, path, lambda _dump, _store: None)
+    except OSError as e:
+        raise Unavailable(f"backup {path} cannot be read: {e.strerror}") from e
+
+
+def _read_whole(file: IO[bytes], where: str, check: Callable[[Dump, str], None]) -> _Reader:
+    try:
+        return _Reader(file, where, check)
+    except Corrupted as e:
+        if not e.where.startswith("backup "):
+            raise
+        # What could be verified is the store, and nothing is the matter with that.
+        raise Corrupted(e.where, e.what, "take another copy of this file, or another backup") from e
 
 
 class _Reader:

@@ -17,6 +17,7 @@ from perdure.state.delta import apply, diff
 from perdure.state.document import BOOK
 from perdure.stores.listing import PAGE, Progress, each_session
 from perdure.system import faults
+from perdure.system.commands import door
 from perdure.upkeep.expired_sessions import delete_for_good, expire
 from perdure.upkeep.snapshots import PACK_ROWS
 
@@ -339,11 +340,14 @@ class Keep(NamedTuple):
 
     def check(self) -> None:
         """Refuse what cannot be meant."""
-        for name, value in (("keep_last", self.last), ("keep_every", self.every)):
+        shell = door() == "shell"
+        last, every = ("--keep-last", "--keep-every") if shell else ("keep_last", "keep_every")
+        for name, value in ((last, self.last), (every, self.every)):
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidInput(f"{name} is a whole number, at least 1, or None: {value!r:.40}")
         if self.last is None and self.every is None:
-            raise InvalidInput("say what to keep: keep_last=100, keep_every=10, or both")
+            sign = " " if shell else "="
+            raise InvalidInput(f"say what to keep: {last}{sign}100, {every}{sign}10, or both")
 
 
 class Line(NamedTuple):

@@ -12,15 +12,15 @@ import subprocess
 import sys
 import threading
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
 
 import perdure
 from perdure.cli.program import run as run_command
-from perdure.errors import Poisoned
-from perdure.stores.sqlite import own_locks
+from perdure.errors import PerdureError, Poisoned
+from perdure.stores.sqlite import own_locks, tables
 from perdure.stores.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
@@ -411,6 +411,77 @@ def test_a_database_that_was_replaced_is_found_out_although_the_new_one_was_open
 
 
 @needs_own_locks
+def test_what_was_set_aside_has_its_large_values_and_is_named_until_it_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = tmp_path / "agents.db"
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
+    s = db.session("s", lease=False)
+    s.vars["large"] = b"z" * 40_000
+    s.commit()
+    for suffix in own_locks.FILES:
+        os.unlink(f"{path}{suffix}")
+    visit(path)
+    with pytest.raises(Poisoned) as told:
+        db.read("s")
+    db.close()
+    (aside,) = (p for p in tmp_path.glob("agents.db.rescued-*") if p.is_file())
+    for blob in tmp_path.glob("agents.db-blobs/*/*"):
+        os.utime(blob, (1, 1))
+    with perdure.open(url_of(path)) as db:
+        assert db.collect().deleted == 0
+    for command in (["verify", "--all"], ["doctor"]):
+        run_command([*command, "--store", str(path)])
+        assert aside.name in capsys.readouterr().out.replace("\n", "")
+    (command,) = re.findall(r"`perdure (copy .*?)`", str(told.value))
+    assert run_command(shlex.split(command)) == 0
+    aside.unlink()
+    run_command(["verify", "--all", "--store", str(path)])
+    assert "rescued" not in capsys.readouterr().out
+    with perdure.open(url_of(path)) as db:
+        assert db.read("s").vars["large"] == b"z" * 40_000
+
+
+@needs_own_locks
+@pytest.mark.parametrize("in_its_place", [False, True])
+@pytest.mark.parametrize("finds_out", ["commit", "read", "close"])
+def test_a_database_whose_folder_was_renamed_is_where_it_is(tmp_path: Path, finds_out: str, in_its_place: bool):
+    path, there = tmp_path / "before" / "agents.db", tmp_path / "after" / "agents.db"
+    path.parent.mkdir()
+    db = perdure.open(url_of(path), maintain=False, lease_ttl=NO_BEAT)
+    s = db.session("s", lease=False)
+    commit(s, 1, 2)
+    path.parent.rename(there.parent)
+    if in_its_place:
+        perdure.open(url_of(tmp_path / "another.db")).close()
+        path.parent.mkdir()
+        (tmp_path / "another.db").rename(path)
+    if finds_out != "close":
+        with pytest.raises(Poisoned, match=f"all that was committed through it is in {there}"):
+            db.read("s") if finds_out == "read" else commit(s, 3)
+    db.close()
+    assert stored(there) == [1, 2]
+    assert not in_its_place or [p.name for p in path.parent.iterdir()] == ["agents.db"]
+
+
+def test_a_database_that_is_removed_while_it_is_opened_is_told_in_our_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "agents.db"
+    value_of = tables.value_of
+
+    def removed(cursor: Any, sql: str) -> Any:
+        found = value_of(cursor, sql)
+        if "schema'" in sql:
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(tables, "value_of", removed)
+    with pytest.raises(PerdureError, match="was removed while it was being opened"):
+        perdure.open(url_of(path))
+
+
+@needs_own_locks
 def test_only_our_own_files_are_locked_in_our_way(tmp_path: Path):
     ours, theirs = tmp_path / "agents.db", tmp_path / "theirs.db"
     with perdure.open(url_of(ours)) as db, closing(apsw.Connection(str(theirs))) as connection:
@@ -509,3 +580,35 @@ def test_the_child_of_a_fork_keeps_no_lock_of_a_parent_that_was_killed(tmp_path:
         assert stored(path) == [1]
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+WITHOUT = """
+import os, pathlib, sqlite3, sys, perdure
+from perdure.stores.sqlite import own_locks
+own_locks._library, own_locks.WEAKNESS = None, "not built"
+folder, path = sys.argv[1:]
+os.symlink(path, folder + "/link")
+uri = pathlib.Path(path).as_uri()
+ways = (
+    lambda: sqlite3.connect(path),
+    lambda: sqlite3.connect(pathlib.Path(path)),
+    lambda: sqlite3.connect(uri + "?mode=ro", uri=True),
+    lambda: sqlite3.connect(uri.replace("///", "//localhost/"), uri=True),
+    lambda: open(folder + "/link", "rb"),
+    lambda: open(path + "-shm", "rb"),
+)
+with perdure.open(path) as db:
+    for way in ways:
+        try:
+            way()
+        except perdure.errors.Misuse:
+            print("refused")
+    open(folder + "/other", "w").close()
+"""
+
+
+def test_what_python_opens_by_its_path_is_refused_where_locks_are_the_weaker_ones(tmp_path: Path):
+    path = tmp_path / "my agents.db"
+    command = [sys.executable, "-c", WITHOUT, str(tmp_path), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stderr, done.stdout) == ("", "refused\n" * 6)

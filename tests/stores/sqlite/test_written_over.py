@@ -124,7 +124,7 @@ def test_no_commit_returns_into_a_database_that_was_written_over_in_place(
             commit(s, 4)
     # What was set aside is for a copy of what was there, and for nothing else.
     (aside,) = tmp_path.glob("agents.db.log-*")
-    assert f"log is set aside in {aside}, which fits only a copy of the database that was there" in str(told.value)
+    assert f"log is set aside in {aside}: keep it, for nothing else has what was committed" in str(told.value)
     aside.rename(tmp_path / "copy.db-wal")
     with perdure.open(f"sqlite:///{tmp_path / 'copy.db'}") as db:
         assert db.read("s").messages.plain() == [1, 2, 3]
@@ -250,3 +250,93 @@ def test_whoever_closes_is_told_what_nobody_was_told_before(tmp_path: Path, how:
         db.close()
     db.close()
     assert db.guard.closed
+
+
+@needs_own_locks
+@pytest.mark.parametrize("moved", [0, 1, 3])
+def test_a_time_that_is_set_is_no_change(tmp_path: Path, moved: int) -> None:
+    path = tmp_path / "agents.db"
+    with perdure.open(f"sqlite:///{path}", lease_ttl=NO_BEAT, maintain=False) as db:
+        s = db.session("s")
+        commit(s, 0)
+        for _ in range(moved):
+            db.kernel.store._file._checkpoint()  # pyright: ignore
+            commit(s, 0)
+        for n in range(3):
+            os.utime(path, ns=(n, n))
+            commit(s, n)
+            os.utime(path, ns=(n, n + 1))
+            assert db.read("s").step == s.step
+    with perdure.open(f"sqlite:///{path}") as db:
+        assert db.read("s").messages.plain()[-3:] == [0, 1, 2]
+    assert [p.name for p in tmp_path.iterdir()] == ["agents.db"]
+
+
+COMMITS = """
+import sys, perdure
+with perdure.open(sys.argv[1], maintain=False) as db, db.session("other") as s:
+    for n in range(30):
+        s.messages.append("x" * 300)
+        s.commit()
+"""
+
+
+@needs_own_locks
+@pytest.mark.parametrize("finds_out", ["commit", "close"])
+def test_a_database_does_not_become_older_by_a_log_that_was_cut(tmp_path: Path, finds_out: str) -> None:
+    path = tmp_path / "agents.db"
+    url = f"sqlite:///{path}"
+    db = perdure.open(url, lease_ttl=NO_BEAT, maintain=False)
+    s = db.session("s", lease=False)
+    commit(s, *range(30))
+    # Whoever closes moves all of the log into the database.
+    subprocess.run([sys.executable, "-c", COMMITS, url], check=True, timeout=60)
+    os.truncate(log_of(path), log_of(path).stat().st_size * 2 // 5)
+    if finds_out == "commit":
+        with pytest.raises(Poisoned, match="all that was committed before is in the database, and what is left of the"):
+            commit(s, 30)
+    db.close()
+    assert not log_of(path).exists()
+    assert len(list(tmp_path.glob("agents.db.log-*"))) == 1
+    with perdure.open(url) as db:
+        assert db.read("s").messages.plain() == list(range(30))
+        assert db.read("other").step == 30
+        assert db.verify().ok
+
+
+@needs_own_locks
+def test_what_is_left_of_a_log_is_read_when_the_database_has_less(tmp_path: Path) -> None:
+    path = tmp_path / "agents.db"
+    url = f"sqlite:///{path}"
+    db = perdure.open(url, lease_ttl=NO_BEAT, maintain=False)
+    s = db.session("s", lease=False)
+    commit(s, *range(20))
+    size = log_of(path).stat().st_size
+    commit(s, *range(20, 40))
+    os.truncate(log_of(path), size)
+    with pytest.raises(Poisoned, match="is neither in it any more nor in the database"):
+        commit(s, 40)
+    db.close()
+    with perdure.open(url) as db:
+        assert db.read("s").messages.plain() == list(range(20))
+        assert db.verify().ok
+
+
+@needs_own_locks
+def test_two_who_find_the_log_cut_take_nothing_back(tmp_path: Path) -> None:
+    """The second one finds that the log is gone, and moves none of what it has of it."""
+    path = tmp_path / "agents.db"
+    url = f"sqlite:///{path}"
+    one, two = (perdure.open(url, lease_ttl=NO_BEAT, maintain=False) for _ in range(2))
+    s = one.session("s", lease=False)
+    commit(s, *range(30))
+    one.kernel.store._file._checkpoint()  # pyright: ignore
+    os.truncate(log_of(path), log_of(path).stat().st_size * 2 // 5)
+    for db in (one, two):
+        with pytest.raises(Poisoned, match="cut or written over in place"):
+            db.read("s")
+    one.close()
+    two.close()
+    with perdure.open(url) as db:
+        assert db.read("s").messages.plain() == list(range(30))
+        assert db.verify().ok

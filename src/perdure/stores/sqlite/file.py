@@ -22,7 +22,7 @@ import apsw
 from perdure import errors
 from perdure.model import Span
 from perdure.stores.rules import StoredLease
-from perdure.stores.sqlite.own_locks import DATABASE, IN_PLACE, INDEX, PUT_BACK, WRITTEN_OVER, OwnFile
+from perdure.stores.sqlite.own_locks import CUT, DATABASE, IN_PLACE, INDEX, PUT_BACK, RESCUED, WRITTEN_OVER, OwnFile
 from perdure.system import faults
 from perdure.system.commands import door
 from perdure.system.flow import HandleGuard
@@ -307,9 +307,18 @@ class SqliteFile:
         self._orphaned = True
         if gone in IN_PLACE:
             self._give_up(gone, fate)
+        if gone == DATABASE and (there := self._own.moved_to()):
+            # Nothing is missing there, and whatever has come here is not ours.
+            self._guard.poisoned = (
+                f"{self.path} was renamed while it was open, with its log: all that was committed through it is in "
+                f"{there}, where it can be opened: close this handle, and open that one"
+            )
+            self._own.let_others_in()
+            self._unsaved = self._moved = False
+            return
         moved, then = False, ""
         # Named anew each time: a process may have to do this again, for a second handle or a second removal.
-        aside = f"{self.path}.rescued-{os.getpid()}-{os.urandom(4).hex()}"
+        aside = f"{self.path}{RESCUED}{os.getpid()}-{os.urandom(4).hex()}"
         try:
             # Whoever has opened the database since has a log of its own: to write beside it would mix two histories.
             with self._own.others_kept_out() as kept_out:
@@ -364,11 +373,22 @@ class SqliteFile:
         elif gone == WRITTEN_OVER:
             # Moved into what is there now, our log would make neither of the two of it.
             left = "what was put there is left as it is"
-            with suppress(OSError):
+            if aside := self._own.set_log_aside():
                 left += (
-                    f", and our log is set aside in {self._own.set_log_aside()}, which fits only a copy of the "
-                    "database that was there (as its -wal), and may be deleted where there is none"
+                    f", and our log is set aside in {aside}: keep it, for nothing else has what was committed since it "
+                    "was last moved into the database; it fits only a copy of the database that was there (as its -wal)"
                 )
+        elif gone == CUT:
+            harmful, all_in = self._own.left_of_log()
+            aside = self._own.set_log_aside() if harmful else ""
+            if all_in:
+                self._unsaved = False
+                left = "all that was committed before is in the database"
+                advice = "stop whoever does that, close this handle, and open a new one"
+            elif not harmful:
+                left = "what was committed, and is neither in it any more nor in the database, is lost"
+            if aside:
+                left += f", and what is left of the log is set aside in {aside}, for the database is newer than that"
         self._guard.poisoned = (
             f"{self._own.name(gone)} was cut or written over in place while it was open; {left}: {advice}"
         )

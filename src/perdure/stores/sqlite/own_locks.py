@@ -10,11 +10,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import sys
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import apsw
 
@@ -31,6 +33,8 @@ DATABASE, INDEX = 1, 3
 """The numbers of the first and the last one, counted from 1."""
 CUT, WRITTEN_OVER, PUT_BACK = IN_PLACE = (4, 5, 6)
 """Told of a log, of the database, and of the log's index: it is the same file, and was cut or written over in place."""
+LOG_ASIDE, RESCUED = ".log-", ".rescued-"
+"""How the names go on of a log that was set aside, and of a copy with what only one process still had."""
 KEEP_OUT_TRIES = 200
 """So many milliseconds somebody may take who is just opening the database."""
 
@@ -53,8 +57,9 @@ def _load() -> tuple[Any, str]:
     table.unregister()
     if not all(replaced):
         return None, "this SQLite does not let its system calls be replaced: install apsw from its wheel"
-    for function in ("own", "alone", "log_is_empty", "unmark", "refused"):
+    for function in ("own", "alone", "left_of_log", "log_is_empty", "unmark", "refused"):
         getattr(library, f"perdure_{function}").argtypes = [ctypes.c_char_p]
+    library.perdure_moved_to.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]
     for function in ("astray", "keep_out"):
         getattr(library, f"perdure_{function}").argtypes = [ctypes.c_char_p, ctypes.c_int]
     return library, ""
@@ -65,8 +70,9 @@ _library, WEAKNESS = _load()
 PROMISE = (
     "Nothing else in the process that opens, copies or closes the file can drop the locks that this rests on."
     if not WEAKNESS
-    else "Its locks hold while nothing else in the process opens the file and closes it again: what Python opens is "
-    f"refused, what other libraries open is not seen ({WEAKNESS})."
+    else "Its locks hold while nothing else in the process opens the file and closes it again: what Python opens by "
+    "its path (open(), sqlite3.connect()) is refused; what is attached, opened relative to a descriptor, or opened by "
+    f"other libraries is not seen ({WEAKNESS})."
 )
 """What that means for what was committed."""
 
@@ -132,6 +138,12 @@ class OwnFile:
                 return False
         return os.stat(self.path).st_mtime_ns == self._moved
 
+    def moved_to(self) -> str:
+        """Where the database is now, when it was renamed together with its log; "" when it was not."""
+        there = ctypes.create_string_buffer(4096)
+        found = _library is not None and _library.perdure_moved_to(self._name, there, len(there))
+        return os.fsdecode(there.value) if found else ""
+
     def log_is_empty(self) -> bool:
         """Whether all that was in our log is in the database: somebody who has the same one has moved it."""
         return _library is not None and bool(_library.perdure_log_is_empty(self._name))
@@ -154,12 +166,22 @@ class OwnFile:
             with suppress(OSError):
                 os.unlink(self.name(INDEX))
 
+    def left_of_log(self) -> tuple[bool, bool]:
+        """Of a log that was cut or written over: whether nobody may find what is left of it beside the database, which
+        would become older by it; and whether all that was committed is in the database."""
+        found = 0 if _library is None else _library.perdure_left_of_log(self._name)
+        return bool(found & 1), bool(found & 2)
+
     def set_log_aside(self) -> str:
-        """The database is another one now: whoever opens it shall not find our log beside it. Where it went."""
-        aside = f"{self.path}.log-{os.getpid()}-{os.urandom(4).hex()}"
-        with suppress(OSError):
-            os.unlink(self.path + FILES[INDEX - 1])
-        os.rename(self.path + FILES[1], aside)
+        """Whoever opens the database next shall not find our log beside it. Where it went; "" when it is gone."""
+        if self._after(1) == 2:
+            return ""
+        aside = f"{self.path}{LOG_ASIDE}{os.getpid()}-{os.urandom(4).hex()}"
+        self.take_index_away()
+        try:
+            os.rename(self.path + FILES[1], aside)
+        except OSError:
+            return ""
         return aside
 
     def refusal(self) -> str:
@@ -220,12 +242,23 @@ def _watch() -> None:
         sys.addaudithook(_refuse)
 
 
+def _in_uri(name: str) -> str:
+    if not name.startswith("file:"):
+        return ""
+    name = re.split("[?#]", name.removeprefix("file:"), maxsplit=1)[0]
+    if name.startswith("//"):
+        name = "/" + name[2:].partition("/")[2]
+    return unquote(name)
+
+
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
     if event not in ("open", "sqlite3.connect") or not _open:
         return
-    name = os.fsdecode(args[0]) if isinstance(args[0], str | bytes) else ""
-    name = name.removeprefix("file:").partition("?")[0]
-    if name and any(os.path.basename(name) == os.path.basename(path) + suffix for path in _open for suffix in FILES):
+    given = ""
+    with suppress(TypeError):  # a descriptor that is open already
+        given = os.fsdecode(args[0])
+    # Whether what looks like a URI is taken for one is not told.
+    for name in {given, _in_uri(given)} - {""}:
         real = os.path.realpath(name)
         if any(real == path + suffix for path in _open for suffix in FILES):
             raise Misuse(

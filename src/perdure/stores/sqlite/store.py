@@ -21,6 +21,7 @@ from perdure.stores.cursors import resume
 from perdure.stores.listing import Asked
 from perdure.stores.live import FolderLive
 from perdure.stores.rules import LeaseJudge
+from perdure.stores.sqlite import set_aside
 from perdure.stores.sqlite.file import (
     BUSY_TIMEOUT,
     SYNCHRONOUS,
@@ -160,6 +161,10 @@ class SqliteStore:
     def live(self) -> FolderLive:
         """Carries pieces of answers on their way, in a folder beside the file."""
         return FolderLive(f"{self._path}-live")
+
+    def left_beside(self) -> list[str]:
+        """The files in which commits were set aside, and logs, which nobody but you removes."""
+        return set_aside.files(self._path)
 
     def has_board(self) -> bool:
         """Whether the board of a fleet was made."""
@@ -437,7 +442,8 @@ class SqliteStore:
             return model.ChangePage(tuple(items), str(place.after(seq)))
 
     def blob_refs(self) -> Iterator[str]:
-        """Every blob that any row or artifact refers to."""
+        """Every blob that any row or artifact refers to, those of copies that were set aside beside it included."""
+        yield from set_aside.blob_refs(self._path)
         # Rows in pages, so that no long transaction keeps the log from being emptied. Artifacts come after
         # them: what maintenance moves meanwhile goes from rows to artifacts.
         sql = "select seq, blobs from commits where blobs <> '' and seq > ? order by seq limit 1000"

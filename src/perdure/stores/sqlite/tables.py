@@ -62,7 +62,13 @@ def prepare(cursor: Cursor, path: str, *, synchronous: str, patience: float) -> 
         )
     if found < VERSION:
         _upgrade(cursor)
-    if os.stat(path).st_size <= YOUNG:
+    try:
+        young = os.stat(path).st_size <= YOUNG
+    except OSError as error:
+        raise Unavailable(
+            f"{path} was removed while it was being opened ({error.strerror}): nothing was written; open it again"
+        ) from error
+    if young:
         # A log that is taken away takes with it what was committed. Without the tables, and the name of the store in
         # them, nobody could even tell: it would begin anew.
         cursor.execute("pragma wal_checkpoint(full)").fetchall()
