@@ -14,7 +14,8 @@ from perdure.history.hydrate import load_at, look
 from perdure.history.reader import history
 from perdure.model import Kind, Status
 from perdure.session.calls.late_returns import has_outcome, warn
-from perdure.session.calls.other_branches import done_elsewhere, is_refuted, made_otherwise
+from perdure.session.calls.left_behind import is_left_open
+from perdure.session.calls.other_branches import done_elsewhere, is_refuted, is_same_call, made_otherwise
 from perdure.session.calls.read_cache import declared
 from perdure.session.calls.records import (
     DONE_ELSEWHERE,
@@ -69,6 +70,10 @@ LEFT_KEPT = 100
 RAISED_KEPT = 1000
 """Calls that raised, were made with other arguments than were asked for, or have not happened after all, and are
 remembered so that a repetition is noticed and other branches are told, the newest."""
+_OF_THE_CALL = (
+    "id", "attempt", "at", "handle", "progress", "answers", "error", "lost", "lost_since", "retry_at", "was", UNSETTLED,
+)  # fmt: skip
+"""What the record of a call says of it on whichever line it is gone on with."""
 _UNSET: Any = object()
 
 
@@ -132,6 +137,8 @@ class Effects:
             known = yield Do(done_elsewhere, (journal.kernel, journal.id, stands_at(journal), journal.book))
             if effect in known:
                 raise CallError(f"effect {effect} is not in doubt: it {DONE_ELSEWHERE}", effect)
+        # Those that a rewind had left, and that did not happen: nobody asks for them by their place any more.
+        self.retire(lambda place: place.startswith(LEFT) and self._journal.book["effects"][place]["status"] == "failed")
         for entry in reported:
             # Nobody would ever ask for it.
             yield from self._inbox.take_by_key(entry.kind, entry.key)
@@ -148,7 +155,7 @@ class Effects:
             record[GIVEN_UP] = True
         if done is not _UNSET:
             yield from self.finish(record, "done", done, None)
-        elif abort or (is_told and self.place(record).startswith(LEFT)):
+        elif abort or self.place(record).startswith(LEFT):
             # What nobody will ask for by its place is not planned: the identical call is simply made.
             self.did_not_happen(record)
             yield from self.finish(record, "failed", None, "given up" if abort else "it may be made again")
@@ -281,6 +288,37 @@ class Effects:
             self.settle(record, *late)
             self._note_settled(record["id"], record["status"])
             yield from self._share(record)
+
+    def take_left(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict | None:
+        """The same call, should a rewind have left it open: whoever asks for it goes on with that one, under its id."""
+        effects = self._journal.book.get("effects", {})
+        for place, left in effects.items():
+            if is_left_open(left) and digest in (left["digest"], left.get("asked")) and is_same_call(slot, place):
+                return self.go_on_with(tool, bound, digest, slot, plain(left))
+        return None
+
+    def go_on_with(
+        self, tool: Tool, bound: dict[str, Any], digest: str, slot: str, there: dict[str, Any]
+    ) -> TrackedDict:
+        """A record for a call of another line, or of one that was left: it is the same one here, with its id.
+
+        It is never begun here just so: of what was started there nobody knows whether it happened.
+        """
+        record = self.new(tool, bound, digest, slot)
+        self.become(record, there)
+        if "edited" in there:
+            record.update({name: there[name] for name in ("args", "edited", "asked", "digest") if name in there})
+        self._journal.calls[record["id"]] = Called(tool.name, slot, record["digest"], kept_as(record))
+        return record
+
+    def become(self, record: TrackedDict, there: dict[str, Any]) -> None:
+        """A call was begun on another line and has no outcome there: here it is the same one, and waited for, too."""
+        effects = self._journal.book["effects"]
+        for place in [p for p, r in effects.items() if r["id"] == there["id"] and r is not record and is_left_open(r)]:
+            del effects[place]
+        self._journal.calls.pop(record["id"], None)
+        record.update({name: plain(there[name]) for name in _OF_THE_CALL if name in there})
+        record["status"] = "waiting" if "handle" in there else "in_doubt"
 
     def new(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict:
         effects = self._journal.book.setdefault("effects", {})

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
 LEFT = "left:"
-"""Begins the place of a call that a person has settled after whoever called was told that nobody knows what it did;
-its id and the place that it had follow."""
+"""Begins the place of a call that a person has settled after whoever called was told that nobody knows what it did, or
+that a rewind has left; its id and the place that it had follow."""
+LEFT_LINE = "left_line"
+"""Marks the record of a call whose outcome nobody knows and that a rewind has left; its place begins with ``LEFT``."""
 GIVEN_UP = "given_up"
 """Marks the record of a call that a person has given up."""
 RESTORED = "restored"

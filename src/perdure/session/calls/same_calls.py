@@ -78,6 +78,10 @@ class SameCalls:
             yield from self._effects.done(tool, record, known["result"])
             return record
         check_awaited(tool, self._journal.gate)
+        if (record := self._left(tool, bound, digest, slot)) is not None:
+            if record["status"] == "waiting":
+                yield from self._effects.write_waiting(record)
+            return record
         if tool.cache is not None:
             # Before there is a record: who is held back has not called.
             self.hold_back(declared(tool, digest)["name"])
@@ -117,7 +121,8 @@ class SameCalls:
             known = yield from self._effects.take_settled(tool, digest, slot)
         if hit is None and known is None and not tool.read:
             if self._journal.settings.effects != "live":
-                awaited = yield from self._awaited(tool, bound, digest, slot)
+                awaited = self._left(tool, bound, digest, slot)
+                awaited = awaited or (yield from self._awaited(tool, bound, digest, slot))
                 if awaited is not None:
                     awaited["call"] = call
                     return awaited
@@ -142,7 +147,7 @@ class SameCalls:
             self._effects.settle(record, "failed", None, refused)
         elif record["status"] != "in_doubt":
             if asks:
-                record["because"] = f"the same was done {self._where(asks)} (effect {asks})"
+                record["because"] = self._same_elsewhere(asks)
             elif not tool.read:
                 yield from self._say_if_edited(record, slot)
         return record
@@ -156,7 +161,7 @@ class SameCalls:
             elsewhere = yield from self._other_branches()
             further, known = yield Do(elsewhere.twin, (id, record["attempt"]))
             if further and known is None:
-                raise _done_elsewhere(tool, id, self._where(id))
+                raise self._done_elsewhere(tool, id)
             if known is not None:
                 del record[ENDED_RUN]
                 record["status"] = "in_doubt"
@@ -237,10 +242,16 @@ class SameCalls:
         else:
             elsewhere = yield from self._other_branches()
             further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
-            there = elsewhere.waiting(record["id"]) if record["status"] != "waiting" else None
+            there = elsewhere.open_there(record["id"]) if record["status"] != "waiting" else None
+            if (
+                there is not None
+                and there["status"] != "waiting"
+                and not (planned and further and self._journal.settings.effects == "reuse")
+            ):
+                there = None
             if planned and reused is None and there is None:
                 if further:
-                    raise _done_elsewhere(tool, record["id"], self._where(record["id"]))
+                    raise self._done_elsewhere(tool, record["id"])
                 reused = yield from self._reuse(tool, record["digest"], self._effects.place(record))
         was_asked = planned and "approval" in record
         if planned and (reused is not None or there is not None or record["line"] != self._journal.line):
@@ -254,8 +265,9 @@ class SameCalls:
         elif reused is not None:
             yield from self._effects.done(tool, record, reused.result, self._taken_over(record, reused))
         elif there is not None:
-            _become(record, there)
-            yield from self._effects.write_waiting(record)
+            self._effects.become(record, there)
+            if record["status"] == "waiting":
+                yield from self._effects.write_waiting(record)
         elif planned and record["line"] != self._journal.line:
             record["line"] = self._journal.line
             if not record["attempt"]:
@@ -286,7 +298,7 @@ class SameCalls:
         if planned and not further:
             made = yield Do(elsewhere.report, (record["digest"], self._effects.place(record)))
         if ask and made:
-            yield from self._have_agreed(record, f"the same was done {self._where(made)} (effect {made})")
+            yield from self._have_agreed(record, self._same_elsewhere(made))
         if further:
             # Another call than that one, also for whoever knows calls by their ids: of no line yet, it gets its own.
             _forget_attempts(record)
@@ -347,28 +359,29 @@ class SameCalls:
                 said = f"the same was asked for on another branch, and made there as {call} (effect {effect})"
                 record["because"] = said
 
-    def _awaited(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict | None]:
-        """The same call on the line we came from, whose result comes later: this line waits for it, too.
+    def _left(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict | None:
+        """The same call, where a rewind has left it and nobody knows what became of it: it is gone on with."""
+        return self._effects.take_left(tool, bound, digest, slot) if self._journal.settings.effects == "reuse" else None
 
-        So it does for one that nobody knew the outcome of, once that is reported.
+    def _awaited(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict | None]:
+        """The same call on another line, where it has no outcome: this line waits for its result, too, or does what its
+        tool declares for one of which nobody knows whether it happened. A dry run only takes what is reported of it.
         """
         others = yield from self._other_branches()
         there = yield Do(others.begun, (digest, slot))
         if there is None:
             return None
-        if there["status"] != "waiting" and not (yield from self._inbox.waiting(f"outcome:{there['id']}")):
+        goes_on = there["status"] == "waiting" or self._journal.settings.effects == "reuse"
+        if not goes_on and not (yield from self._inbox.waiting(f"outcome:{there['id']}")):
             return None
         others.use(there["id"])
-        record = self._effects.new(tool, bound, digest, slot)
-        self._journal.calls.pop(record["id"], None)
-        _become(record, there)
-        return record
+        return self._effects.go_on_with(tool, bound, digest, slot, there)
 
     def _reuse(self, tool: Tool, digest: str, slot: str) -> Flow[Outcome | None]:
         """What the same call returned on the line we came from; refuses when any other line has made it."""
         reused, other = yield from self._on_another_branch(digest, slot)
         if other:
-            raise _done_elsewhere(tool, other, self._where(other))
+            raise self._done_elsewhere(tool, other)
         return reused
 
     def _on_another_branch(self, digest: str, slot: str) -> Flow[tuple[Outcome | None, str]]:
@@ -397,18 +410,37 @@ class SameCalls:
         return redone(self._journal, found.writes)
 
     def _said_elsewhere(self, effect: str) -> str:
-        return f'was done {self._where(effect)} already (effect {effect}): run with effects="live" to do it again'
+        where, known = self._told_of(effect)
+        live = 'run with effects="live" to do it again'
+        if known == "done":
+            return f"was done {where} already (effect {effect}): {live}"
+        if known == "waiting":
+            return f"was made {where} (effect {effect}), and its result is still to come: {live}"
+        return (
+            f"was begun {where} (effect {effect}), and nobody knows whether it was done: do not assume either; {live}"
+        )
 
-    def _where(self, effect: str) -> str:
-        """Where an effect was made that is not of this line, for people."""
-        restored = self._others is not None and effect in self._others[1].restored
-        return "before the store was put back" if restored else "on another branch"
+    def _same_elsewhere(self, effect: str) -> str:
+        """Why somebody is asked about a call that was made on another line."""
+        where, known = self._told_of(effect)
+        if known == "done":
+            return f"the same was done {where} (effect {effect})"
+        if known == "waiting":
+            return f"the same was made {where} (effect {effect}), and its result is still to come"
+        return f"the same was begun {where} (effect {effect}), and nobody knows whether it was done"
 
+    def _done_elsewhere(self, tool: Tool, effect: str) -> DoneElsewhere:
+        where, known = self._told_of(effect)
+        unknown = "" if known else ", and nobody knows whether it was done"
+        msg = (
+            f"{tool.name} was already called with these arguments {where} (effect {effect}){unknown}: "
+            'open the session with effects="live" to do it again'
+        )
+        return DoneElsewhere(msg, effect)
 
-def _become(record: TrackedDict, there: dict[str, Any]) -> None:
-    """A call was made on another line, and its outcome comes later: here it is the same one, and waited for as well."""
-    names = ("id", "attempt", "at", "status", "handle", "progress")
-    record.update({name: plain(there[name]) for name in names if name in there})
+    def _told_of(self, effect: str) -> tuple[str, str]:
+        """Where an effect was made that is not of this line, and what is known of it, in a word."""
+        return ("on another branch", "") if self._others is None else self._others[1].told(effect)
 
 
 def _forget_attempts(record: TrackedDict) -> None:
@@ -416,11 +448,3 @@ def _forget_attempts(record: TrackedDict) -> None:
     for name in ("error", "lost", "lost_since", "retry_at", "handle", "progress", "question", UNSETTLED):
         record.pop(name, None)
     record["attempt"] = 0
-
-
-def _done_elsewhere(tool: Tool, effect: str, where: str) -> DoneElsewhere:
-    msg = (
-        f"{tool.name} was already called with these arguments {where} (effect {effect}): "
-        'open the session with effects="live" to do it again'
-    )
-    return DoneElsewhere(msg, effect)
