@@ -25,6 +25,7 @@ from perdure.session.calls.records import (
     MISFIT,
     OPEN,
     PLACE,
+    PROBLEM,
     RECORD,
     REPEATS,
     TOLD,
@@ -402,6 +403,9 @@ class Effects:
 
     def as_recorded(self, tool: Tool, record: TrackedDict, result: Any) -> Any:
         """What a call returned as it is recorded; where it does not fit what its tool declares, the record says so."""
+        if PROBLEM in record:
+            # Of the same call, whose result was lost: there is nothing that could fit.
+            return None
         found, wrong = tool.types.fitting_result(tool.types.result_as_json(result))
         if isinstance(result, Done | Unknown):
             wrong = (
@@ -442,8 +446,9 @@ class Effects:
             yield from self.unclaim(plain(record))
         elif "at" in record.get("cache", ()) and record["cache"]["shared"] and "reused" not in record:
             yield from self._cache.keep_shared(
-                record["tool"], plain(record["cache"]), plain(record["result"]), record["id"], plain(record.get(WRITES))
-            )
+                record["tool"], plain(record["cache"]), plain(record["result"]), record["id"],
+                plain(record.get(WRITES)), record.get(PROBLEM, ""),
+            )  # fmt: skip
 
     def unclaim(self, record: dict[str, Any]) -> Flow[None]:
         """A call has certainly not happened: another session may make it, should it be a shared one."""
@@ -465,8 +470,8 @@ class Effects:
         if status == "done":
             self._journal.book.get("asked_again", {}).pop(record["tool"], None)
             # It happened: that must be recorded even though what it returned cannot be.
-            if problem := refusal(result):
-                record["problem"] = problem
+            if problem := record.get(PROBLEM) or refusal(result):
+                record[PROBLEM] = problem
                 record.pop(MISFIT, None)
             record["result"] = None if problem else result
             self._cache.keep_outcome(record)

@@ -10,7 +10,7 @@ from perdure.history.hydrate import ancestry, load, origins
 from perdure.kernel import Kernel
 from perdure.model import Kind
 from perdure.session.calls.left_behind import is_left_open
-from perdure.session.calls.records import GIVEN_UP, LEFT, OPEN, run_of
+from perdure.session.calls.records import GIVEN_UP, LEFT, OPEN, PROBLEM, run_of
 from perdure.session.tools.call_state import WRITES
 from perdure.state.document import BOOK, plain
 from perdure.system.wording import call_words
@@ -53,6 +53,8 @@ class Outcome(NamedTuple):
     """What it wrote into the state."""
     given_up: bool = False
     """Whether a person has given it up."""
+    problem: str = ""
+    """Why what it returned cannot be kept."""
 
 
 class OtherBranches:
@@ -216,8 +218,9 @@ class OtherBranches:
                 result = plain(record.get("result"))
                 writes = tuple(plain(record.get(WRITES, ())))
                 return Outcome(
-                    foreign.effect, result, plain(record["args"]), "edited" in record, error, writes, GIVEN_UP in record
-                )
+                    foreign.effect, result, plain(record["args"]), "edited" in record, error, writes,
+                    GIVEN_UP in record, record.get(PROBLEM, ""),
+                )  # fmt: skip
         return None
 
     def report(self, digest: str, place: str) -> str:

@@ -16,6 +16,7 @@ from perdure.session.calls.read_cache import declared
 from perdure.session.calls.records import (
     ENDED_RUN,
     GIVEN_UP,
+    PROBLEM,
     REPEATS,
     UNSETTLED,
     about,
@@ -75,6 +76,7 @@ class SameCalls:
         if (known := (yield from self._effects.take_settled(tool, digest, slot))) is not None:
             record = self._effects.new(tool, bound, digest, slot)
             record["reused"] = known["id"]
+            _with_problem(record, known)
             yield from self._effects.done(tool, record, known["result"])
             return record
         check_awaited(tool, self._journal.gate)
@@ -97,7 +99,8 @@ class SameCalls:
         before = self._effects.raised_before(digest, slot)
         record = self._effects.new(tool, bound, digest, slot)
         if reused is not None:
-            yield from self._effects.done(tool, record, reused.result, self._taken_over(record, reused))
+            writes = self._taken_over(record, reused)
+            yield from self._effects.done(tool, record, reused.result, writes)
         elif before is not None and (refused := self._repeat(tool, record, *before)):
             yield from self._effects.finish(record, "failed", None, refused)
         else:
@@ -132,13 +135,16 @@ class SameCalls:
         record["call"] = call
         if hit is not None:
             record["reused"] = "cache"
+            _with_problem(record, hit)
             self._effects.settle(record, "done", self._effects.as_recorded(tool, record, hit["result"]), None)
         elif known is not None:
             record["reused"] = known["id"]
+            _with_problem(record, known)
             self._effects.settle(record, "done", self._effects.as_recorded(tool, record, known["result"]), None)
         elif again is not None:
+            writes = self._taken_over(record, again)
             result = self._effects.as_recorded(tool, record, again.result)
-            self._effects.settle(record, "done", result, None, self._taken_over(record, again))
+            self._effects.settle(record, "done", result, None, writes)
         elif not tool.read and self._journal.settings.effects == "dry":
             self._effects.settle(record, "failed", None, DRY)
         elif asks and self._journal.settings.effects != "live":
@@ -179,6 +185,7 @@ class SameCalls:
         """Settle a call by a result that is kept of the same one."""
         record["reused"] = "cache"
         record["cache"]["at"] = hit["at"]
+        _with_problem(record, hit)
         # Nothing was made: what a witness saw of it would be asked about after a restore.
         self._journal.calls.pop(record["id"], None)
         yield from self._effects.done(tool, record, hit["result"])
@@ -263,7 +270,8 @@ class SameCalls:
             self._effects.did_not_happen(record)
             yield from self._effects.finish(record, "failed", None, reused.error)
         elif reused is not None:
-            yield from self._effects.done(tool, record, reused.result, self._taken_over(record, reused))
+            writes = self._taken_over(record, reused)
+            yield from self._effects.done(tool, record, reused.result, writes)
         elif there is not None:
             self._effects.become(record, there)
             if record["status"] == "waiting":
@@ -405,6 +413,7 @@ class SameCalls:
         The model must know where that was made otherwise than it had asked.
         """
         record["reused"] = found.effect
+        _with_problem(record, {PROBLEM: found.problem})
         if found.edited:
             record.update(args=found.args, edited=True)
         return redone(self._journal, found.writes)
@@ -441,6 +450,12 @@ class SameCalls:
     def _told_of(self, effect: str) -> tuple[str, str]:
         """Where an effect was made that is not of this line, and what is known of it, in a word."""
         return ("on another branch", "") if self._others is None else self._others[1].told(effect)
+
+
+def _with_problem(record: TrackedDict, kept: dict[str, Any]) -> None:
+    """Of the same call that was done, and whose result cannot be kept, the same is told here."""
+    if kept.get(PROBLEM):
+        record[PROBLEM] = kept[PROBLEM]
 
 
 def _forget_attempts(record: TrackedDict) -> None:
