@@ -323,6 +323,79 @@ class SameCalls:
                 yield from self._approvals.let_go(record, ours=True)
         record["because"] = because
 
+    def is_known_after_edit(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
+        """Whether a call that a person has changed is not simply made: it is the same as an earlier one by now.
+
+        All that holds for a call that is asked for once more holds for it, as if these arguments had been asked for.
+        """
+        if record["attempt"] or REPEATS in record:
+            return False
+        place, digest = self._effects.place(record), record["digest"]
+        hit = yield from self.kept(tool, digest)
+        known = hit or (yield from self._effects.take_settled(tool, digest, place))
+        if known is not None:
+            self._approvals.use(record)
+            if hit is not None:
+                yield from self.finish_with(tool, record, hit)
+            else:
+                record["reused"] = known["id"]
+                yield from self._effects.done(tool, record, known["result"])
+            return True
+        if (before := self._effects.raised_before(digest, place)) is not None:
+            id = record["id"]
+            if refused := self._repeat(tool, record, *before):
+                self._approvals.use(record)
+                yield from self._effects.finish(record, "failed", None, refused)
+                return True
+            if record["id"] == id:
+                yield from self._ask_once(tool, bound, record, record.pop("because"))
+                return False
+            self._approvals.use(record)
+            record["was"] = [*record.get("was", ()), id]
+            if (call := self._journal.calls.pop(id, None)) is not None:
+                self._journal.calls[record["id"]] = call
+            return record["status"] == "in_doubt"
+        begun = next((r for r in self._begun_before(record, place) if digest in (r["digest"], r.get("asked"))), None)
+        because = ""
+        if begun is not None:
+            because = f"the same call (effect {begun['id']}) was begun before, and nobody knows whether it was done"
+            if begun["status"] == "waiting":
+                because = f"the same call (effect {begun['id']}) was made before, and its result is still to come"
+            if tool.if_unsure == "report":
+                self._approvals.use(record)
+                yield from self._effects.finish(record, "failed", None, f"{because}: it is refused until that is known")
+                return True
+        else:
+            others = yield from self._other_branches()
+            if made := (yield Do(others.report, (digest, place))):
+                because = self._same_elsewhere(made)
+        if because:
+            yield from self._ask_once(tool, bound, record, because)
+        return False
+
+    def _begun_before(self, record: TrackedDict, place: str) -> list[TrackedDict]:
+        """Calls of this session that were begun and have no outcome, and that may be the same as the one there."""
+        effects = self._journal.book.get("effects", {}).items()
+        return [
+            other
+            for there, other in effects
+            if other is not record
+            and "read" not in other
+            and is_begun(other)
+            and is_same_call(place, there) is not False
+        ]
+
+    def _ask_once(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, because: str) -> Flow[None]:
+        """Have somebody agree to a call for this reason, unless he has: who agreed before did not know of it."""
+        request = self._approvals.of_call(record)
+        if because in (record.get("because"), request["because"] if request is not None else ""):
+            return
+        record["because"] = because
+        if request is not None:
+            request["status"] = "stale"
+        facts = yield from self._approvals.facts_of(tool, bound, record)
+        yield from self._approvals.ask(tool, bound, record, facts, because)
+
     def _reported(self, tool: Tool, record: TrackedDict) -> Flow[bool]:
         """Whether somebody has reported the outcome of a call that is to be made: it is not, and nobody is asked."""
         if not (yield from self._inbox.waiting(f"outcome:{record['id']}")):
