@@ -276,6 +276,26 @@ class Effects:
                 return found
         return None
 
+    def make_anew(self, record: TrackedDict, before: dict[str, Any], because: str) -> None:
+        """A call that was begun as ``before`` says is another one by now: with an id of its own, and once somebody has
+        agreed for this reason. No provider is sent other arguments under the id that it may know."""
+        if before["status"] != "planned" or UNSETTLED in before:
+            place = self.place(record)
+            self._journal.book.setdefault("raised", {})[before["id"]] = {
+                **{name: before[name] for name in ("id", "attempt", "at")},
+                "call": raised_as(record["digest"], place),
+                "error": "",
+                RECORD: {**before, "status": "unknown", TOLD: True, PLACE: place},
+            }
+            record[REPEATS] = before["id"]
+        for name in _OF_THE_CALL:
+            if name not in ("id", "attempt", "at", "was"):
+                record.pop(name, None)
+        self._journal.calls.pop(before["id"], None)
+        record["was"] = [*before.get("was", ()), before["id"]]
+        record.update(id=new_effect_id(), attempt=0, at=self._journal.kernel.clock.wall(), status="planned")
+        record.update(approval="", because=because)
+
     def _settle_returned(self, tool: Tool, digest: str, place: str) -> Flow[None]:
         """Settle the same call by what it has returned when nobody waited any more, and nobody knew what it did."""
         before, is_repeated = self.raised_before(digest, place) or ({}, True)
