@@ -330,7 +330,8 @@ def test_a_call_that_was_made_before_a_rewind_to_its_question_is_told_and_stays_
                 await s.rewind(here.step)
             end = await desk.run()
             assert (end.status, desk.made) == ("done", [500])
-            assert "was done on another branch already" in end.text
+            assert "was begun before a rewind" in end.text
+            assert "nobody knows whether it was done" in end.text
             (failed,) = (c for c in await db.history("s") if c.kind == "failed")
             assert failed.more["effect"] != here.approvals[0].effect
 

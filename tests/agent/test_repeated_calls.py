@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -374,3 +376,56 @@ def test_whoever_looks_at_an_agents_exceptions_is_told_what_became_of_them(said:
     with perdure.open(door.url, clock=door.clock, maintain=False) as db:
         assert [one.status for one in raised_in(db.read("s").book.plain())] == [became]
     door.close()
+
+
+@pytest.mark.parametrize("if_unsure", ["ask", "retry", "report", "function"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_an_approval_that_is_edited_into_a_call_that_raised_is_a_repetition_of_that_one(
+    if_unsure: str, kind: str, tmp_path: Path
+) -> None:
+    made: list[tuple[str, str]] = []
+    looked: list[str] = []
+
+    def look(order: str) -> Any:
+        looked.append(order)
+        return perdure.Unknown if len(looked) == 1 else perdure.Done("found paid")
+
+    unsure: Any = look if if_unsure == "function" else if_unsure
+
+    @perdure.tool(if_unsure=unsure, approve=lambda a: a["order"] == "Y")
+    async def charge(order: str, ctx: perdure.Context) -> str:
+        made.append((order, ctx.effect_id))
+        if len(made) == 1:
+            raise KeyError("after the charge")
+        return "paid"
+
+    def model(request: Any) -> Any:
+        told = sum(m["role"] == "tool" for m in request.messages)
+        return calls(("charge", {"order": "XY"[told]})) if told < 2 else f"end: {request.messages[-1]['content']}"
+
+    async def work() -> None:
+        url = "memory://edited-" + if_unsure if kind == "memory" else f"sqlite:///{tmp_path}/a.db"
+        agent = perdure.Agent("a", model=perdure.FunctionModel(model), tools=[charge])
+        async with perdure.open_async(url) as db:
+            end = await agent.run(db, session="s", message="go")
+            await db.approve("s", end.approvals[0], by="ana", args={"order": "X"})
+            end = await agent.run(db, session="s")
+            match if_unsure:
+                case "ask":
+                    (asked,) = end.approvals
+                    assert asked.args == {"order": "X"}
+                    assert "the same call ended with KeyError" in asked.because
+                    assert len(made) == 1
+                    await db.approve("s", asked, by="ana")
+                    assert (await agent.run(db, session="s")).status == "done"
+                    assert len(made) == 2
+                case "retry":
+                    assert made == [made[0]] * 2, "under the id it had"
+                case "report":
+                    assert "it is refused until a person has said what became of that one" in end.text
+                    assert len(made) == 1
+                case _:
+                    assert (len(made), looked) == (1, ["X", "X"])
+                    assert "found paid" in end.text
+
+    asyncio.run(work())

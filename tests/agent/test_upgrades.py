@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perdure import Tool, tool
+from perdure import NotDone, Tool, tool
 from perdure.agent import upgrades
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
@@ -329,33 +329,66 @@ def test_a_migration_that_fails_or_makes_nonsense_is_told():
     asyncio.run(main("the arguments of refund do not fit"))
 
 
-def test_a_call_in_doubt_is_migrated_and_keeps_its_effect_id():
+@pytest.mark.parametrize("changes", [True, False])
+@pytest.mark.parametrize("agreed", [True, False])
+@pytest.mark.parametrize("if_unsure", ["ask", "retry", "report", "function"])
+def test_a_call_that_was_begun_is_asked_about_where_a_migration_changes_what_is_made(
+    if_unsure: str, agreed: bool, changes: bool
+):
+    """Nobody has agreed to that, and a provider that knows keys is sent no other arguments under one it may know."""
+
     @tool_migration("refund", "1", "2")
     def in_cents(arguments: dict[str, Any]) -> None:
-        arguments["cents"] = round(arguments.pop("amount") * 100)
+        if changes:
+            arguments["amount"] *= 100
 
     ids: list[str] = []
+    entered = asyncio.Event()
 
-    @tool(if_unsure="ask")
-    def refund(order: str, amount: float, ctx: Any) -> None:
+    @tool(if_unsure="retry", approve=agreed)
+    async def refund(order: str, amount: float, ctx: Any) -> None:
         """Give money back."""
         ids.append(ctx.effect_id)
-        raise ConnectionError("cut off")
+        entered.set()
+        await asyncio.Event().wait()
 
-    @tool(name="refund", if_unsure="retry", version="2")
-    def refund_again(order: str, cents: int, ctx: Any) -> dict[str, Any]:
+    looked: list[float] = []
+
+    def look(order: str, amount: float) -> Any:
+        looked.append(amount)
+        return NotDone
+
+    @tool(name="refund", if_unsure=look if if_unsure == "function" else if_unsure, version="2")  # type: ignore[arg-type]
+    async def refund_again(order: str, amount: float, ctx: Any) -> dict[str, Any]:
         """Give money back."""
         ids.append(ctx.effect_id)
-        return {"cents": cents}
+        return {"amount": amount}
 
     async def main() -> None:
         async with opened() as db:
-            result = await agent(refund, status).run(db, session="s", message="refund 7")
-            assert result.status == "in_doubt"
+            if agreed:
+                asked = await agent(refund, status).run(db, session="s", message="refund 7")
+                await db.approve("s", asked.approvals[0], by="bob")
+            message = None if agreed else "refund 7"
+            running = asyncio.create_task(agent(refund, status).run(db, session="s", message=message))
+            await entered.wait()
+            running.cancel()
+            await asyncio.wait([running])
+            result = await agent(refund_again, status).run(db, session="s")
+            if not changes:
+                assert len(set(ids)) == 1, "it is the same call"
+                assert not result.approvals
+                return
+            assert (result.status, len(ids), looked) == ("waiting_approval", 1, [])
+            (again,) = result.approvals
+            assert again.args == {"order": "7", "amount": 45_000}
+            was = "agreed to and started" if agreed else "started"
+            assert f'refund(order="7", amount=450.0) (effect {ids[0]}) was {was}, and nobody knows' in again.because
+            assert 'it would be refund(order="7", amount=45000.0) now' in again.because
+            await db.approve("s", again, by="bob")
             result = await agent(refund_again, status).run(db, session="s")
             assert result.ok, result
-            assert len(set(ids)) == 1
-            assert len(ids) == 2
+            assert len(set(ids)) == 2, "another call, with an id of its own"
 
     asyncio.run(main())
 

@@ -466,11 +466,84 @@ def test_a_call_in_doubt_on_another_branch_keeps_the_session_and_an_outcome_coun
     in_doubt(db, branch="b")
     clock.advance(61_000)
     assert db.sweep() == (0, 1, (), (), 0)
-    # A rewind leaves the call behind: nobody could settle it.
+    # A rewind leaves the call behind, and nobody knows more of it than before.
     with db.session("s", branch="b") as s:
         s.rewind(1)
     clock.advance(61_000)
+    assert db.sweep() == (0, 1, (), (), 0)
+    with db.session("s", branch="b") as s:
+        s.resolve(s.effects()[-1]["id"], abort=True)
+    clock.advance(61_000)
     assert db.sweep().removed == 1
+
+
+@pytest.mark.parametrize("branch", ["main", "b"])
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("verdict", [{"done": "paid"}, {"retry": True}, {"abort": True}, "reported"])
+def test_a_call_in_doubt_that_a_rewind_leaves_keeps_its_session_until_somebody_settles_it(
+    db: perdure.Database, clock: FakeClock, verdict: Any, times: int, branch: str
+) -> None:
+    with db.session("s", ttl=60) as s:
+        s.commit()
+        s.fork("b")
+    effect = in_doubt(db, branch=branch)
+    for _ in range(times):
+        with db.session("s", branch=branch) as s:
+            s.rewind(1)
+            assert [(e["id"], e["status"]) for e in s.effects()] == [(effect, "in_doubt")]
+            s.vars["n"] = times
+            s.commit()
+            assert s.status == "in_doubt"
+            if branch == "b":
+                s.switch("main")
+                s.merge("b", prefer="theirs")
+    if branch == "main":
+        assert [row.id for row in db.sessions(status="in_doubt")] == ["s"]
+    why = perdure.why(db, "s", branch=branch)
+    assert "on the line that a rewind has left, and nobody knows whether it happened" in why.line
+    assert (why.severity, why.actions[0].name, why.actions[0].argument) == ("act", "resolve", effect)
+    clock.advance(61_000)
+    assert db.sweep() == (0, 1, (), (), 0)
+    if verdict == "reported":
+        assert db.post_outcome("s", effect, "paid")
+    with db.session("s", branch=branch) as s:
+        assert s.origin.kind == "resumed"
+        if verdict != "reported":
+            s.resolve(effect, **verdict)
+        if verdict in ({"done": "paid"}, "reported"):
+            assert s.call(lost, what="rent") == "paid", "settled, and never made again"
+        assert s.status == "idle"
+        s.commit()
+    clock.advance(61_000)
+    assert db.sweep().removed == 1
+
+
+def test_a_pending_result_keeps_its_session_and_one_that_has_expired_takes_no_outcome(
+    db: perdure.Database, clock: FakeClock
+) -> None:
+    made: list[str] = []
+
+    @perdure.tool(if_unsure="retry")
+    def charge(order: str, ctx: perdure.Context) -> perdure.Later:
+        made.append(ctx.effect_id)
+        return perdure.Later("job")
+
+    with db.session("s", ttl=60) as s, pytest.raises(perdure.ResultPending):
+        s.call(charge, "X")
+    clock.advance(61_000)
+    assert db.sweep() == (0, 1, (), (), 0)
+    why = perdure.why(db, "s")
+    assert "Its time ran out 1 s ago: it is kept until" in why.line
+    assert db.post_outcome("s", made[0], "paid")
+    with db.session("s", ttl=60) as s:
+        assert s.call(charge, "X") == "paid"
+    for swept in (False, True):
+        clock.advance(61_000)
+        if swept:
+            db.sweep()
+        with pytest.raises(perdure.Gone, match="nothing was reported"):
+            db.post_outcome("s", made[0], "paid")
+    assert len(made) == 1
 
 
 def test_a_call_that_was_told_as_raised_keeps_nothing(db: perdure.Database, clock: FakeClock) -> None:

@@ -18,6 +18,7 @@ from perdure.errors import ApprovalRuleFailed, InvalidInput, StoreError, an
 from perdure.model import Status
 from perdure.protocols import Boarded
 from perdure.session.calls.calls_of_answer import Call, twins
+from perdure.session.calls.left_behind import is_left_open
 from perdure.session.calls.records import OPEN, TOLD, left_open, no_json, unkept
 from perdure.session.calls.same_calls import DRY
 from perdure.session.tools.call_state import UNKEPT
@@ -106,6 +107,7 @@ class Calls:
         """Take every open call as far as it goes, side by side; what must be waited for, or "" when none is open."""
         loop = self._loop
         self._answer_if_settled()
+        await self._settle_left()
         places = [c["slot"] for c in loop.book["calls"] if "slot" in c]
         effects = loop.s.book.get("effects", {})
         still = [slot for slot in places if slot in effects and effects[slot]["status"] in OPEN]
@@ -134,6 +136,13 @@ class Calls:
         if standing in free:
             return STOPPED if self.left_open else str(Status.WAITING_RESULT)
         return str(standing)
+
+    async def _settle_left(self) -> None:
+        """Take up what was reported of calls that a rewind has left: nobody may ever ask for them again."""
+        s = self._loop.s
+        for record in [r for r in s.book.get("effects", {}).values() if is_left_open(r)]:
+            if (tool := self._loop.agent.tools.get(record["tool"])) is not None:
+                await s.driver.drive(s.effect_records.take_posted(tool, record))
 
     async def _spare(self, records: list[TrackedDict]) -> list[TrackedDict]:
         """Take calls as far as they go in a dry run; those that stay open, and are not made."""

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.agent.requests import note_setup
 from perdure.errors import InvalidInput
 from perdure.model import Kind
-from perdure.session.calls.records import OPEN
+from perdure.session.calls.records import OPEN, UNSETTLED
 from perdure.session.calls.schemas import note_result_schema
 from perdure.session.tools.declaration import call_digest
 from perdure.state.document import plain
 from perdure.state.migrations import Migrations
 from perdure.state.values import same
 from perdure.system import faults
+from perdure.system.wording import call_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,8 @@ def tool_migration(
 
     The function may change the arguments it is given or return new ones; ``results`` does the same for results that
     are recorded and that the model has not been told yet. With ``renamed`` the tool has that name from the new version
-    on. Steps are chained. A call that waits for an approval is asked for again: what was to be approved has changed.
+    on. Steps are chained. A call that waits for an approval is asked for again: what was to be approved has changed. So
+    is one that was begun, when its arguments change, whatever its tool declares: it gets another id.
 
     >>> @tool_migration("refund_in_docs", "1", "2")
     ... def in_cents(arguments):
@@ -223,6 +225,7 @@ async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
             if record["status"] == "done":
                 record["result"] = moved.result
             continue
+        before = plain(record)
         record["tool"] = moved.way.tool
         note_result_schema(s.journal.book, loop.tool(moved.way.tool), record)
         record["digest"] = call_digest(moved.way.tool, moved.way.version, moved.args)
@@ -232,11 +235,25 @@ async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
             await s.driver.drive(s.requests.outdate(request))
             # Still names that somebody must agree, and no request that anybody could have agreed to.
             record["approval"] = ""
+        begun = before["attempt"] and before["status"] != "waiting" and "read" not in before
+        reported = await s.driver.drive(s.inbox.waiting(f"outcome:{before['id']}"))
+        if begun and not reported and not same(before["args"], moved.args):
+            now = call_words(moved.way.tool, plain(moved.args))
+            s.effect_records.make_anew(record, before, f"{_stood(before)}, and by a migration it would be {now} now")
     note_setup(loop.book, new)
     faults.point("agent.before_upgrade")
     x = {"note": "; ".join(plan.notes)[:500]}
     await s.driver.drive(s.journal.write(Kind.MIGRATED, x=x, status=s.effect_records.session_status()))
     faults.point("agent.after_upgrade")
+
+
+def _stood(record: dict[str, Any]) -> str:
+    """What is known of a call that was begun before its arguments were migrated."""
+    call = f"{call_words(record['tool'], record['args'])} (effect {record['id']})"
+    if record["status"] == "planned" and UNSETTLED not in record:
+        return f"{call} was to be made again"
+    agreed = " agreed to and" if "approval" in record else ""
+    return f"{call} was{agreed} started, and nobody knows whether it happened"
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], *, told: bool, fixed: bool) -> list[str]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 LATER = ("wake", "cron")
 """Kinds of inputs whose time is when they are due."""
-BEGUN = ("started", "in_doubt")
-"""Where a call stands that was made, or may have been, and of which nobody was told anything."""
+BEGUN = ("started", "in_doubt", "waiting")
+"""Where a call stands that was made, or may have been, and whose outcome nobody was told."""
 
 
 def expired(kernel: Kernel, row: SessionRow) -> bool:
@@ -29,8 +29,8 @@ def expired(kernel: Kernel, row: SessionRow) -> bool:
 
     The store's clock is one that nobody can set ahead (of a server, or of the boot), and the verified checkpoints must
     agree with its column. An input that was posted in time keeps a session: somebody was told that it would be
-    answered. One that came too late is for whoever begins anew. A call of which nobody knows whether it happened keeps
-    it, too: whoever began anew would make it once more without anybody being asked.
+    answered. One that came too late is for whoever begins anew. A call of which nobody knows whether it happened, or
+    whose result is still to come, keeps it, too: whoever began anew would make it once more and ask nobody.
     """
     if not row.over or _awaited(kernel, row):
         return False
@@ -98,7 +98,7 @@ def ended(kernel: Kernel, session: str) -> str:
 
 
 def in_doubt_in(book: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The calls on a line that were made, or may have been, and of which nobody knows what became.
+    """The calls on a line that were made, or may have been, and of which nobody knows what became, or not yet.
 
     One that was told to the model or to the program as raised or unknown has ended, and nobody waits for it.
     """

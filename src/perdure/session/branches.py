@@ -20,6 +20,8 @@ from perdure.history.hydrate import ancestry, load, load_head, locate, look
 from perdure.model import TAG_PREFIX, Append, Kind, SessionRow
 from perdure.record import codec
 from perdure.record.codec import Loaded, Point, seal_commit
+from perdure.session.calls.left_behind import carried, status_with
+from perdure.session.calls.other_branches import done_elsewhere
 from perdure.session.journal import Pending, sent, still_unknown, whose
 from perdure.session.taken import marks_of, start
 from perdure.state.delta import apply, diff
@@ -282,21 +284,33 @@ class Branches:
     ) -> Flow[Checkpoint]:  # fmt: skip
         journal = self._journal
         ops: list[Any] = []
-        if left is not None and (taken := marks_of(journal.document.root)) != marks_of(left.doc):
-            # All goes back to what it was, but inputs that were taken stay taken.
-            ops = start(taken)
-            apply(ops, left.doc)
+        status = before.envelope.status
+        if left is not None:
+            # All goes back to what it was, but inputs that were taken stay taken, and what nobody knows stays open.
+            at = (journal.line, journal.step)
+            known = yield Do(done_elsewhere, (journal.kernel, journal.id, at, journal.book))
+            ops = carried(journal.book, left.doc[BOOK], known)
+            status = status_with(status, ops)
+            if (taken := marks_of(journal.document.root)) != marks_of(left.doc):
+                ops += start(taken)
 
         yield from journal.settle()
-        body = codec.encode([ops, None], journal.kernel.form)
-        # The branch stands where that checkpoint did; of the session only a rewind of main says so.
+        body, blobs = codec.encode_commit(ops, {}, journal.kernel.form)
+        if left is not None:
+            apply(ops, left.doc)
+        if blobs:
+            x["blobs"] = sorted(blobs)
+            for ref, held in blobs.items():
+                yield Do(journal.kernel.keep, (ref, held))
+        # The branch stands where that checkpoint did, unless a call is in doubt that was made since; of the session
+        # only a rewind of main says so.
         item, point = seal_commit(
             journal.kernel.keys, journal.kernel.store_id, journal.kernel.clock.wall(), journal.id, branch, before,
-            asked[0], body, x, journal.lasting(before.envelope.status, x), before.envelope.status, journal.fence,
+            asked[0], body, x, journal.lasting(status, x), status, journal.fence,
             line=row.lines, expect=expect,
         )  # fmt: skip
         self._beginning = Line(item, point, left)
-        journal.pending = Pending(item, point, {}, asked, self._settle)
+        journal.pending = Pending(item, point, blobs, asked, self._settle)
         yield from self._send(self._beginning)
         return Checkpoint(point)
 

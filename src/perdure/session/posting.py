@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from perdure.errors import ApprovalError, CallError, InvalidInput, NotFound
+from perdure.errors import ApprovalError, CallError, Gone, InvalidInput, NotFound
 from perdure.history.expiry import expired, has_expired, revive
 from perdure.history.hydrate import find, known, load, load_head, look, origins
 from perdure.model import MAIN, Status
@@ -89,8 +89,9 @@ class Posting:
         """Report the outcome of an effect from anywhere: of one that said "later", or whose worker lost its lease.
 
         ``failed`` says that it certainly did not happen, and why. False when it was reported already, or the effect has
-        its outcome; ``NotFound`` when the session has no such effect, ``CallError`` when nobody waits for an outcome,
-        as while a person is asked before the call is made, or another outcome was reported before.
+        its outcome; ``NotFound`` when the session has no such effect, ``Gone`` when it has expired or ended otherwise,
+        ``CallError`` when nobody waits for an outcome, as while a person is asked before the call is made, or another
+        outcome was reported before.
         """
         self._guard.check()
         if not (yield Do(self._waits_for_outcome, (check_session(session), effect, result, failed is None))):
@@ -118,8 +119,15 @@ class Posting:
         row = find(self._kernel, session)
         if row is None:
             raise NotFound(f"there is no session {session!r}, and no effect {effect!r:.60}: nothing was reported")
+        if row.reason or (row.over and expired(self._kernel, row)):
+            # Swept or not: whoever begins it anew would never take the outcome up.
+            ended = row.why_gone or Status.EXPIRED.value
+            raise Gone(
+                f"session {session!r} is gone ({ended}), and nothing was reported: where {revive(session)} brings it "
+                "back, the outcome can be reported after that",
+                ended,
+            )
         if not row.heads:
-            # It was there: whoever brings it back finds the outcome.
             return True
         known, where, unmade = "", MAIN, ""
         for branch in row.branches:

@@ -52,6 +52,7 @@ from perdure.session.calls.records import (
     BEHIND,
     DONE_ELSEWHERE,
     ENDED_RUN,
+    LEFT_LINE,
     RESTORED,
     call_of,
     exception_of,
@@ -424,6 +425,12 @@ def _nobody_knows(doubts: list[dict[str, Any]]) -> str:
         ended = f" {full_stop(first['error'][:1].upper() + first['error'][1:])}"
     if failed := looked_up(first):
         ended += f" {full_stop(failed[:1].upper() + failed[1:])}"
+    if LEFT_LINE in first:
+        since = "made, and its result was to come later" if "handle" in first else "started"
+        return (
+            f"{call_of(first)} was {since}, on the line that a rewind has left, and nobody knows whether it "
+            f"happened{more}.{ended}"
+        )
     return f"{call_of(first)} was started and nobody knows whether it happened{more}.{ended}"
 
 

@@ -102,6 +102,8 @@ class Attempts:
                 raise CallError(left_open(plain(record)), record["id"])
             # Planned by another handle: where it has its place is not known here.
             self._journal.calls.setdefault(record["id"], Called(tool.name, "", record["digest"], kept_as(record)))
+        # Whoever calls again names what was asked for, and not what a person has had made instead.
+        bound = plain(record["args"]) if "edited" in record else bound
         raised: BaseException | None = None
         if record["status"] == "started" and (fresh or record["id"] in self._unmade):
             self._unmade.discard(record["id"])
@@ -136,7 +138,10 @@ class Attempts:
                 continue
             if (yield from self._approvals.gate(tool, bound, record)):
                 # A decision may have come with other arguments.
-                bound = plain(record["args"]) if "edited" in record else bound
+                if "edited" in record:
+                    bound = plain(record["args"])
+                    if (yield from self._same.is_known_after_edit(tool, bound, record)):
+                        continue
                 raised = yield from self._attempt(tool, bound, record)
 
     def _attempt(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[BaseException | None]:

@@ -14,7 +14,8 @@ from perdure.history.hydrate import load_at, look
 from perdure.history.reader import history
 from perdure.model import Kind, Status
 from perdure.session.calls.late_returns import has_outcome, warn
-from perdure.session.calls.other_branches import done_elsewhere, is_refuted, made_otherwise
+from perdure.session.calls.left_behind import is_left_open
+from perdure.session.calls.other_branches import done_elsewhere, is_refuted, is_same_call, made_otherwise
 from perdure.session.calls.read_cache import declared
 from perdure.session.calls.records import (
     DONE_ELSEWHERE,
@@ -24,6 +25,7 @@ from perdure.session.calls.records import (
     MISFIT,
     OPEN,
     PLACE,
+    PROBLEM,
     RECORD,
     REPEATS,
     TOLD,
@@ -69,6 +71,10 @@ LEFT_KEPT = 100
 RAISED_KEPT = 1000
 """Calls that raised, were made with other arguments than were asked for, or have not happened after all, and are
 remembered so that a repetition is noticed and other branches are told, the newest."""
+_OF_THE_CALL = (
+    "id", "attempt", "at", "handle", "progress", "answers", "error", "lost", "lost_since", "retry_at", "was", UNSETTLED,
+)  # fmt: skip
+"""What the record of a call says of it on whichever line it is gone on with."""
 _UNSET: Any = object()
 
 
@@ -132,6 +138,8 @@ class Effects:
             known = yield Do(done_elsewhere, (journal.kernel, journal.id, stands_at(journal), journal.book))
             if effect in known:
                 raise CallError(f"effect {effect} is not in doubt: it {DONE_ELSEWHERE}", effect)
+        # Those that a rewind had left, and that did not happen: nobody asks for them by their place any more.
+        self.retire(lambda place: place.startswith(LEFT) and self._journal.book["effects"][place]["status"] == "failed")
         for entry in reported:
             # Nobody would ever ask for it.
             yield from self._inbox.take_by_key(entry.kind, entry.key)
@@ -148,7 +156,7 @@ class Effects:
             record[GIVEN_UP] = True
         if done is not _UNSET:
             yield from self.finish(record, "done", done, None)
-        elif abort or (is_told and self.place(record).startswith(LEFT)):
+        elif abort or self.place(record).startswith(LEFT):
             # What nobody will ask for by its place is not planned: the identical call is simply made.
             self.did_not_happen(record)
             yield from self.finish(record, "failed", None, "given up" if abort else "it may be made again")
@@ -268,6 +276,26 @@ class Effects:
                 return found
         return None
 
+    def make_anew(self, record: TrackedDict, before: dict[str, Any], because: str) -> None:
+        """A call that was begun as ``before`` says is another one by now: with an id of its own, and once somebody has
+        agreed for this reason. No provider is sent other arguments under the id that it may know."""
+        if before["status"] != "planned" or UNSETTLED in before:
+            place = self.place(record)
+            self._journal.book.setdefault("raised", {})[before["id"]] = {
+                **{name: before[name] for name in ("id", "attempt", "at")},
+                "call": raised_as(record["digest"], place),
+                "error": "",
+                RECORD: {**before, "status": "unknown", TOLD: True, PLACE: place},
+            }
+            record[REPEATS] = before["id"]
+        for name in _OF_THE_CALL:
+            if name not in ("id", "attempt", "at", "was"):
+                record.pop(name, None)
+        self._journal.calls.pop(before["id"], None)
+        record["was"] = [*before.get("was", ()), before["id"]]
+        record.update(id=new_effect_id(), attempt=0, at=self._journal.kernel.clock.wall(), status="planned")
+        record.update(approval="", because=because)
+
     def _settle_returned(self, tool: Tool, digest: str, place: str) -> Flow[None]:
         """Settle the same call by what it has returned when nobody waited any more, and nobody knew what it did."""
         before, is_repeated = self.raised_before(digest, place) or ({}, True)
@@ -281,6 +309,37 @@ class Effects:
             self.settle(record, *late)
             self._note_settled(record["id"], record["status"])
             yield from self._share(record)
+
+    def take_left(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict | None:
+        """The same call, should a rewind have left it open: whoever asks for it goes on with that one, under its id."""
+        effects = self._journal.book.get("effects", {})
+        for place, left in effects.items():
+            if is_left_open(left) and digest in (left["digest"], left.get("asked")) and is_same_call(slot, place):
+                return self.go_on_with(tool, bound, digest, slot, plain(left))
+        return None
+
+    def go_on_with(
+        self, tool: Tool, bound: dict[str, Any], digest: str, slot: str, there: dict[str, Any]
+    ) -> TrackedDict:
+        """A record for a call of another line, or of one that was left: it is the same one here, with its id.
+
+        It is never begun here just so: of what was started there nobody knows whether it happened.
+        """
+        record = self.new(tool, bound, digest, slot)
+        self.become(record, there)
+        if "edited" in there:
+            record.update({name: there[name] for name in ("args", "edited", "asked", "digest") if name in there})
+        self._journal.calls[record["id"]] = Called(tool.name, slot, record["digest"], kept_as(record))
+        return record
+
+    def become(self, record: TrackedDict, there: dict[str, Any]) -> None:
+        """A call was begun on another line and has no outcome there: here it is the same one, and waited for, too."""
+        effects = self._journal.book["effects"]
+        for place in [p for p, r in effects.items() if r["id"] == there["id"] and r is not record and is_left_open(r)]:
+            del effects[place]
+        self._journal.calls.pop(record["id"], None)
+        record.update({name: plain(there[name]) for name in _OF_THE_CALL if name in there})
+        record["status"] = "waiting" if "handle" in there else "in_doubt"
 
     def new(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict:
         effects = self._journal.book.setdefault("effects", {})
@@ -364,6 +423,9 @@ class Effects:
 
     def as_recorded(self, tool: Tool, record: TrackedDict, result: Any) -> Any:
         """What a call returned as it is recorded; where it does not fit what its tool declares, the record says so."""
+        if PROBLEM in record:
+            # Of the same call, whose result was lost: there is nothing that could fit.
+            return None
         found, wrong = tool.types.fitting_result(tool.types.result_as_json(result))
         if isinstance(result, Done | Unknown):
             wrong = (
@@ -404,8 +466,9 @@ class Effects:
             yield from self.unclaim(plain(record))
         elif "at" in record.get("cache", ()) and record["cache"]["shared"] and "reused" not in record:
             yield from self._cache.keep_shared(
-                record["tool"], plain(record["cache"]), plain(record["result"]), record["id"], plain(record.get(WRITES))
-            )
+                record["tool"], plain(record["cache"]), plain(record["result"]), record["id"],
+                plain(record.get(WRITES)), record.get(PROBLEM, ""),
+            )  # fmt: skip
 
     def unclaim(self, record: dict[str, Any]) -> Flow[None]:
         """A call has certainly not happened: another session may make it, should it be a shared one."""
@@ -427,8 +490,8 @@ class Effects:
         if status == "done":
             self._journal.book.get("asked_again", {}).pop(record["tool"], None)
             # It happened: that must be recorded even though what it returned cannot be.
-            if problem := refusal(result):
-                record["problem"] = problem
+            if problem := record.get(PROBLEM) or refusal(result):
+                record[PROBLEM] = problem
                 record.pop(MISFIT, None)
             record["result"] = None if problem else result
             self._cache.keep_outcome(record)

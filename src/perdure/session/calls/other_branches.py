@@ -9,7 +9,8 @@ from perdure.errors import Gone
 from perdure.history.hydrate import ancestry, load, origins
 from perdure.kernel import Kernel
 from perdure.model import Kind
-from perdure.session.calls.records import GIVEN_UP, LEFT, OPEN, run_of
+from perdure.session.calls.left_behind import is_left_open
+from perdure.session.calls.records import GIVEN_UP, LEFT, OPEN, PROBLEM, run_of
 from perdure.session.tools.call_state import WRITES
 from perdure.state.document import BOOK, plain
 from perdure.system.wording import call_words
@@ -52,6 +53,8 @@ class Outcome(NamedTuple):
     """What it wrote into the state."""
     given_up: bool = False
     """Whether a person has given it up."""
+    problem: str = ""
+    """Why what it returned cannot be kept."""
 
 
 class OtherBranches:
@@ -71,6 +74,9 @@ class OtherBranches:
         self._used: set[str] = set()
         self._places: dict[tuple[int, int], dict[str, str]] = {}
         """Of checkpoints of which the records are retired since: the places of their effects, by id."""
+        self._branches: dict[str, str] = {}
+        """The branch of the line on which an effect was found."""
+        self._branch = ""
         self._book = book
         self.kept: dict[str, dict[str, Any]] = {}
         """What calls on other lines returned and is kept for a while, by name; the newest of each."""
@@ -89,8 +95,11 @@ class OtherBranches:
         lines = origins(self._kernel, self._session)
         if len(lines) == 1:
             return
-        mine = {e["id"] for e in book.get("effects", {}).values()}
+        self._branch = lines[here][2].branch
+        # Of those that a rewind has left nobody has asked here yet.
+        mine = {e["id"] for e in book.get("effects", {}).values() if not is_left_open(e)}
         mine |= {e[0] for done in book.get("done", {}).values() for e in done}
+        mine |= {e["id"] for e in book.get("raised", {}).values()} | {e[0] for e in book.get("refuted", ())}
         self._used |= {e["reused"] for e in book.get("effects", {}).values() if "reused" in e}
         self._used |= set(book.get("reused", ()))
         past = ancestry(self._kernel, self._session, here, step)
@@ -121,6 +130,7 @@ class OtherBranches:
                 # Without a step there is no outcome: it was made, and nobody knows what became of it.
                 entries.extend((digest, Foreign(e[0], e[1], e[2], e[2] > 0, attempt=1)) for e in done)
             for digest, foreign in entries:
+                self._branches.setdefault(foreign.effect, env.branch)
                 known = self._furthest.get(foreign.effect, foreign)
                 self._furthest[foreign.effect] = max(known, foreign, key=lambda f: (f.settled, f.attempt))
                 if foreign.effect in mine:
@@ -156,11 +166,26 @@ class OtherBranches:
         return None
 
     def begun(self, digest: str, place: str) -> dict[str, Any] | None:
-        """The same call on the line we came from, when it has no outcome there; who takes it up says so: ``use``."""
-        known = self._parent.get(digest, ())
+        """The same call on another line, when it has no outcome on any; who takes it up says so: ``use``."""
+        known = (*self._parent.get(digest, ()), *self._other.get(digest, ()))
         unused = (f.effect for f in known if f.effect not in self._used and self._is_same(place, f))
         effect = next(unused, "")
-        return None if effect not in self._begun or self._furthest[effect].settled else self._begun[effect]
+        return self._begun[effect] if self.is_open(effect) else None
+
+    def is_open(self, effect: str) -> bool:
+        """Whether a call was begun on another line, and no line knows what became of it."""
+        return effect in self._begun and not self._furthest[effect].settled and effect not in self._refuted
+
+    def told(self, effect: str) -> tuple[str, str]:
+        """Where a call of another line was made, and what is known of it there: done, waiting, or "" for nothing."""
+        if effect in self.restored:
+            records = self._book.get("effects", {}).values()
+            status = next((r["status"] for r in records if r["id"] == effect), "")
+            return "before the store was put back", status if status == "done" else ""
+        where = "before a rewind" if self._branches.get(effect) == self._branch else "on another branch"
+        if effect not in self._furthest or self._furthest[effect].settled:
+            return where, "done"
+        return where, "waiting" if self._begun.get(effect, {}).get("status") == "waiting" else ""
 
     def use(self, effect: str) -> None:
         """A call of ours has become that one: no other does."""
@@ -175,10 +200,9 @@ class OtherBranches:
             return False, None
         return foreign.settled or foreign.attempt > attempt, self._outcome(self._furthest[effect])
 
-    def waiting(self, effect: str) -> dict[str, Any] | None:
-        """An effect of our line as it stands on another one, when its result is still to come there."""
-        there = self._begun.get(effect)
-        return None if there is None or there["status"] != "waiting" or self._furthest[effect].settled else there
+    def open_there(self, effect: str) -> dict[str, Any] | None:
+        """An effect of our line as it stands on another one, when it was begun and has no outcome there."""
+        return self._begun[effect] if self.is_open(effect) else None
 
     def _outcome(self, foreign: Foreign) -> Outcome | None:
         if not foreign.settled:
@@ -194,15 +218,20 @@ class OtherBranches:
                 result = plain(record.get("result"))
                 writes = tuple(plain(record.get(WRITES, ())))
                 return Outcome(
-                    foreign.effect, result, plain(record["args"]), "edited" in record, error, writes, GIVEN_UP in record
-                )
+                    foreign.effect, result, plain(record["args"]), "edited" in record, error, writes,
+                    GIVEN_UP in record, record.get(PROBLEM, ""),
+                )  # fmt: skip
         return None
 
     def report(self, digest: str, place: str) -> str:
         """The id of a call made on another line, or started on ours without a known outcome, that is or may be the one
         at this place; "" if none."""
         for foreign in self._parent.get(digest, ()):
-            if foreign.effect not in self._used and self._is_same(place, foreign) is not False:
+            if (
+                foreign.effect not in self._used
+                and foreign.effect not in self._refuted
+                and self._is_same(place, foreign) is not False
+            ):
                 return foreign.effect
         if self.restored:
             # As it is by now: a person may have settled it since.
@@ -211,7 +240,7 @@ class OtherBranches:
                 if made and record["digest"] == digest and is_same_call(place, there) is not False:
                     return record["id"]
         others = (f.effect for f in self._other.get(digest, ()) if self._is_same(place, f) is not False)
-        return next(others, "")
+        return next((effect for effect in others if effect not in self._refuted and effect not in self._used), "")
 
 
 def is_same_call(here: str, there: str) -> bool | None:

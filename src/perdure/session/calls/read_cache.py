@@ -17,6 +17,7 @@ from perdure.errors import Conflict, PerdureError, Unavailable
 from perdure.history.hydrate import load_head, look
 from perdure.model import MAIN, Kind
 from perdure.record.codec import Settings
+from perdure.session.calls.records import PROBLEM
 from perdure.session.journal import Journal
 from perdure.session.tools.call_state import WRITES
 from perdure.state.document import STATE, plain
@@ -102,8 +103,10 @@ class ReadCache:
             hit = yield Do(self.shared, (wanted["name"],))
         return plain(hit) if self.fresh(hit) else None
 
-    def keep(self, wanted: dict[str, Any], result: Any) -> int:
+    def keep(self, wanted: dict[str, Any], result: Any, problem: str = "", effect: str = "") -> int:
         """Keep a result in the session's own book, and no more of them than are of use; the next commit takes it.
+
+        Of one that cannot be kept it is kept why, and whose it was: the call was made, and paid for, all the same.
 
         The time it was kept at, in ms.
         """
@@ -116,12 +119,15 @@ class ReadCache:
                 break
             del cache[key]
         cache[wanted["name"]] = {"result": result, "at": now, "for": wanted["for"]}
+        if problem:
+            cache[wanted["name"]].update({PROBLEM: problem, "effect": effect})
         return now
 
     def keep_outcome(self, record: TrackedDict) -> None:
         """Keep what an effect returned, if its tool declares that; the commit of the outcome takes it."""
-        if "cache" in record and "reused" not in record and "problem" not in record:
-            record["cache"]["at"] = self.keep(plain(record["cache"]), plain(record["result"]))
+        if "cache" in record and "reused" not in record:
+            wanted, problem = plain(record["cache"]), record.get(PROBLEM, "")
+            record["cache"]["at"] = self.keep(wanted, plain(record["result"]), problem, record["id"])
 
     def shared(self, digest: str) -> dict[str, Any] | None:
         """What the owner's sessions share under a name."""
@@ -138,7 +144,13 @@ class ReadCache:
         return kept if {"result", "at", "for"} <= kept.keys() else None
 
     def keep_shared(
-        self, tool: str, wanted: dict[str, Any], result: Any, effect: str = "", writes: Any = None
+        self,
+        tool: str,
+        wanted: dict[str, Any],
+        result: Any,
+        effect: str = "",
+        writes: Any = None,
+        problem: str = "",
     ) -> Flow[None]:
         """Keep a result for all sessions of the owner; when somebody else is faster, theirs is as good.
 
@@ -153,9 +165,10 @@ class ReadCache:
                 {"result": result, "at": self._journal.kernel.clock.wall(), "for": wanted["for"], "effect": effect}
             )
             kept.pop(CLAIM, None)
-            kept.pop(WRITES, None)
-            if writes:
-                kept[WRITES] = writes
+            for name, value in ((WRITES, writes), (PROBLEM, problem)):
+                kept.pop(name, None)
+                if value:
+                    kept[name] = value
             yield from entry.write(Kind.COMMIT, x={"tool": tool})
         except PerdureError:
             return

@@ -8,7 +8,7 @@ from perdure import telemetry
 from perdure.model import Kind
 from perdure.session.calls.late_returns import Attempt, warn
 from perdure.session.calls.read_cache import declared
-from perdure.session.calls.records import MISFIT, new_effect_id
+from perdure.session.calls.records import MISFIT, PROBLEM, new_effect_id, no_json
 from perdure.session.calls.retries import READ_TRIES, is_left, pause_after
 from perdure.session.tools.declaration import Tool
 from perdure.session.tools.exceptions import Meaning, is_of_the_call, meaning
@@ -37,6 +37,8 @@ class Reads:
             yield from self._journal.catching_up.read(tool.name)
         if (hit := (yield from self._same.kept(tool, digest))) is not None:
             telemetry.replayed(tool.name, "cache")
+            if PROBLEM in hit:
+                raise no_json(tool.name, hit["effect"], hit[PROBLEM])
             return tool.types.result(hit["result"])
         self._journal.check_open()
         check_awaited(tool, self._journal.gate)

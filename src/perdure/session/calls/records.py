@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 OPEN = ("planned", "started", "in_doubt", "waiting")
 """Where a call without an outcome may stand."""
 LEFT = "left:"
-"""Begins the place of a call that a person has settled after whoever called was told that nobody knows what it did;
-its id and the place that it had follow."""
+"""Begins the place of a call that a person has settled after whoever called was told that nobody knows what it did, or
+that a rewind has left; its id and the place that it had follow."""
+LEFT_LINE = "left_line"
+"""Marks the record of a call whose outcome nobody knows and that a rewind has left; its place begins with ``LEFT``."""
 GIVEN_UP = "given_up"
 """Marks the record of a call that a person has given up."""
 RESTORED = "restored"
@@ -51,6 +53,8 @@ MISFIT = "misfit"
 """In a record: what of its result does not fit the type that its tool declares. The result is kept as it is."""
 UNSETTLED = "unsettled"
 """Marks the record of a call that is made again under its id while nobody knows what became of an earlier attempt."""
+PROBLEM = "problem"
+"""In a record, and where its result is kept or reused: why what a call returned that was done cannot be kept."""
 REPEATS = "repeats"
 """Under this a call has the id of the one that raised, and for which somebody is asked before it is made again."""
 TOLD = "told"

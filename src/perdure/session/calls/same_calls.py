@@ -16,6 +16,7 @@ from perdure.session.calls.read_cache import declared
 from perdure.session.calls.records import (
     ENDED_RUN,
     GIVEN_UP,
+    PROBLEM,
     REPEATS,
     UNSETTLED,
     about,
@@ -75,9 +76,14 @@ class SameCalls:
         if (known := (yield from self._effects.take_settled(tool, digest, slot))) is not None:
             record = self._effects.new(tool, bound, digest, slot)
             record["reused"] = known["id"]
+            _with_problem(record, known)
             yield from self._effects.done(tool, record, known["result"])
             return record
         check_awaited(tool, self._journal.gate)
+        if (record := self._left(tool, bound, digest, slot)) is not None:
+            if record["status"] == "waiting":
+                yield from self._effects.write_waiting(record)
+            return record
         if tool.cache is not None:
             # Before there is a record: who is held back has not called.
             self.hold_back(declared(tool, digest)["name"])
@@ -93,7 +99,8 @@ class SameCalls:
         before = self._effects.raised_before(digest, slot)
         record = self._effects.new(tool, bound, digest, slot)
         if reused is not None:
-            yield from self._effects.done(tool, record, reused.result, self._taken_over(record, reused))
+            writes = self._taken_over(record, reused)
+            yield from self._effects.done(tool, record, reused.result, writes)
         elif before is not None and (refused := self._repeat(tool, record, *before)):
             yield from self._effects.finish(record, "failed", None, refused)
         else:
@@ -117,7 +124,8 @@ class SameCalls:
             known = yield from self._effects.take_settled(tool, digest, slot)
         if hit is None and known is None and not tool.read:
             if self._journal.settings.effects != "live":
-                awaited = yield from self._awaited(tool, bound, digest, slot)
+                awaited = self._left(tool, bound, digest, slot)
+                awaited = awaited or (yield from self._awaited(tool, bound, digest, slot))
                 if awaited is not None:
                     awaited["call"] = call
                     return awaited
@@ -127,13 +135,16 @@ class SameCalls:
         record["call"] = call
         if hit is not None:
             record["reused"] = "cache"
+            _with_problem(record, hit)
             self._effects.settle(record, "done", self._effects.as_recorded(tool, record, hit["result"]), None)
         elif known is not None:
             record["reused"] = known["id"]
+            _with_problem(record, known)
             self._effects.settle(record, "done", self._effects.as_recorded(tool, record, known["result"]), None)
         elif again is not None:
+            writes = self._taken_over(record, again)
             result = self._effects.as_recorded(tool, record, again.result)
-            self._effects.settle(record, "done", result, None, self._taken_over(record, again))
+            self._effects.settle(record, "done", result, None, writes)
         elif not tool.read and self._journal.settings.effects == "dry":
             self._effects.settle(record, "failed", None, DRY)
         elif asks and self._journal.settings.effects != "live":
@@ -142,7 +153,7 @@ class SameCalls:
             self._effects.settle(record, "failed", None, refused)
         elif record["status"] != "in_doubt":
             if asks:
-                record["because"] = f"the same was done {self._where(asks)} (effect {asks})"
+                record["because"] = self._same_elsewhere(asks)
             elif not tool.read:
                 yield from self._say_if_edited(record, slot)
         return record
@@ -156,7 +167,7 @@ class SameCalls:
             elsewhere = yield from self._other_branches()
             further, known = yield Do(elsewhere.twin, (id, record["attempt"]))
             if further and known is None:
-                raise _done_elsewhere(tool, id, self._where(id))
+                raise self._done_elsewhere(tool, id)
             if known is not None:
                 del record[ENDED_RUN]
                 record["status"] = "in_doubt"
@@ -174,6 +185,7 @@ class SameCalls:
         """Settle a call by a result that is kept of the same one."""
         record["reused"] = "cache"
         record["cache"]["at"] = hit["at"]
+        _with_problem(record, hit)
         # Nothing was made: what a witness saw of it would be asked about after a restore.
         self._journal.calls.pop(record["id"], None)
         yield from self._effects.done(tool, record, hit["result"])
@@ -237,10 +249,16 @@ class SameCalls:
         else:
             elsewhere = yield from self._other_branches()
             further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
-            there = elsewhere.waiting(record["id"]) if record["status"] != "waiting" else None
+            there = elsewhere.open_there(record["id"]) if record["status"] != "waiting" else None
+            if (
+                there is not None
+                and there["status"] != "waiting"
+                and not (planned and further and self._journal.settings.effects == "reuse")
+            ):
+                there = None
             if planned and reused is None and there is None:
                 if further:
-                    raise _done_elsewhere(tool, record["id"], self._where(record["id"]))
+                    raise self._done_elsewhere(tool, record["id"])
                 reused = yield from self._reuse(tool, record["digest"], self._effects.place(record))
         was_asked = planned and "approval" in record
         if planned and (reused is not None or there is not None or record["line"] != self._journal.line):
@@ -252,10 +270,12 @@ class SameCalls:
             self._effects.did_not_happen(record)
             yield from self._effects.finish(record, "failed", None, reused.error)
         elif reused is not None:
-            yield from self._effects.done(tool, record, reused.result, self._taken_over(record, reused))
+            writes = self._taken_over(record, reused)
+            yield from self._effects.done(tool, record, reused.result, writes)
         elif there is not None:
-            _become(record, there)
-            yield from self._effects.write_waiting(record)
+            self._effects.become(record, there)
+            if record["status"] == "waiting":
+                yield from self._effects.write_waiting(record)
         elif planned and record["line"] != self._journal.line:
             record["line"] = self._journal.line
             if not record["attempt"]:
@@ -286,7 +306,7 @@ class SameCalls:
         if planned and not further:
             made = yield Do(elsewhere.report, (record["digest"], self._effects.place(record)))
         if ask and made:
-            yield from self._have_agreed(record, f"the same was done {self._where(made)} (effect {made})")
+            yield from self._have_agreed(record, self._same_elsewhere(made))
         if further:
             # Another call than that one, also for whoever knows calls by their ids: of no line yet, it gets its own.
             _forget_attempts(record)
@@ -302,6 +322,79 @@ class SameCalls:
             if not record["attempt"]:
                 yield from self._approvals.let_go(record, ours=True)
         record["because"] = because
+
+    def is_known_after_edit(self, tool: Tool, bound: dict[str, Any], record: TrackedDict) -> Flow[bool]:
+        """Whether a call that a person has changed is not simply made: it is the same as an earlier one by now.
+
+        All that holds for a call that is asked for once more holds for it, as if these arguments had been asked for.
+        """
+        if record["attempt"] or REPEATS in record:
+            return False
+        place, digest = self._effects.place(record), record["digest"]
+        hit = yield from self.kept(tool, digest)
+        known = hit or (yield from self._effects.take_settled(tool, digest, place))
+        if known is not None:
+            self._approvals.use(record)
+            if hit is not None:
+                yield from self.finish_with(tool, record, hit)
+            else:
+                record["reused"] = known["id"]
+                yield from self._effects.done(tool, record, known["result"])
+            return True
+        if (before := self._effects.raised_before(digest, place)) is not None:
+            id = record["id"]
+            if refused := self._repeat(tool, record, *before):
+                self._approvals.use(record)
+                yield from self._effects.finish(record, "failed", None, refused)
+                return True
+            if record["id"] == id:
+                yield from self._ask_once(tool, bound, record, record.pop("because"))
+                return False
+            self._approvals.use(record)
+            record["was"] = [*record.get("was", ()), id]
+            if (call := self._journal.calls.pop(id, None)) is not None:
+                self._journal.calls[record["id"]] = call
+            return record["status"] == "in_doubt"
+        begun = next((r for r in self._begun_before(record, place) if digest in (r["digest"], r.get("asked"))), None)
+        because = ""
+        if begun is not None:
+            because = f"the same call (effect {begun['id']}) was begun before, and nobody knows whether it was done"
+            if begun["status"] == "waiting":
+                because = f"the same call (effect {begun['id']}) was made before, and its result is still to come"
+            if tool.if_unsure == "report":
+                self._approvals.use(record)
+                yield from self._effects.finish(record, "failed", None, f"{because}: it is refused until that is known")
+                return True
+        else:
+            others = yield from self._other_branches()
+            if made := (yield Do(others.report, (digest, place))):
+                because = self._same_elsewhere(made)
+        if because:
+            yield from self._ask_once(tool, bound, record, because)
+        return False
+
+    def _begun_before(self, record: TrackedDict, place: str) -> list[TrackedDict]:
+        """Calls of this session that were begun and have no outcome, and that may be the same as the one there."""
+        effects = self._journal.book.get("effects", {}).items()
+        return [
+            other
+            for there, other in effects
+            if other is not record
+            and "read" not in other
+            and is_begun(other)
+            and is_same_call(place, there) is not False
+        ]
+
+    def _ask_once(self, tool: Tool, bound: dict[str, Any], record: TrackedDict, because: str) -> Flow[None]:
+        """Have somebody agree to a call for this reason, unless he has: who agreed before did not know of it."""
+        request = self._approvals.of_call(record)
+        if because in (record.get("because"), request["because"] if request is not None else ""):
+            return
+        record["because"] = because
+        if request is not None:
+            request["status"] = "stale"
+        facts = yield from self._approvals.facts_of(tool, bound, record)
+        yield from self._approvals.ask(tool, bound, record, facts, because)
 
     def _reported(self, tool: Tool, record: TrackedDict) -> Flow[bool]:
         """Whether somebody has reported the outcome of a call that is to be made: it is not, and nobody is asked."""
@@ -347,28 +440,29 @@ class SameCalls:
                 said = f"the same was asked for on another branch, and made there as {call} (effect {effect})"
                 record["because"] = said
 
-    def _awaited(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict | None]:
-        """The same call on the line we came from, whose result comes later: this line waits for it, too.
+    def _left(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict | None:
+        """The same call, where a rewind has left it and nobody knows what became of it: it is gone on with."""
+        return self._effects.take_left(tool, bound, digest, slot) if self._journal.settings.effects == "reuse" else None
 
-        So it does for one that nobody knew the outcome of, once that is reported.
+    def _awaited(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict | None]:
+        """The same call on another line, where it has no outcome: this line waits for its result, too, or does what its
+        tool declares for one of which nobody knows whether it happened. A dry run only takes what is reported of it.
         """
         others = yield from self._other_branches()
         there = yield Do(others.begun, (digest, slot))
         if there is None:
             return None
-        if there["status"] != "waiting" and not (yield from self._inbox.waiting(f"outcome:{there['id']}")):
+        goes_on = there["status"] == "waiting" or self._journal.settings.effects == "reuse"
+        if not goes_on and not (yield from self._inbox.waiting(f"outcome:{there['id']}")):
             return None
         others.use(there["id"])
-        record = self._effects.new(tool, bound, digest, slot)
-        self._journal.calls.pop(record["id"], None)
-        _become(record, there)
-        return record
+        return self._effects.go_on_with(tool, bound, digest, slot, there)
 
     def _reuse(self, tool: Tool, digest: str, slot: str) -> Flow[Outcome | None]:
         """What the same call returned on the line we came from; refuses when any other line has made it."""
         reused, other = yield from self._on_another_branch(digest, slot)
         if other:
-            raise _done_elsewhere(tool, other, self._where(other))
+            raise self._done_elsewhere(tool, other)
         return reused
 
     def _on_another_branch(self, digest: str, slot: str) -> Flow[tuple[Outcome | None, str]]:
@@ -392,23 +486,49 @@ class SameCalls:
         The model must know where that was made otherwise than it had asked.
         """
         record["reused"] = found.effect
+        _with_problem(record, {PROBLEM: found.problem})
         if found.edited:
             record.update(args=found.args, edited=True)
         return redone(self._journal, found.writes)
 
     def _said_elsewhere(self, effect: str) -> str:
-        return f'was done {self._where(effect)} already (effect {effect}): run with effects="live" to do it again'
+        where, known = self._told_of(effect)
+        live = 'run with effects="live" to do it again'
+        if known == "done":
+            return f"was done {where} already (effect {effect}): {live}"
+        if known == "waiting":
+            return f"was made {where} (effect {effect}), and its result is still to come: {live}"
+        return (
+            f"was begun {where} (effect {effect}), and nobody knows whether it was done: do not assume either; {live}"
+        )
 
-    def _where(self, effect: str) -> str:
-        """Where an effect was made that is not of this line, for people."""
-        restored = self._others is not None and effect in self._others[1].restored
-        return "before the store was put back" if restored else "on another branch"
+    def _same_elsewhere(self, effect: str) -> str:
+        """Why somebody is asked about a call that was made on another line."""
+        where, known = self._told_of(effect)
+        if known == "done":
+            return f"the same was done {where} (effect {effect})"
+        if known == "waiting":
+            return f"the same was made {where} (effect {effect}), and its result is still to come"
+        return f"the same was begun {where} (effect {effect}), and nobody knows whether it was done"
+
+    def _done_elsewhere(self, tool: Tool, effect: str) -> DoneElsewhere:
+        where, known = self._told_of(effect)
+        unknown = "" if known else ", and nobody knows whether it was done"
+        msg = (
+            f"{tool.name} was already called with these arguments {where} (effect {effect}){unknown}: "
+            'open the session with effects="live" to do it again'
+        )
+        return DoneElsewhere(msg, effect)
+
+    def _told_of(self, effect: str) -> tuple[str, str]:
+        """Where an effect was made that is not of this line, and what is known of it, in a word."""
+        return ("on another branch", "") if self._others is None else self._others[1].told(effect)
 
 
-def _become(record: TrackedDict, there: dict[str, Any]) -> None:
-    """A call was made on another line, and its outcome comes later: here it is the same one, and waited for as well."""
-    names = ("id", "attempt", "at", "status", "handle", "progress")
-    record.update({name: plain(there[name]) for name in names if name in there})
+def _with_problem(record: TrackedDict, kept: dict[str, Any]) -> None:
+    """Of the same call that was done, and whose result cannot be kept, the same is told here."""
+    if kept.get(PROBLEM):
+        record[PROBLEM] = kept[PROBLEM]
 
 
 def _forget_attempts(record: TrackedDict) -> None:
@@ -416,11 +536,3 @@ def _forget_attempts(record: TrackedDict) -> None:
     for name in ("error", "lost", "lost_since", "retry_at", "handle", "progress", "question", UNSETTLED):
         record.pop(name, None)
     record["attempt"] = 0
-
-
-def _done_elsewhere(tool: Tool, effect: str, where: str) -> DoneElsewhere:
-    msg = (
-        f"{tool.name} was already called with these arguments {where} (effect {effect}): "
-        'open the session with effects="live" to do it again'
-    )
-    return DoneElsewhere(msg, effect)
