@@ -20,6 +20,7 @@ from perdure.record.codec import Settings
 from perdure.session.journal import Journal
 from perdure.session.tools.call_state import WRITES
 from perdure.state.document import STATE, plain
+from perdure.state.values import same
 from perdure.system.flow import Do, Flow
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ PREFIX = "perdure:cache:"
 """Begins the ids of these sessions."""
 CLAIM = "claim"
 """Under this such a session says which effect is about to make the call, or has begun it."""
+DEFAULTS = "defaults"
+"""Under this what is kept has those arguments of its call that were as their defaults."""
 TRIES = 100
 """How often a claim is made anew because somebody else has written to the same entry meanwhile."""
 MOST = 200
@@ -44,14 +47,23 @@ def cache_id(owner: str, digest: str) -> str:
     return PREFIX + hashlib.sha256(f"{owner}\0{digest}".encode()).hexdigest()[:40]
 
 
-def declared(tool: Tool, digest: str) -> dict[str, Any]:
+def declared(tool: Tool, digest: str, args: dict[str, Any]) -> dict[str, Any]:
     """How the result of a call is to be kept: under which name, for how long and for whom.
 
-    A key tells calls with the same arguments apart, here as elsewhere.
+    A key tells calls with the same arguments apart, here as elsewhere. What the digest leaves out stands beside it: a
+    default may change.
     """
     assert tool.cache is not None
+    left = {name: args[name] for name in tool.by_default(args)}
+    more = {DEFAULTS: left} if left else {}
     name = digest if tool.key is None else hashlib.sha256(f"{digest}\0{tool.key}".encode()).hexdigest()[:32]
-    return {"name": name, "for": int(tool.cache * 1000), "shared": tool.cache_scope == "shared"}
+    return {"name": name, "for": int(tool.cache * 1000), "shared": tool.cache_scope == "shared", **more}
+
+
+def is_of(kept: Any, wanted: dict[str, Any]) -> bool:
+    """Whether what is kept is of just this call: what it had by default is no other than what it has now."""
+    had, has = kept.get(DEFAULTS, {}), wanted.get(DEFAULTS, {})
+    return all(same(had[name], has[name]) for name in had.keys() & has.keys())
 
 
 def is_fresh(kernel: Kernel, kept: Any) -> bool:
@@ -61,6 +73,10 @@ def is_fresh(kernel: Kernel, kept: Any) -> bool:
     believed as long as the clocks differ by less than its own time, which bounds how old it can be.
     """
     return kept is not None and abs(kernel.clock.wall() - kept["at"]) < kept["for"]
+
+
+def _defaults(wanted: dict[str, Any]) -> dict[str, Any]:
+    return {DEFAULTS: wanted[DEFAULTS]} if DEFAULTS in wanted else {}
 
 
 class Claim(NamedTuple):
@@ -97,10 +113,14 @@ class ReadCache:
 
     def find(self, wanted: dict[str, Any]) -> Flow[dict[str, Any] | None]:
         """What a call returned lately, in this session or in another one of the same owner."""
-        hit: Any = self._journal.book.get("cache", {}).get(wanted["name"])
-        if not self.fresh(hit) and wanted["shared"]:
+        hit: Any = plain(self._journal.book.get("cache", {}).get(wanted["name"]))
+        if not self.gives(hit, wanted) and wanted["shared"]:
             hit = yield Do(self.shared, (wanted["name"],))
-        return plain(hit) if self.fresh(hit) else None
+        return hit if self.gives(hit, wanted) else None
+
+    def gives(self, kept: Any, wanted: dict[str, Any]) -> bool:
+        """Whether a result is of just this call, and still to be given."""
+        return self.fresh(kept) and is_of(kept, wanted)
 
     def keep(self, wanted: dict[str, Any], result: Any) -> int:
         """Keep a result in the session's own book, and no more of them than are of use; the next commit takes it.
@@ -115,7 +135,7 @@ class ReadCache:
             if until > now and len(over) - i < MOST:
                 break
             del cache[key]
-        cache[wanted["name"]] = {"result": result, "at": now, "for": wanted["for"]}
+        cache[wanted["name"]] = {"result": result, "at": now, "for": wanted["for"], **_defaults(wanted)}
         return now
 
     def keep_outcome(self, record: TrackedDict) -> None:
@@ -154,6 +174,8 @@ class ReadCache:
             )
             kept.pop(CLAIM, None)
             kept.pop(WRITES, None)
+            kept.pop(DEFAULTS, None)
+            kept.update(_defaults(wanted))
             if writes:
                 kept[WRITES] = writes
             yield from entry.write(Kind.COMMIT, x={"tool": tool})
@@ -182,7 +204,7 @@ class ReadCache:
             if entry is None:
                 return None
             kept = entry.document.root[STATE]["vars"]
-            if "result" in kept and self.fresh(kept):
+            if "result" in kept and self.gives(plain(kept), wanted):
                 return plain(kept)
             other = kept.get(CLAIM)
             if other is not None and other["effect"] == effect:

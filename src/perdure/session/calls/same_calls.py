@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import CallError, DoneElsewhere, InDoubt, ResultPending
 from perdure.model import Kind
 from perdure.session.calls.effects import stands_at
+from perdure.session.calls.identity import Asked, asked
 from perdure.session.calls.other_branches import OtherBranches, Outcome, is_same_call
 from perdure.session.calls.read_cache import declared
 from perdure.session.calls.records import (
@@ -25,7 +26,7 @@ from perdure.session.calls.records import (
 )
 from perdure.session.calls.retries import key_holds
 from perdure.session.tools.call_state import CallState, redone
-from perdure.session.tools.declaration import Tool, call_digest
+from perdure.session.tools.declaration import Tool
 from perdure.session.tools.running import check_awaited
 from perdure.state.document import plain
 from perdure.system.flow import Do, Flow
@@ -55,24 +56,25 @@ class SameCalls:
         self._cache = cache
         self._others: tuple[int, OtherBranches] | None = None
 
-    def kept(self, tool: Tool, digest: str) -> Flow[dict[str, Any] | None]:
+    def kept(self, tool: Tool, digest: str, args: dict[str, Any]) -> Flow[dict[str, Any] | None]:
         """What the same call returned lately: here, on another branch, or in another session of the owner."""
         if tool.cache is None:
             return None
-        wanted = declared(tool, digest)
+        wanted = declared(tool, digest, args)
         hit = yield from self._cache.find(wanted)
         if hit is None and (tool.read or self._journal.settings.effects != "live"):
             others = yield from self._other_branches()
-            hit = others.kept.get(wanted["name"])
-        return plain(hit) if self._cache.fresh(hit) else None
+            hit = plain(others.kept.get(wanted["name"]))
+        return hit if self._cache.gives(hit, wanted) else None
 
     def begin(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict]:
         """Plan a call that was never made on this line, unless another line has made it, or its result is kept."""
-        if (hit := (yield from self.kept(tool, digest))) is not None:
+        if (hit := (yield from self.kept(tool, digest, bound))) is not None:
             record = self._effects.new(tool, bound, digest, slot)
             yield from self.finish_with(tool, record, hit)
             return record
-        if (known := (yield from self._effects.take_settled(tool, digest, slot))) is not None:
+        call = Asked(tool, bound, digest)
+        if (known := (yield from self._effects.take_settled(call, slot))) is not None:
             record = self._effects.new(tool, bound, digest, slot)
             record["reused"] = known["id"]
             yield from self._effects.done(tool, record, known["result"])
@@ -80,17 +82,17 @@ class SameCalls:
         check_awaited(tool, self._journal.gate)
         if tool.cache is not None:
             # Before there is a record: who is held back has not called.
-            self.hold_back(declared(tool, digest)["name"])
+            self.hold_back(declared(tool, digest, bound)["name"])
         reused: Any = None
         if self._journal.settings.effects != "live":
-            if (record := (yield from self._awaited(tool, bound, digest, slot))) is not None:
+            if (record := (yield from self._awaited(call, slot))) is not None:
                 if record["status"] == "waiting":
                     yield from self._effects.write_waiting(record)
                 return record
-            reused = yield from self._reuse(tool, digest, slot)
+            reused = yield from self._reuse(call, slot)
             if reused is None and self._journal.settings.effects == "dry":
                 raise CallError(f"dry run: {tool.name} is not called")
-        before = self._effects.raised_before(digest, slot)
+        before = self._effects.raised_before(call, slot)
         record = self._effects.new(tool, bound, digest, slot)
         if reused is not None:
             yield from self._effects.done(tool, record, reused.result, self._taken_over(record, reused))
@@ -109,20 +111,21 @@ class SameCalls:
 
         That another line has made it is no error here. One that is still planned then is to be asked about, or started.
         """
-        digest = call_digest(tool.name, tool.version, bound)
+        wanted = asked(tool, bound)
+        digest = wanted.digest
         again, asks = None, ""
-        hit = yield from self.kept(tool, digest)
+        hit = yield from self.kept(tool, digest, bound)
         known = None
         if hit is None and not tool.read:
-            known = yield from self._effects.take_settled(tool, digest, slot)
+            known = yield from self._effects.take_settled(wanted, slot)
         if hit is None and known is None and not tool.read:
             if self._journal.settings.effects != "live":
-                awaited = yield from self._awaited(tool, bound, digest, slot)
+                awaited = yield from self._awaited(wanted, slot)
                 if awaited is not None:
                     awaited["call"] = call
                     return awaited
-            again, asks = yield from self._on_another_branch(digest, slot)
-        earlier = None if tool.read else self._effects.raised_before(digest, slot)
+            again, asks = yield from self._on_another_branch(wanted, slot)
+        earlier = None if tool.read else self._effects.raised_before(wanted, slot)
         record = self._effects.new(tool, bound, digest, slot)
         record["call"] = call
         if hit is not None:
@@ -225,7 +228,7 @@ class SameCalls:
             return
         # Somebody may have paid since it was planned.
         look = planned and "cache" in record and "approval" not in record
-        hit = (yield from self.kept(tool, record["digest"])) if look else None
+        hit = (yield from self.kept(tool, record["digest"], plain(record["args"]))) if look else None
         if hit is not None:
             yield from self.finish_with(tool, record, hit)
             return
@@ -233,7 +236,7 @@ class SameCalls:
             return
         reused = there = None
         if self._journal.settings.effects == "live":
-            planned = yield from self._planned_anew(record, ask=ask)
+            planned = yield from self._planned_anew(tool, record, ask=ask)
         else:
             elsewhere = yield from self._other_branches()
             further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
@@ -241,7 +244,7 @@ class SameCalls:
             if planned and reused is None and there is None:
                 if further:
                     raise _done_elsewhere(tool, record["id"], self._where(record["id"]))
-                reused = yield from self._reuse(tool, record["digest"], self._effects.place(record))
+                reused = yield from self._reuse(_asked_by(tool, record), self._effects.place(record))
         was_asked = planned and "approval" in record
         if planned and (reused is not None or there is not None or record["line"] != self._journal.line):
             yield from self._approvals.let_go(record, ours=record["line"] == self._journal.line)
@@ -275,7 +278,7 @@ class SameCalls:
             _forget_attempts(record)
         yield from self._effects.finish(record, "failed", None, self._said_elsewhere(effect))
 
-    def _planned_anew(self, record: TrackedDict, *, ask: bool) -> Flow[bool]:
+    def _planned_anew(self, tool: Tool, record: TrackedDict, *, ask: bool) -> Flow[bool]:
         """Whether a call is only planned here; one that another line has made since is, and somebody has to agree."""
         planned = record["status"] == "planned"
         if not ask and not (planned and record["attempt"] and record["line"] != self._journal.line):
@@ -284,7 +287,7 @@ class SameCalls:
         further, _ = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
         made = record["id"] if further else ""
         if planned and not further:
-            made = yield Do(elsewhere.report, (record["digest"], self._effects.place(record)))
+            made = yield Do(elsewhere.report, (_asked_by(tool, record), self._effects.place(record)))
         if ask and made:
             yield from self._have_agreed(record, f"the same was done {self._where(made)} (effect {made})")
         if further:
@@ -347,37 +350,37 @@ class SameCalls:
                 said = f"the same was asked for on another branch, and made there as {call} (effect {effect})"
                 record["because"] = said
 
-    def _awaited(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict | None]:
+    def _awaited(self, call: Asked, slot: str) -> Flow[TrackedDict | None]:
         """The same call on the line we came from, whose result comes later: this line waits for it, too.
 
         So it does for one that nobody knew the outcome of, once that is reported.
         """
         others = yield from self._other_branches()
-        there = yield Do(others.begun, (digest, slot))
+        there = yield Do(others.begun, (call, slot))
         if there is None:
             return None
         if there["status"] != "waiting" and not (yield from self._inbox.waiting(f"outcome:{there['id']}")):
             return None
         others.use(there["id"])
-        record = self._effects.new(tool, bound, digest, slot)
+        record = self._effects.new(call.tool, call.args, call.digest, slot)
         self._journal.calls.pop(record["id"], None)
         _become(record, there)
         return record
 
-    def _reuse(self, tool: Tool, digest: str, slot: str) -> Flow[Outcome | None]:
+    def _reuse(self, call: Asked, slot: str) -> Flow[Outcome | None]:
         """What the same call returned on the line we came from; refuses when any other line has made it."""
-        reused, other = yield from self._on_another_branch(digest, slot)
+        reused, other = yield from self._on_another_branch(call, slot)
         if other:
-            raise _done_elsewhere(tool, other, self._where(other))
+            raise _done_elsewhere(call.tool, other, self._where(other))
         return reused
 
-    def _on_another_branch(self, digest: str, slot: str) -> Flow[tuple[Outcome | None, str]]:
+    def _on_another_branch(self, call: Asked, slot: str) -> Flow[tuple[Outcome | None, str]]:
         """The outcome to reuse, or the id of the same effect on another line."""
         others = yield from self._other_branches()
         if self._journal.settings.effects == "live":
-            return None, (yield Do(others.report, (digest, slot)))
-        reused = yield Do(others.reuse, (digest, slot))
-        return reused, "" if reused is not None else (yield Do(others.report, (digest, slot)))
+            return None, (yield Do(others.report, (call, slot)))
+        reused = yield Do(others.reuse, (call, slot))
+        return reused, "" if reused is not None else (yield Do(others.report, (call, slot)))
 
     def _other_branches(self) -> Flow[OtherBranches]:
         journal = self._journal
@@ -409,6 +412,10 @@ def _become(record: TrackedDict, there: dict[str, Any]) -> None:
     """A call was made on another line, and its outcome comes later: here it is the same one, and waited for as well."""
     names = ("id", "attempt", "at", "status", "handle", "progress")
     record.update({name: plain(there[name]) for name in names if name in there})
+
+
+def _asked_by(tool: Tool, record: TrackedDict) -> Asked:
+    return Asked(tool, plain(record["args"]), record["digest"])
 
 
 def _forget_attempts(record: TrackedDict) -> None:
