@@ -16,7 +16,7 @@ from perdure.model import Kind, Status
 from perdure.session.calls.identity import ASKED_ARGS, BY_DEFAULT, Asked, identify, is_unknown, key_in, versioned
 from perdure.session.calls.late_returns import has_outcome, warn
 from perdure.session.calls.other_branches import done_elsewhere, is_refuted, made_otherwise
-from perdure.session.calls.read_cache import declared
+from perdure.session.calls.read_cache import PROBLEM, declared
 from perdure.session.calls.records import (
     DONE_ELSEWHERE,
     ENDED_RUN,
@@ -416,6 +416,9 @@ class Effects:
 
     def as_recorded(self, tool: Tool, record: TrackedDict, result: Any) -> Any:
         """What a call returned as it is recorded; where it does not fit what its tool declares, the record says so."""
+        if PROBLEM in record:
+            # Whatever it has returned is lost.
+            return None
         found, wrong = tool.types.fitting_result(tool.types.result_as_json(result))
         if isinstance(result, Done | Unknown):
             wrong = (
@@ -454,10 +457,11 @@ class Effects:
         """Have other sessions know what came of a call, should its result be shared with them."""
         if record["status"] == "failed":
             yield from self.unclaim(plain(record))
-        elif "at" in record.get("cache", ()) and record["cache"]["shared"] and "reused" not in record:
+        elif claims(record) and ("at" in record["cache"] or PROBLEM in record) and "reused" not in record:
             yield from self._cache.keep_shared(
-                record["tool"], plain(record["cache"]), plain(record["result"]), record["id"], plain(record.get(WRITES))
-            )
+                record["tool"], plain(record["cache"]), plain(record["result"]), record["id"],
+                plain(record.get(WRITES)), record.get(PROBLEM, ""),
+            )  # fmt: skip
 
     def unclaim(self, record: dict[str, Any]) -> Flow[None]:
         """A call has certainly not happened: another session may make it, should it be a shared one."""
@@ -479,8 +483,8 @@ class Effects:
         if status == "done":
             self._journal.book.get("asked_again", {}).pop(record["tool"], None)
             # It happened: that must be recorded even though what it returned cannot be.
-            if problem := refusal(result):
-                record["problem"] = problem
+            if problem := record.get(PROBLEM) or refusal(result):
+                record[PROBLEM] = problem
                 record.pop(MISFIT, None)
             record["result"] = None if problem else result
             self._cache.keep_outcome(record)

@@ -12,6 +12,7 @@ from perdure import telemetry
 from perdure.errors import InDoubt, PerdureError, ResultPending
 from perdure.model import Kind, Status
 from perdure.session.calls.late_returns import give_up, has_outcome, runs_on, warn
+from perdure.session.calls.read_cache import PROBLEM
 from perdure.session.calls.records import LOOKUP, MAX_ERROR, OPEN, UNSETTLED, about, looked_up
 from perdure.session.calls.retries import FIRST_PAUSE, LONGEST_PAUSE, READ_TRIES, is_left, may_be_retried
 from perdure.session.tools import Done, NotDone, Unknown
@@ -59,6 +60,8 @@ class Lookups:
         hit = yield Do(self._cache.shared, (cache["name"],))
         if hit is None or hit.get("effect") != record["id"]:
             return False
+        if PROBLEM in hit:
+            record[PROBLEM] = hit[PROBLEM]
         yield from self._effects.done(tool, record, hit["result"], redone(self._journal, hit.get(WRITES, ())))
         return True
 

@@ -17,6 +17,7 @@ from perdure.errors import Conflict, PerdureError, Unavailable
 from perdure.history.hydrate import load_head, look
 from perdure.model import MAIN, Kind
 from perdure.record.codec import Settings
+from perdure.session.calls.claimants import Stands, claimed
 from perdure.session.journal import Journal
 from perdure.session.tools.call_state import WRITES
 from perdure.state.document import STATE, plain
@@ -34,6 +35,8 @@ PREFIX = "perdure:cache:"
 """Begins the ids of these sessions."""
 CLAIM = "claim"
 """Under this such a session says which effect is about to make the call, or has begun it."""
+PROBLEM = "problem"
+"""Under this, in a record too, stands why what a call has returned could not be kept."""
 DEFAULTS = "defaults"
 """Under this what is kept has those arguments of its call that were as their defaults."""
 TRIES = 100
@@ -88,6 +91,13 @@ class Claim(NamedTuple):
     """When it ends by time (ms), if there is no outcome before."""
 
 
+def _hit_of(record: dict[str, Any], claim: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a call that is done where it was claimed."""
+    hit = {"result": record["result"], "at": record.get("cache", {}).get("at", claim["at"]), "for": wanted["for"]}
+    more = {name: record[name] for name in (PROBLEM, WRITES) if record.get(name)}
+    return {**hit, "effect": record["id"], **more}
+
+
 def claim_of(kernel: Kernel, owner: str, name: str) -> Claim | None:
     """The claim to a shared call; None when there is none, or it has ended by an outcome or by time. Blocks."""
     try:
@@ -97,6 +107,8 @@ def claim_of(kernel: Kernel, owner: str, name: str) -> Claim | None:
     kept: dict[str, Any] = plain(loaded.doc[STATE]["vars"])
     claim: dict[str, Any] | None = kept.get(CLAIM)
     if claim is None or not is_fresh(kernel, claim) or ("result" in kept and is_fresh(kernel, kept)):
+        return None
+    if claimed(kernel, claim["session"], claim["effect"]).stands in (Stands.DONE, Stands.NOT_MADE, Stands.LEFT):
         return None
     return Claim(claim["session"], claim["effect"], claim["at"] + claim["for"])
 
@@ -158,29 +170,31 @@ class ReadCache:
         return kept if {"result", "at", "for"} <= kept.keys() else None
 
     def keep_shared(
-        self, tool: str, wanted: dict[str, Any], result: Any, effect: str = "", writes: Any = None
+        self, tool: str, wanted: dict[str, Any], result: Any, effect: str = "", writes: Any = None, problem: str = ""
     ) -> Flow[None]:
         """Keep a result for all sessions of the owner; when somebody else is faster, theirs is as good.
 
-        ``writes`` are what the call has written into its own session's state, which it alone gets back.
+        ``writes`` are what the call has written into its own session's state, which it alone gets back. ``problem`` says
+        why there is no result of a call that was done: that ends its claim all the same, and is what others are told.
         """
-        try:
+        hit = {"result": result, "at": self._journal.kernel.clock.wall(), "for": wanted["for"], "effect": effect}
+        if problem:
+            hit[PROBLEM] = problem
+        if writes:
+            hit[WRITES] = writes
+        with suppress(PerdureError):
             entry = yield from self._entry(wanted)
-            if entry is None:
-                return
-            kept = entry.document.root[STATE]["vars"]
-            kept.update(
-                {"result": result, "at": self._journal.kernel.clock.wall(), "for": wanted["for"], "effect": effect}
-            )
-            kept.pop(CLAIM, None)
-            kept.pop(WRITES, None)
-            kept.pop(DEFAULTS, None)
-            kept.update(_defaults(wanted))
-            if writes:
-                kept[WRITES] = writes
+            if entry is not None:
+                yield from self._hold(entry, tool, wanted, hit)
+
+    def _hold(self, entry: Journal, tool: str, wanted: dict[str, Any], hit: dict[str, Any]) -> Flow[None]:
+        """Write an outcome into its entry, which ends the claim; when somebody else is faster, theirs is as good."""
+        kept = entry.document.root[STATE]["vars"]
+        for name in (CLAIM, PROBLEM, WRITES, DEFAULTS):
+            kept.pop(name, None)
+        kept.update({**hit, **_defaults(wanted)})
+        with suppress(Conflict):
             yield from entry.write(Kind.COMMIT, x={"tool": tool})
-        except PerdureError:
-            return
 
     def _entry(self, wanted: dict[str, Any]) -> Flow[Journal | None]:
         """The session that holds what is shared under a name; None when it is another owner's."""
@@ -211,7 +225,18 @@ class ReadCache:
                 return None
             is_ours = other is not None and other["session"] == self._journal.id and other["effect"] in earlier
             if self.fresh(other) and not is_ours:
-                return plain(other)
+                there = yield Do(claimed, (self._journal.kernel, other["session"], other["effect"]))
+                is_here = other["session"] == self._journal.id
+                if there.record is not None and self.fresh(hit := _hit_of(there.record, plain(other), wanted)):
+                    # It is known there, and never came here: whoever was to write it could not, or it was lost.
+                    yield from self._hold(entry, tool, wanted, hit)
+                    return hit
+                is_void = there.stands in (Stands.DONE, Stands.NOT_MADE, Stands.LEFT)
+                # Whoever has the session is here, and another branch of it begins nothing meanwhile.
+                if not is_void and not (
+                    is_here and there.stands is Stands.PLANNED and there.line != self._journal.line
+                ):
+                    return plain(other)
             kept[CLAIM] = {
                 "effect": effect, "session": self._journal.id, "at": self._journal.kernel.clock.wall(),
                 "for": wanted["for"],

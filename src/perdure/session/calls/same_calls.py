@@ -13,7 +13,7 @@ from perdure.model import Kind
 from perdure.session.calls.effects import stands_at
 from perdure.session.calls.identity import Asked, asked
 from perdure.session.calls.other_branches import OtherBranches, Outcome, is_same_call
-from perdure.session.calls.read_cache import declared
+from perdure.session.calls.read_cache import PROBLEM, declared
 from perdure.session.calls.records import (
     ENDED_RUN,
     GIVEN_UP,
@@ -130,6 +130,7 @@ class SameCalls:
         record["call"] = call
         if hit is not None:
             record["reused"] = "cache"
+            record.update({name: hit[name] for name in (PROBLEM,) if name in hit})
             self._effects.settle(record, "done", self._effects.as_recorded(tool, record, hit["result"]), None)
         elif known is not None:
             record["reused"] = known["id"]
@@ -179,6 +180,7 @@ class SameCalls:
         record["cache"]["at"] = hit["at"]
         # Nothing was made: what a witness saw of it would be asked about after a restore.
         self._journal.calls.pop(record["id"], None)
+        record.update({name: hit[name] for name in (PROBLEM,) if name in hit})
         yield from self._effects.done(tool, record, hit["result"])
 
     def first_of(self, name: str, record: TrackedDict | None = None) -> tuple[str, TrackedDict] | None:
