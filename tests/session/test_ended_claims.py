@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import perdure
 from perdure import tool
-from perdure.errors import NotJson, ResultPending
+from perdure.errors import Corrupted, InvalidInput, NotJson, ResultPending
 from perdure.fleet.why.answer import OK
 from perdure.fleet.why.reading import why
+from perdure.history.hydrate import look
+from perdure.model import MAIN, Kind
+from perdure.record.codec import Settings
 from perdure.session.calls.read_cache import cache_id
+from perdure.session.journal import Journal
 from perdure.session.tools.declaration import Tool
+from perdure.state.document import STATE
+from perdure.system.flow import drive
 from tests.agent.context.scene import Killed, killed_at
 
 if TYPE_CHECKING:
@@ -83,16 +91,52 @@ def test_a_session_does_not_wait_for_what_it_has_planned_on_another_branch(db: p
     assert made == ["X"]
 
 
-def test_an_outcome_that_never_came_to_the_shared_entry_is_taken_from_its_session(db: perdure.Database):
+@pytest.mark.parametrize("damage", ["back", "cleared"])
+def test_a_shared_entry_that_somebody_has_changed_all_the_same(db: perdure.Database, damage: str):
     made: list[str] = []
     charge = shared("paid", made)
     with db.session("s1", owner="ana") as s:
         s.call(charge, "X")
-        name = s.effects()[0]["cache"]["name"]
-    internal = cache_id("ana", name)
-    back = db.history(internal)[-1].step
-    with db.session(internal, owner="ana") as s:
-        s.rewind(back)
+        internal = cache_id("ana", s.effects()[0]["cache"]["name"])
+    # Past the door that refuses it.
+    with damaged(db, internal) as entry:
+        if damage == "cleared":
+            entry.document.root[STATE].clear()
+        else:
+            entry.document.root[STATE]["vars"].pop("result")
+            entry.document.root[STATE]["vars"]["claim"] = {
+                "effect": db.read("s1").book["effects"].plain().popitem()[1]["id"], "session": "s1",
+                "at": db.kernel.clock.wall(), "for": 1000_000,
+            }  # fmt: skip
     with db.session("s2", owner="ana") as s:
-        assert s.call(charge, "X") == "paid"
+        if damage == "cleared":
+            with pytest.raises(Corrupted, match="delete it"):
+                s.call(charge, "X")
+        else:
+            assert s.call(charge, "X") == "paid"
     assert made == ["X"]
+
+
+@contextmanager
+def damaged(db: perdure.Database, internal: str) -> Iterator[Journal]:
+    row = look(db.kernel, internal)
+    settings = Settings(row.owner, None, db.kernel.schema, "reuse")
+    entry = Journal(db.kernel, internal, MAIN, None, settings, threading.RLock())
+    drive(db.kernel.store, entry.load())
+    yield entry
+    drive(db.kernel.store, entry.write(Kind.COMMIT))
+
+
+def test_nobody_works_in_a_session_of_ours(db: perdure.Database):
+    charge = shared("paid", [])
+    with db.session("s1", owner="ana") as s:
+        s.call(charge, "X")
+        internal = cache_id("ana", s.effects()[0]["cache"]["name"])
+    for tried in (
+        lambda: db.session(internal).__enter__(),
+        lambda: db.post(internal, "hello"),
+        lambda: db.post_outcome(internal, "ef_1", 1),
+    ):
+        with pytest.raises(InvalidInput, match="session of perdure's own"):
+            tried()
+    assert db.read(internal).vars["result"] == "paid"

@@ -457,11 +457,19 @@ class Effects:
         """Have other sessions know what came of a call, should its result be shared with them."""
         if record["status"] == "failed":
             yield from self.unclaim(plain(record))
-        elif claims(record) and ("at" in record["cache"] or PROBLEM in record) and "reused" not in record:
+        elif self._is_shared(record) and "reused" not in record:
             yield from self._cache.keep_shared(
                 record["tool"], plain(record["cache"]), plain(record["result"]), record["id"],
                 plain(record.get(WRITES)), record.get(PROBLEM, ""),
             )  # fmt: skip
+
+    def _is_shared(self, record: TrackedDict) -> bool:
+        """Whether other sessions are to be told what came of a call; a read whose answer is lost may run again."""
+        return (
+            "cache" in record
+            and record["cache"]["shared"]
+            and ("at" in record["cache"] or (PROBLEM in record and claims(record)))
+        )
 
     def unclaim(self, record: dict[str, Any]) -> Flow[None]:
         """A call has certainly not happened: another session may make it, should it be a shared one."""

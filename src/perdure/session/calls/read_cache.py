@@ -13,9 +13,9 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from perdure.errors import Conflict, PerdureError, Unavailable
+from perdure.errors import Conflict, Corrupted, PerdureError, Unavailable
 from perdure.history.hydrate import load_head, look
-from perdure.model import MAIN, Kind
+from perdure.model import INTERNAL, MAIN, Kind
 from perdure.record.codec import Settings
 from perdure.session.calls.claimants import Stands, claimed
 from perdure.session.journal import Journal
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perdure.session.tools.declaration import Tool
     from perdure.state.document import TrackedDict
 
-PREFIX = "perdure:cache:"
+PREFIX = INTERNAL
 """Begins the ids of these sessions."""
 CLAIM = "claim"
 """Under this such a session says which effect is about to make the call, or has begun it."""
@@ -47,7 +47,7 @@ MOST = 200
 
 def cache_id(owner: str, digest: str) -> str:
     """The session that holds a result: named by whose it is, and by tool, version and canonical arguments."""
-    return PREFIX + hashlib.sha256(f"{owner}\0{digest}".encode()).hexdigest()[:40]
+    return INTERNAL + hashlib.sha256(f"{owner}\0{digest}".encode()).hexdigest()[:40]
 
 
 def declared(tool: Tool, digest: str, args: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def claim_of(kernel: Kernel, owner: str, name: str) -> Claim | None:
         loaded = load_head(kernel, look(kernel, cache_id(owner, name)), MAIN)
     except PerdureError:
         return None
-    kept: dict[str, Any] = plain(loaded.doc[STATE]["vars"])
+    kept: dict[str, Any] = plain(loaded.doc[STATE].get("vars", {}))
     claim: dict[str, Any] | None = kept.get(CLAIM)
     if claim is None or not is_fresh(kernel, claim) or ("result" in kept and is_fresh(kernel, kept)):
         return None
@@ -166,7 +166,7 @@ class ReadCache:
             return None
         if loaded.point is None or loaded.point.envelope.owner != self._journal.settings.owner:
             return None
-        kept: dict[str, Any] = plain(loaded.doc[STATE]["vars"])
+        kept: dict[str, Any] = plain(loaded.doc[STATE].get("vars", {}))
         return kept if {"result", "at", "for"} <= kept.keys() else None
 
     def keep_shared(
@@ -174,8 +174,8 @@ class ReadCache:
     ) -> Flow[None]:
         """Keep a result for all sessions of the owner; when somebody else is faster, theirs is as good.
 
-        ``writes`` are what the call has written into its own session's state, which it alone gets back. ``problem`` says
-        why there is no result of a call that was done: that ends its claim all the same, and is what others are told.
+        ``writes`` are what the call has written into its own session's state, which it alone gets back. A ``problem``
+        is why there is no result of a call that was done: that ends its claim all the same, and others are told.
         """
         hit = {"result": result, "at": self._journal.kernel.clock.wall(), "for": wanted["for"], "effect": effect}
         if problem:
@@ -203,6 +203,11 @@ class ReadCache:
         # Nobody else has this journal: its gate is never waited for, whoever drives it.
         entry = Journal(kernel, cache_id(owner, wanted["name"]), MAIN, None, settings, threading.RLock())
         yield from entry.load()
+        if not isinstance(entry.document.root[STATE].get("vars"), dict):
+            what = (
+                f"it holds what a call has returned for all sessions of {owner!r}, and somebody else has written to it"
+            )
+            raise Corrupted(f"session {entry.id!r}", f"{what}: delete it, and the call is made anew")
         return None if entry.point is not None and entry.point.envelope.owner != owner else entry
 
     def claim(
