@@ -225,11 +225,11 @@ class ReadCache:
             kept = entry.document.root[STATE]["vars"]
             if "result" in kept and self.gives(plain(kept), wanted):
                 return plain(kept)
-            other = kept.get(CLAIM)
+            other: Any = kept.get(CLAIM)
             if other is not None and other["effect"] == effect:
                 return None
             is_ours = other is not None and other["session"] == self._journal.id and other["effect"] in earlier
-            if self.fresh(other) and not is_ours:
+            if other is not None and self.fresh(other) and not is_ours:
                 there = yield Do(claimed, (self._journal.kernel, other["session"], other["effect"]))
                 is_here = other["session"] == self._journal.id
                 if there.record is not None and self.fresh(hit := _hit_of(there.record, plain(other), wanted)):
