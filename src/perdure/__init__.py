@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from perdure.agent.run_result import RunResult as RunResult
     from perdure.agent.session_stream import follow as follow
     from perdure.agent.tool_schema import wake_me as wake_me
-    from perdure.agent.upgrades import tool_migration as tool_migration
     from perdure.aio import AsyncDatabase as AsyncDatabase
     from perdure.aio import AsyncSession as AsyncSession
     from perdure.database import Database as Database
@@ -118,6 +117,7 @@ if TYPE_CHECKING:
     from perdure.session.tools.context import Context as Context
     from perdure.session.tools.declaration import Tool as Tool
     from perdure.session.tools.declaration import tool as tool
+    from perdure.session.tools.migrations import tool_migration as tool_migration
     from perdure.state.merge import Clash as Clash
     from perdure.state.merge import Difference as Difference
     from perdure.state.migrations import Migrations as Migrations
@@ -140,11 +140,11 @@ _HOMES = {
     "agent.run_result": ("Raised", "RunResult"),
     "agent.live_answers": ("Event",),
     "agent.session_stream": ("follow",),
-    "agent.upgrades": ("tool_migration",),
     "agent.branching_off": ("branch_off", "run_on"),
     "agent.tool_schema": ("wake_me",),
     "agent.context.window": ("Window",),
     "session.calls.approvals": ("Approval",),
+    "session.tools.migrations": ("tool_migration",),
     "aio": ("AsyncDatabase", "AsyncSession"),
     "history.checkpoint": ("Checkpoint", "Reading"),
     "database": ("Database",),

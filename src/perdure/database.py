@@ -30,7 +30,7 @@ from perdure.state.delta import diff
 from perdure.state.document import STATE, edit
 from perdure.system import commands, faults
 from perdure.system.flow import Do, Dropped, Flow, HandleGuard, Invoke, sync, wrong_use
-from perdure.system.names import check_branch, check_name, check_owner, check_session, check_ttl
+from perdure.system.names import check_branch, check_name, check_own_session, check_owner, check_ttl
 from perdure.upkeep.background import Caretaker, Claim
 from perdure.upkeep.flows import Upkeep
 
@@ -162,7 +162,7 @@ class DatabaseHandle:
         holds the lease.
         """
         self.guard.check()
-        check_session(session)
+        check_own_session(session)
         check_name(owner, "owner", empty=True)
         check_name(by, "by", empty=True)
         if branch != MAIN:
@@ -290,7 +290,7 @@ class DatabaseHandle:
         """
         self.guard.check()
         check_name(agent, "agent name")
-        row: SessionRow | None = yield Do(find, (self.kernel, check_session(session)))
+        row: SessionRow | None = yield Do(find, (self.kernel, check_own_session(session)))
         over = False
         if row is not None and row.heads:
             check_owner(session, row.owner, owner)

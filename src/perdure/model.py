@@ -18,6 +18,8 @@ DEFAULT_TTL = 7 * 24 * 3600
 
 ASIDE = "perdure:expired:"
 """Begins the ids under which expired sessions are kept for a while; no session of anybody's own begins so."""
+INTERNAL = "perdure:cache:"
+"""Begins the ids of sessions that hold the answer to a call that others share: nobody works in them."""
 SIGNED = "; signed "
 """Stands between the reason of a tombstone and the signature of whoever ended the session."""
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perdure import NotDone, Tool, tool
-from perdure.agent import upgrades
 from perdure.agent.agent import Agent
 from perdure.agent.models.scripted import ScriptedModel, calls
-from perdure.agent.upgrades import tool_migration
 from perdure.errors import InvalidInput
+from perdure.session.tools import migrations
+from perdure.session.tools.migrations import tool_migration
 from tests.agent.context.scene import Killed, killed_at, opened
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ made: list[Any] = []
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the migrations or the calls of another, nor takes away what other modules have declared."""
     made.clear()
-    for registry in ("_arguments", "_results", "_renamed"):
-        monkeypatch.setattr(upgrades, registry, {})
+    for registry in ("of_arguments", "of_results", "renamings"):
+        monkeypatch.setattr(migrations, registry, {})
 
 
 def old_refund(**declared: Any) -> Tool:
@@ -320,7 +320,7 @@ def test_a_migration_that_fails_or_makes_nonsense_is_told():
         raise KeyError("cents")
 
     asyncio.run(main("a migration raised KeyError: 'cents'"))
-    upgrades._arguments.clear()
+    migrations.of_arguments.clear()
 
     @tool_migration("refund", "1", "2")
     def nonsense(arguments: dict[str, Any]) -> dict[str, Any]:

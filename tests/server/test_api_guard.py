@@ -147,6 +147,17 @@ def test_a_name_that_was_pointed_here_is_refused(tmp_path: Path, host: str):
         assert ("--allow-host" in said) == bool(host), said
 
 
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1:80@evil.example", "localhost:80/evil", "[::1]evil.example", "[::1]:80@evil", "localhost:80:evil"],
+)
+def test_a_name_with_anything_but_a_port_behind_it_is_refused(tmp_path: Path, host: str):
+    with asking(tmp_path) as api:
+        answer = api.http.get(f"{API}/sessions", headers={"Host": host})
+        assert answer.status_code == 403
+        assert "that is no name" in answer.json()["detail"]
+
+
 def test_own_names_and_addresses_are_fine(tmp_path: Path):
     with asking(tmp_path, hosts=["console.example"]) as api:
         for host in ("localhost:1", "LOCALHOST", "127.0.0.1:80", "[::1]:80", "10.1.2.3", "console.example:443"):

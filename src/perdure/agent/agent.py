@@ -84,6 +84,8 @@ MAX_NUDGE = 4000
 """Bytes of it."""
 FIRST_LOOK, LONGEST_LOOK = 50, 1_000
 """Ms between two looks at a session that somebody else has, at first and at most."""
+INTERRUPTED = 100
+"""How often an interrupt may stop the loop of a run that is wound up: once for each task that it passes through."""
 MADE = 1000
 """Tools of which is kept what models are told of them, where a function gives them."""
 
@@ -438,7 +440,12 @@ class Agent:
                 "an event loop runs here already, as it does in a notebook and in every coroutine, and run_sync has "
                 "one of its own: write `result = await agent.run(...)`"
             )
-        return asyncio.run(self.run(db, **options))
+        with asyncio.Runner() as runner:
+            try:
+                return runner.run(self.run(db, **options))
+            except (KeyboardInterrupt, SystemExit):
+                _wind_up(runner.get_loop())
+                raise
 
     async def close(self) -> None:
         """Release the connections to its models and those of agents it can reach; a later run makes new ones."""
@@ -619,6 +626,27 @@ def _output_type(output: Any) -> TypedValue | None:
             f"output= is a type that JSON can be made into, such as a dataclass or a model of msgspec or pydantic: "
             f"{in_short(e)}"
         ) from None
+
+
+def _wind_up(loop: asyncio.AbstractEventLoop) -> None:
+    """Have all tasks of a loop end that an interrupt has stopped: what they hold is given back.
+
+    Such an exception stops the loop in each task that it passes through, while those that await it are not over yet.
+    """
+    told: set[asyncio.Task[Any]] = set()
+    for _ in range(INTERRUPTED):
+        if not (tasks := asyncio.all_tasks(loop)):
+            break
+        # Once each: to end, a task may have to wait.
+        for task in tasks - told:
+            task.cancel()
+        told |= tasks
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            loop.run_until_complete(asyncio.wait(tasks))
+    for task in told:
+        # It is the same one that goes to the caller: not to be told of once more.
+        if task.done() and not task.cancelled():
+            task.exception()
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from perdure.model import MAIN
 from perdure.session.handle import check_objective
 from perdure.session.tools.declaration import must_be_awaited
 from perdure.state.values import Wire, plain_tuples
-from perdure.system.names import check_branch, check_name, check_session, check_ttl
+from perdure.system.names import check_branch, check_name, check_own_session, check_ttl
 
 PARENT = ("session", "branch", "step", "effect")
 
@@ -133,7 +133,7 @@ def _flag(name: str) -> Callable[[object], None]:
 
 _LIMITS = ("max_turns", "max_tokens", "max_cost", "deadline")
 _CHECKS: dict[str, Callable[[Any], object]] = {
-    "session": check_session,
+    "session": check_own_session,
     "key": _key,
     "owner": lambda value: check_name(value, "owner", empty=True),
     "context": _context,

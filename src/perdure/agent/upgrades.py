@@ -8,65 +8,23 @@ migrations that are declared for it; whatever is left over is told, and nothing 
 # What a session records of an agent is any JSON: its types are looked at, not declared.
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.requests import note_setup
 from perdure.errors import InvalidInput
 from perdure.model import Kind
+from perdure.session.calls.identity import identify
 from perdure.session.calls.records import OPEN, UNSETTLED
 from perdure.session.calls.schemas import note_result_schema
-from perdure.session.tools.declaration import call_digest
+from perdure.session.tools import migrations
 from perdure.state.document import plain
-from perdure.state.migrations import Migrations
 from perdure.state.values import same
 from perdure.system import faults
 from perdure.system.wording import call_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from perdure.agent.agent import Agent
     from perdure.agent.loop import Loop
-
-    Change = Callable[[Any], Any]
-
-_arguments: dict[str, Migrations] = {}
-_results: dict[tuple[str, str, str], Change] = {}
-_renamed: dict[str, tuple[str, str]] = {}
-"""By the old name of a tool: from which version on it has another one, and which."""
-
-
-def tool_migration(
-    tool: str, old: str, new: str, *, results: Change | None = None, renamed: str | None = None
-) -> Callable[[Change], Change]:
-    """Declare how the arguments of open calls of a tool go from one version of it to the next.
-
-    The function may change the arguments it is given or return new ones; ``results`` does the same for results that
-    are recorded and that the model has not been told yet. With ``renamed`` the tool has that name from the new version
-    on. Steps are chained. A call that waits for an approval is asked for again: what was to be approved has changed. So
-    is one that was begun, when its arguments change, whatever its tool declares: it gets another id.
-
-    >>> @tool_migration("refund_in_docs", "1", "2")
-    ... def in_cents(arguments):
-    ...     arguments["cents"] = round(arguments.pop("amount") * 100)
-    """
-
-    def register(fn: Change) -> Change:
-        _arguments.setdefault(tool, Migrations()).add(old, new)(fn)
-        if results is not None:
-            _results[tool, old, new] = results
-        if renamed is not None:
-            _renamed[tool] = (new, renamed)
-        return fn
-
-    return register
-
-
-def declared() -> list[str]:
-    """The migrations of tools that this program declares, in order: with another one it can go on with other calls."""
-    steps = [f"{tool} {old} {new}" for tool, known in _arguments.items() for old, new in known.steps()]
-    return sorted(steps + [f"{old} {at} is {new}" for old, (at, new) in _renamed.items()])
 
 
 class Way(NamedTuple):
@@ -140,15 +98,15 @@ def _look_at(loop: Loop, slot: str, record: dict[str, Any], versions: dict[str, 
     to, before = name, versions.get(name, "")
     steps: list[tuple[str, str, str]] = []
     while to not in loop.agent.tools and to not in loop.own:
-        at, known_as = _renamed.get(to, ("", ""))
-        if not known_as or (more := _steps(to, before, at)) is None:
+        at, known_as = migrations.renamings.get(to, ("", ""))
+        if not known_as or (more := migrations.steps_of(to, before, at)) is None:
             if is_open:
                 plan.problems.append(f"{what}, and the agent has no tool {to} any more")
             return
         steps += more
         to, before = known_as, at
     now = loop.tool(to).version
-    if (more := _steps(to, before or now, now)) is None:
+    if (more := migrations.steps_of(to, before or now, now)) is None:
         if is_open:
             plan.problems.append(f"{what} by version {before} of the tool, and no migration leads to version {now}")
         return
@@ -168,23 +126,12 @@ def _look_at(loop: Loop, slot: str, record: dict[str, Any], versions: dict[str, 
         plan.moved.append(moved)
 
 
-def _steps(tool: str, old: str, new: str) -> list[tuple[str, str, str]] | None:
-    """The declared steps from one version of a tool to another; None when they do not lead there."""
-    if old == new:
-        return []
-    route = _arguments[tool].path(old, new) if tool in _arguments else None
-    return None if route is None else [(tool, a, b) for a, b in itertools.pairwise(route)]
-
-
 def _moved(slot: str, record: dict[str, Any], way: Way) -> Moved:
     if record["status"] in OPEN:
-        args = record["args"]
-        for tool, old, new in way.steps:
-            args = _arguments[tool].upgrade(plain(args), old, new, f"a call of {tool}")
-        return Moved(slot, way, args)
+        return Moved(slot, way, migrations.migrated(record["args"], way.steps))
     result = record.get("result")
     for step in way.steps:
-        if record["status"] == "done" and (change := _results.get(step)) is not None:
+        if record["status"] == "done" and (change := migrations.of_results.get(step)) is not None:
             answer = change(result)
             result = result if answer is None else answer
     return Moved(slot, way, None, result)
@@ -226,10 +173,8 @@ async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:
                 record["result"] = moved.result
             continue
         before = plain(record)
-        record["tool"] = moved.way.tool
+        identify(record, loop.tool(moved.way.tool), moved.args)
         note_result_schema(s.journal.book, loop.tool(moved.way.tool), record)
-        record["digest"] = call_digest(moved.way.tool, moved.way.version, moved.args)
-        record["args"] = moved.args
         request = s.book.get("approvals", {}).get(record.get("approval", ""))
         if request is not None and request["status"] in ("pending", "approved"):
             await s.driver.drive(s.requests.outdate(request))

@@ -20,7 +20,7 @@ from perdure.session.journal import check_not_closed
 from perdure.state.document import BOOK
 from perdure.system.commands import door
 from perdure.system.flow import Do, Flow, awaited, check_open, sync
-from perdure.system.names import check_name, check_session, check_ttl
+from perdure.system.names import check_name, check_own_session, check_ttl
 
 if TYPE_CHECKING:
     from perdure.agent.agent import Agent
@@ -90,7 +90,7 @@ def submit_flow(
     given to one that nobody serves, and that has not worked on it, can be given to another one: without a message, or
     with one while a worker has that agent.
     """
-    check_session(session)
+    check_own_session(session)
     if not isinstance(agent, str):
         # Only here: whoever submits by name need not load how agents run.
         from perdure.agent.agent import Agent

@@ -22,7 +22,6 @@ from perdure.agent import run_result as ended
 from perdure.agent.children import registry
 from perdure.agent.dependencies import check_deps
 from perdure.agent.run_result import DONE, FAILED, INCOMPATIBLE
-from perdure.agent.upgrades import declared
 from perdure.errors import (
     BehindWitness,
     Busy,
@@ -50,6 +49,7 @@ from perdure.model import MAIN, Kind, Status
 from perdure.opening import open_async
 from perdure.protocols import NewWork, Rest, WorkerRow
 from perdure.session.tools.exceptions import is_of_the_call, words_of
+from perdure.session.tools.migrations import declared
 from perdure.state.document import BOOK
 from perdure.stores import DEFAULT_PATH
 from perdure.system.flow import check_awaited

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -32,6 +33,10 @@ ONCE = ("host", "authorization", "idempotency-key", "content-type", "content-len
 """Headers of which there is one in a request."""
 
 
+_HOST = re.compile(r"(?:\[([0-9A-Za-z:.%]*)\]|([^\[\]:@/\\?#\s]*))(?::[0-9]*)?", re.ASCII)
+"""A name or an address, and its port."""
+
+
 class Hosts:
     """By which names the server may be called: ``more`` beside the machine's own; "*" for any."""
 
@@ -47,7 +52,9 @@ class Hosts:
         name = _host_name(host)
         if self._any or name in self._names or address_of(name) is not None:
             return
-        if not name:
+        if _HOST.fullmatch(host) is None:
+            said = f"its Host header is {host[:100]!r}: that is no name, and no name with a port"
+        elif not name:
             said = "the request names no host: say in its Host header by which name the server is called"
         else:
             said = f"{name[:100]!r} is not a name of this server: start it with --allow-host {quoted(name[:100])}"
@@ -150,14 +157,15 @@ class Gate:
 
 
 def _host_name(host: str) -> str:
-    """The name without the port.
+    """The name without the port; all of it where it is not just a name, or one with a port.
 
     >>> _host_name("LocalHost:80"), _host_name("[::1]:80"), _host_name("10.0.0.1")
     ('localhost', '::1', '10.0.0.1')
+    >>> _host_name("127.0.0.1:80@evil.com"), _host_name("[::1]evil.com")
+    ('127.0.0.1:80@evil.com', '[::1]evil.com')
     """
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+    found = _HOST.fullmatch(host)
+    return ((found[1] or found[2]) if found is not None else host).lower()
 
 
 async def read_body(receive: Receive, headers: dict[str, str]) -> bytes | None:

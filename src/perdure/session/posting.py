@@ -24,7 +24,7 @@ from perdure.session.wakes import CRON, WAKE, sort_out
 from perdure.state.document import BOOK, plain
 from perdure.system.commands import quoted, typed
 from perdure.system.flow import Do, Flow
-from perdure.system.names import check_name, check_owner, check_session
+from perdure.system.names import check_name, check_own_session, check_owner
 from perdure.system.wording import brief, storable
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ class Posting:
         expired begins anew with it, also under a key that it had then; ``Busy`` when somebody has it still.
         """
         name = check_name(key, "message key") if key is not None else os.urandom(12).hex()
-        check_session(session)
+        check_own_session(session)
         if check_name(owner, "owner", empty=True):
             self._guard.check()
-            row: SessionRow | None = yield Do(find, (self._kernel, check_session(session)))
+            row: SessionRow | None = yield Do(find, (self._kernel, check_own_session(session)))
             if row is not None and not row.reason:
                 check_owner(session, row.owner, owner)
         try:
@@ -82,8 +82,8 @@ class Posting:
 
     def _post(self, session: str, key: str, kind: str, body: Any) -> Flow[bool]:
         self._guard.check()
-        yield Do(self._before, (check_session(session),))
-        return (yield from posted(self._kernel, seal_entry(self._kernel, check_session(session), key, kind, body)))
+        yield Do(self._before, (check_own_session(session),))
+        return (yield from posted(self._kernel, seal_entry(self._kernel, check_own_session(session), key, kind, body)))
 
     def post_outcome(self, session: str, effect: str, result: Any = None, *, failed: str | None = None) -> Flow[bool]:
         """Report the outcome of an effect from anywhere: of one that said "later", or whose worker lost its lease.
@@ -94,7 +94,7 @@ class Posting:
         outcome was reported before.
         """
         self._guard.check()
-        if not (yield Do(self._waits_for_outcome, (check_session(session), effect, result, failed is None))):
+        if not (yield Do(self._waits_for_outcome, (check_own_session(session), effect, result, failed is None))):
             return False
         kind, body = ("outcome", result) if failed is None else ("failure", storable(failed))
         # A body that cannot be kept is refused as such, and not as one that differs from another.
@@ -217,7 +217,7 @@ class Posting:
         """Post a decision, once, and wake the session: the one way, from library, command line, HTTP and console."""
         self._guard.check()
         approval = asked.id if isinstance(asked, Approval) else asked
-        row: SessionRow = yield Do(look, (self._kernel, check_session(session)))
+        row: SessionRow = yield Do(look, (self._kernel, check_own_session(session)))
         if row.over and (yield Do(expired, (self._kernel, row))):
             raise has_expired(session, f"there is nothing to decide any more, unless {revive(session)} brings it back")
         now = self._kernel.clock.wall()
@@ -286,13 +286,13 @@ class Posting:
         """
         self._guard.check()
         name = check_name(key, "wake key", 100) if key is not None else os.urandom(8).hex()
-        row: SessionRow | None = yield Do(find, (self._kernel, check_session(session)))
+        row: SessionRow | None = yield Do(find, (self._kernel, check_own_session(session)))
         if row is not None and row.over and (yield Do(expired, (self._kernel, row))):
             # It would keep alive what nobody can read any more.
             next = f"wake it when it is back ({revive(session)}), or when somebody has begun it anew by running it"
             raise has_expired(session, next)
         entry = wake_entry(
-            self._kernel, check_session(session), name, at=at, delay=delay, cron=cron, zone=zone, message=message
+            self._kernel, check_own_session(session), name, at=at, delay=delay, cron=cron, zone=zone, message=message
         )
         yield Do(self._before, (session,))
         try:
@@ -308,7 +308,7 @@ class Posting:
         """Take back what ``wake`` put there under this key; False when nothing of that name waits any more."""
         self._guard.check()
         name = check_name(key, "wake key", 100)
-        if not (yield Do(self._is_to_wake, (check_session(session), name))):
+        if not (yield Do(self._is_to_wake, (check_own_session(session), name))):
             return False
         return (yield from self._post(session, f"unwake:{os.urandom(8).hex()}:{name}", "unwake", None))
 
@@ -326,7 +326,7 @@ class Posting:
         False where there is nothing to stop: then nothing was written.
         """
         self._guard.check()
-        yield Do(self._before, (check_session(session),))
+        yield Do(self._before, (check_own_session(session),))
         row: SessionRow = yield Do(known, (self._kernel, session))
         if row.over and (yield Do(expired, (self._kernel, row))):
             raise has_expired(session, "there is nothing to stop")

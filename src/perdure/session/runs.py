@@ -16,6 +16,7 @@ from perdure.errors import Corrupted, Diverged, Gone, Misuse, PerdureError, form
 from perdure.history.hydrate import ancestry, load, payload_of
 from perdure.history.reader import read_rows
 from perdure.model import Kind, Status
+from perdure.session.calls.identity import is_unknown
 from perdure.session.calls.records import ENDED_RUN, OPEN, is_ahead, is_asked_again, run_of
 from perdure.session.inbox import Message
 from perdure.session.journal import LEFT
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from perdure.model import Envelope
     from perdure.record.codec import Loaded, Point
     from perdure.session.calls.calls import Calls
+    from perdure.session.calls.identity import Asked
     from perdure.session.journal import Journal
     from perdure.session.strands import Got
-    from perdure.session.tools.declaration import Tool
 
 R = TypeVar("R")
 LOOKS, PAUSE = 15_000, 0.002
@@ -412,13 +413,14 @@ class CatchUp:
         if i is not None and (before is None or i < before):
             yield from self._pass_by(i, beside=beside)
 
-    def call(self, slot: str, tool: Tool, digest: str) -> Flow[bool]:
+    def call(self, slot: str, asked: Asked) -> Flow[bool]:
         """Check a call against the record, and catch up to it; whether its recorded outcome is to be given."""
         recorded = self.book.get("effects", {}).get(slot)
         if recorded is None:
             yield from self.end()
             return False
-        if recorded.get("asked", recorded["digest"]) != digest:
+        tool = asked.tool
+        if not (asked.is_same(recorded) if is_unknown(recorded) else asked.is_of(recorded)):
             raise Diverged(
                 f"{self._what}: call {slot.rpartition(':')[2]} was {recorded['tool']} with other "
                 f"arguments than this call of {tool.name}. {SAME_CALLS}"

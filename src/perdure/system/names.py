@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.errors import InvalidInput, an
-from perdure.model import ASIDE
+from perdure.model import ASIDE, INTERNAL
 
 MAX_ID = 512
 MAX_NAME = 200
@@ -35,6 +35,17 @@ def check_session(value: object) -> str:
     name = check_name(value, "session id", MAX_ID)
     if name.startswith(ASIDE):
         raise InvalidInput(f"{name[:60]!a} has expired and is set aside: bring it back by its own id, with revive")
+    return name
+
+
+def check_own_session(value: object) -> str:
+    """The id of a session that somebody may work in, and write to."""
+    name = check_session(value)
+    if name.startswith(INTERNAL):
+        raise InvalidInput(
+            f"{name[:60]!a} is a session of perdure's own: it holds the answer to a call that others share, and nobody "
+            "else writes to it. Settle the call in the session that has made it; to have it made anew, delete this one"
+        )
     return name
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure import telemetry
 from perdure.errors import ApprovalNeeded, InvalidInput
 from perdure.model import Kind, Status
+from perdure.session.calls.identity import ASKED_ARGS, digest_of
 from perdure.session.calls.read_cache import declared
 from perdure.session.calls.records import OPEN, kept_as
 from perdure.session.calls.schemas import note_arguments_schema
 from perdure.session.inbox import open_entry
-from perdure.session.tools.declaration import call_digest
 from perdure.session.tools.exceptions import rule
 from perdure.state.document import plain
 from perdure.state.values import same
@@ -263,12 +263,13 @@ class Approvals:
     def _edit_call(self, tool: Tool, record: TrackedDict, request: TrackedDict, args: dict[str, Any]) -> None:
         """The decision came with other arguments: they take the place of those that were asked for."""
         request["args"] = args
-        record["args"] = args
         record.setdefault("asked", record["digest"])
+        record.setdefault(ASKED_ARGS, plain(record["args"]))
+        record["args"] = args
         record["edited"] = True
-        record["digest"] = call_digest(tool.name, tool.version, args)
+        record["digest"] = digest_of(tool, args)
         if "cache" in record:
-            record["cache"] = declared(tool, record["digest"])
+            record["cache"] = declared(tool, record["digest"], args)
             if (call := self._journal.calls.get(record["id"])) is not None:
                 self._journal.calls[record["id"]] = call._replace(kept=kept_as(record))
 

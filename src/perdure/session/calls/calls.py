@@ -1,7 +1,7 @@
 """The calls of a handle: which recorded call one is, and that the same one is not made twice at a time.
 
 Identity of a call: with ``options(key=...)`` that key; inside a run its place in the run; otherwise tool, version and
-arguments. A recorded outcome is returned, never made again.
+arguments (``identity`` tells which are equal). A recorded outcome is returned, never made again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from perdure.errors import Diverged, EffectFailed, EffectRaised, Misuse
 from perdure.session.calls.attempts import Attempts
 from perdure.session.calls.calls_of_answer import CallsOfAnswer
 from perdure.session.calls.calls_of_run import CallsOfRun
+from perdure.session.calls.identity import Asked, digest_of
 from perdure.session.calls.lookups import Lookups
 from perdure.session.calls.reads import Reads
 from perdure.session.calls.records import OPEN, if_repeated, is_asked_again
 from perdure.session.calls.same_calls import SameCalls
 from perdure.session.strands import Got, under_way
-from perdure.session.tools.declaration import Tool, as_tool, call_digest
+from perdure.session.tools.declaration import Tool, as_tool
 from perdure.session.tools.running import check_depth
 from perdure.system.flow import Flow, entered
 
@@ -75,7 +76,7 @@ class Calls:
                 "and set it before: s.deps = ..."
             )
         bound = tool.bind(args, kwargs)
-        digest = call_digest(tool.name, tool.version, bound)
+        digest = digest_of(tool, bound)
         if not tool.read or tool.cache is not None:
             self._journal.strands.go_on()
         # Its number first: whoever waits here must not be overtaken by a call that was asked for later.
@@ -113,11 +114,12 @@ class Calls:
             return place
 
     def _call(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[Any]:
-        replayed = False
+        replayed, asked = False, Asked(tool, bound, digest)
         if self._journal.catching_up is not None:
-            replayed = yield from self._journal.catching_up.call(slot, tool, digest)
+            replayed = yield from self._journal.catching_up.call(slot, asked)
+        slot = self.effects.place_of(asked, slot)
         record: TrackedDict | None = self._journal.book.get("effects", {}).get(slot)
-        if record is not None and record.get("asked", record["digest"]) != digest:
+        if record is not None and not asked.is_of(record):
             msg = f"{slot}: recorded as a call of {record['tool']} with other arguments than this call of {tool.name}"
             raise Diverged(msg)
         if record is not None and is_asked_again(record, tool):

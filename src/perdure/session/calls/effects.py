@@ -13,6 +13,7 @@ from perdure.errors import CallError, Gone, NotFound
 from perdure.history.hydrate import load_at, look
 from perdure.history.reader import history
 from perdure.model import Kind, Status
+from perdure.session.calls.identity import ASKED_ARGS, BY_DEFAULT, Asked, identify, is_unknown, key_in, versioned
 from perdure.session.calls.late_returns import has_outcome, warn
 from perdure.session.calls.left_behind import is_left_open
 from perdure.session.calls.other_branches import done_elsewhere, is_refuted, is_same_call, made_otherwise
@@ -43,7 +44,7 @@ from perdure.session.journal import Called
 from perdure.session.strands import BESIDE
 from perdure.session.tools import Done, Unknown
 from perdure.session.tools.call_state import OUTCOME, RETURNED, UNKEPT, WRITES, CallState
-from perdure.session.tools.declaration import Tool
+from perdure.session.tools.declaration import Tool, call_digest
 from perdure.session.tools.exceptions import in_short
 from perdure.state.document import STATE, plain
 from perdure.state.values import refusal
@@ -206,6 +207,57 @@ class Effects:
         effects = self._journal.book.get("effects", {})
         return next((place for place in reversed(list(effects)) if effects[place]["id"] == record["id"]), "")
 
+    def place_of(self, call: Asked, place: str) -> str:
+        """The place at which a call is recorded, or is to be.
+
+        One of which nobody knows what became of it was made for another version of its tool: it is this one's from now
+        on. A recorded outcome is given for the version alone that it was made for.
+        """
+        effects = self._journal.book.get("effects", {})
+        record = effects.get(place)
+        if record is not None and call.is_of(record):
+            return place
+        if not place.startswith("c:") and record is not None:
+            if is_unknown(record) and call.is_same(record):
+                self._take_up(call, record, place)
+            return place
+        if place.startswith("r:"):
+            return place
+        key = key_in(place, call.tool.name)
+        before = ""
+        for there in [name for name in effects if name.startswith(place[:2])]:
+            other = effects[there]
+            if key_in(there, other["tool"]) != key:
+                continue
+            if call.is_of(other):
+                return there
+            if not before and is_unknown(other) and call.is_same(other):
+                before = there
+        if record is not None:
+            # An equal call to whoever looks at digests: what is as a default now was said then, or the other way round.
+            place = f"c:{call_digest(call.tool.name, call.tool.version, call.args)}"
+        if before:
+            record = effects[place] = plain(effects[before])
+            del effects[before]
+            self._take_up(call, effects[place], place)
+        return place
+
+    def _take_up(self, call: Asked, record: TrackedDict, place: str) -> None:
+        """Have a call go on that was made for another version of its tool."""
+        if ASKED_ARGS in record:
+            # A person has had it made otherwise, and that is what may have happened.
+            record.update(tool=call.tool.name, asked=call.digest)
+            record[ASKED_ARGS] = call.args
+            record.pop(BY_DEFAULT, None)
+            record.update(versioned(call.tool, call.args))
+        else:
+            identify(record, call.tool, call.args)
+        for one in self._journal.book.get("raised", {}).values():
+            if one["id"] == record["id"]:
+                one["call"] = raised_as(record["digest"], place)
+        if record["id"] in self._journal.calls:
+            self._journal.calls[record["id"]] = Called(call.tool.name, place, record["digest"], kept_as(record))
+
     def recall(self, record: TrackedDict) -> None:
         """Have a call that raised known by what it was asked for, should that be forgotten: it is asked for again."""
         raised = self._journal.book.setdefault("raised", {})
@@ -259,18 +311,17 @@ class Effects:
             if one["effect"] == effect:
                 one["status"] = status
 
-    def take_settled(self, tool: Tool, digest: str, place: str) -> Flow[dict[str, Any] | None]:
+    def take_settled(self, call: Asked, place: str) -> Flow[dict[str, Any] | None]:
         """The same call, of which it is known since that it was done, after whoever called was told that nobody knows:
         a person has said so, or it has returned late.
 
         It is given once, as what a tool's own function finds out is: whoever repeats the call asks for that one.
         """
-        yield from self._settle_returned(tool, digest, place)
-        name = raised_as(digest, place)
+        yield from self._settle_returned(call, place)
         for there, record in self._journal.book.get("effects", {}).items():
             if not there.startswith(LEFT) or record["status"] != "done":
                 continue
-            if raised_as(record["digest"], there.split(":", 2)[2]) == name:
+            if key_in(there.split(":", 2)[2], record["tool"]) == key_in(place, call.tool.name) and call.is_same(record):
                 found = plain(record)
                 self.retire(there.__eq__)
                 return found
@@ -296,40 +347,39 @@ class Effects:
         record.update(id=new_effect_id(), attempt=0, at=self._journal.kernel.clock.wall(), status="planned")
         record.update(approval="", because=because)
 
-    def _settle_returned(self, tool: Tool, digest: str, place: str) -> Flow[None]:
+    def _settle_returned(self, call: Asked, place: str) -> Flow[None]:
         """Settle the same call by what it has returned when nobody waited any more, and nobody knew what it did."""
-        before, is_repeated = self.raised_before(digest, place) or ({}, True)
+        before, is_repeated = self.raised_before(call, place) or ({}, True)
         if is_repeated or not (yield from self._inbox.waiting(f"outcome:{before['id']}")):
             return
         record = yield from self._open(before["id"])
         if TOLD not in record:
             return
         record = self._put_back(record)
-        if (late := (yield from self.posted(tool, record))) is not None:
+        if (late := (yield from self.posted(call.tool, record))) is not None:
             self.settle(record, *late)
             self._note_settled(record["id"], record["status"])
             yield from self._share(record)
 
-    def take_left(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict | None:
+    def take_left(self, call: Asked, slot: str) -> TrackedDict | None:
         """The same call, should a rewind have left it open: whoever asks for it goes on with that one, under its id."""
         effects = self._journal.book.get("effects", {})
         for place, left in effects.items():
-            if is_left_open(left) and digest in (left["digest"], left.get("asked")) and is_same_call(slot, place):
-                return self.go_on_with(tool, bound, digest, slot, plain(left))
+            if is_left_open(left) and call.goes_on_with(left) and is_same_call(slot, place):
+                return self.go_on_with(call, slot, plain(left))
         return None
 
-    def go_on_with(
-        self, tool: Tool, bound: dict[str, Any], digest: str, slot: str, there: dict[str, Any]
-    ) -> TrackedDict:
+    def go_on_with(self, call: Asked, slot: str, there: dict[str, Any]) -> TrackedDict:
         """A record for a call of another line, or of one that was left: it is the same one here, with its id.
 
         It is never begun here just so: of what was started there nobody knows whether it happened.
         """
-        record = self.new(tool, bound, digest, slot)
+        record = self.new(call.tool, call.args, call.digest, slot)
         self.become(record, there)
         if "edited" in there:
-            record.update({name: there[name] for name in ("args", "edited", "asked", "digest") if name in there})
-        self._journal.calls[record["id"]] = Called(tool.name, slot, record["digest"], kept_as(record))
+            names = ("args", "edited", "asked", ASKED_ARGS, BY_DEFAULT, "digest")
+            record.update({name: there[name] for name in names if name in there})
+        self._journal.calls[record["id"]] = Called(call.tool.name, slot, record["digest"], kept_as(record))
         return record
 
     def become(self, record: TrackedDict, there: dict[str, Any]) -> None:
@@ -351,13 +401,14 @@ class Effects:
             "tool": tool.name,
             "digest": digest,
             "args": bound,
+            **versioned(tool, bound),
             "status": "planned",
             "attempt": 0,
             "at": self._journal.kernel.clock.wall(),
             "line": self._journal.line,
         }
         if tool.cache is not None:
-            effects[slot]["cache"] = declared(tool, digest)
+            effects[slot]["cache"] = declared(tool, digest, bound)
         note_result_schema(self._journal.book, tool, effects[slot])
         strands = self._journal.strands
         was_beside = before is not None and BESIDE in before
@@ -464,11 +515,19 @@ class Effects:
         """Have other sessions know what came of a call, should its result be shared with them."""
         if record["status"] == "failed":
             yield from self.unclaim(plain(record))
-        elif "at" in record.get("cache", ()) and record["cache"]["shared"] and "reused" not in record:
+        elif self._is_shared(record) and "reused" not in record:
             yield from self._cache.keep_shared(
                 record["tool"], plain(record["cache"]), plain(record["result"]), record["id"],
                 plain(record.get(WRITES)), record.get(PROBLEM, ""),
             )  # fmt: skip
+
+    def _is_shared(self, record: TrackedDict) -> bool:
+        """Whether other sessions are to be told what came of a call; a read whose answer is lost may run again."""
+        return (
+            "cache" in record
+            and record["cache"]["shared"]
+            and ("at" in record["cache"] or (PROBLEM in record and claims(record)))
+        )
 
     def unclaim(self, record: dict[str, Any]) -> Flow[None]:
         """A call has certainly not happened: another session may make it, should it be a shared one."""
@@ -534,18 +593,31 @@ class Effects:
         for name in [name for name in raised if raised[name]["id"] == record["id"]]:
             del raised[name]
 
-    def raised_before(self, digest: str, place: str) -> tuple[dict[str, Any], bool] | None:
+    def raised_before(self, call: Asked, place: str) -> tuple[dict[str, Any], bool] | None:
         """The same call, of which nobody knows what it did, and whether another call repeats it already."""
-        name = raised_as(digest, place)
         raised = self._journal.book.get("raised", {})
+        if not raised:
+            return None
+        effects = self._journal.book.get("effects", {}).values()
+        records = {record["id"]: record for record in effects}
         # Where it has no name of its own, it is kept by it.
-        same = [plain(one) for key, one in raised.items() if one.get("call", key) == name]
+        same = [
+            plain(one)
+            for name, one in raised.items()
+            if self._is_same(call, place, one.get("call", name), one.get(RECORD, records.get(one["id"])))
+        ]
         if not same:
             return None
-        effects = [r for r in self._journal.book.get("effects", {}).values() if r["status"] in OPEN]
-        taken = {r.get(name) for r in effects for name in ("id", REPEATS)}
+        taken = {r.get(name) for r in effects if r["status"] in OPEN for name in ("id", REPEATS)}
         free = next((one for one in same if one["id"] not in taken), None)
         return (same[0], True) if free is None else (free, False)
+
+    def _is_same(self, call: Asked, place: str, known_as: str, record: TrackedDict | None) -> bool:
+        """Whether what is remembered of a call is of this one, by whichever version of its tool it was made."""
+        if record is None:
+            return known_as == raised_as(call.digest, place)
+        there = known_as.partition(":")[2]
+        return key_in(there, record["tool"]) == key_in(place, call.tool.name) and call.is_same(record)
 
     def asked_again(self, tool: str) -> int:
         """Count that a tool has the model ask otherwise; how often in a row by now."""

@@ -9,13 +9,17 @@ from perdure.errors import Gone
 from perdure.history.hydrate import ancestry, load, origins
 from perdure.kernel import Kernel
 from perdure.model import Kind
+from perdure.session.calls.identity import is_unknown
 from perdure.session.calls.left_behind import is_left_open
-from perdure.session.calls.records import GIVEN_UP, LEFT, OPEN, PROBLEM, run_of
+from perdure.session.calls.records import GIVEN_UP, LEFT, OPEN, PROBLEM, RECORD, run_of
 from perdure.session.tools.call_state import WRITES
 from perdure.state.document import BOOK, plain
 from perdure.system.wording import call_words
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perdure.session.calls.identity import Asked
     from perdure.state.delta import Op
     from perdure.state.document import TrackedDict
 
@@ -72,11 +76,16 @@ class OtherBranches:
         self._refuted: dict[str, tuple[int, int]] = {}
         """Calls that had been made, as far as anybody knew, and certainly have not happened: where that is written."""
         self._used: set[str] = set()
-        self._places: dict[tuple[int, int], dict[str, str]] = {}
-        """Of checkpoints of which the records are retired since: the places of their effects, by id."""
         self._branches: dict[str, str] = {}
         """The branch of the line on which an effect was found."""
         self._branch = ""
+        self._unknown: dict[str, dict[str, Any]] = {}
+        """Records of calls of which nobody knows what became of them: they are the same for another version of their
+        tool. By their ids."""
+        self._known: dict[str, dict[str, Any]] = {}
+        """Records of calls that are not retired where they were made, by their ids."""
+        self._places: dict[tuple[int, int], dict[str, tuple[str, dict[str, Any]]]] = {}
+        """Of checkpoints of which the records are retired since: the places of their effects and the records, by id."""
         self._book = book
         self.kept: dict[str, dict[str, Any]] = {}
         """What calls on other lines returned and is kept for a while, by name; the newest of each."""
@@ -116,6 +125,9 @@ class OtherBranches:
             for place, record in other.get("effects", {}).items():
                 if record["status"] in _BEGUN:
                     self._begun[record["id"]] = record
+                self._known[record["id"]] = record
+                if is_unknown(record):
+                    self._unknown[record["id"]] = record
                 if changed := made_otherwise(record):
                     self.edited[record["asked"]] = [*changed, place]
                 if record["status"] in (*_MADE, "waiting"):
@@ -126,6 +138,9 @@ class OtherBranches:
                 elif is_refuted(record) and "where" in record:
                     self._refuted[record["id"]] = record["where"][0], record["where"][1]
             self._refuted |= {effect: (at, step) for effect, at, step in other.get("refuted", ())}
+            for one in other.get("raised", {}).values():
+                if RECORD in one:
+                    self._unknown[one["id"]] = self._known[one["id"]] = one[RECORD]
             for digest, done in other.get("done", {}).items():
                 # Without a step there is no outcome: it was made, and nobody knows what became of it.
                 entries.extend((digest, Foreign(e[0], e[1], e[2], e[2] > 0, attempt=1)) for e in done)
@@ -140,35 +155,71 @@ class OtherBranches:
                 else:
                     self._other.setdefault(digest, []).append(foreign)
 
-    def _is_same(self, place: str, foreign: Foreign) -> bool | None:
+    def _same(self, calls: dict[str, list[Foreign]], call: Asked) -> Iterator[Foreign]:
+        """Those that are this call by tool and arguments; by any version, where nobody knows what became of them."""
+        if not calls:
+            return
+        seen: set[str] = set()
+        for foreign in (f for digest in call.digests for f in calls.get(digest, ())):
+            if foreign.effect not in seen and self._is_of(call, foreign):
+                seen.add(foreign.effect)
+                yield foreign
+        if not self._unknown:
+            return
+        for foreign in (f for of_one in calls.values() for f in of_one if f.effect in self._unknown):
+            if foreign.effect not in seen and not foreign.settled and call.is_same(self._unknown[foreign.effect]):
+                seen.add(foreign.effect)
+                yield foreign
+
+    def _is_of(self, call: Asked, foreign: Foreign) -> bool:
+        """Whether what has a digest of the call is that call: a default may be another one by now."""
+        record = self._known.get(foreign.effect)
+        if record is None and foreign.settled:
+            record = self._retired(foreign)[1]
+        return record is None or call.is_same(record)
+
+    def _retired(self, foreign: Foreign) -> tuple[str, dict[str, Any] | None]:
+        """The place and the record of a settled call, as they were when it got its outcome."""
+        at = foreign.line, foreign.step
+        if at not in self._places:
+            effects: dict[str, Any] = {}
+            with suppress(Gone):
+                effects = load(self._kernel, self._session, *at).doc[BOOK].get("effects", {})
+            self._places[at] = {record["id"]: (name, record) for name, record in effects.items()}
+        return self._places[at].get(foreign.effect, ("", None))
+
+    def _is_meant(self, place: str, foreign: Foreign) -> bool | None:
         """Whether an equal call at our place is that call; None when that cannot be known."""
         there = foreign.place
         if not there and foreign.settled:
-            at = foreign.line, foreign.step
-            if at not in self._places:
-                effects: dict[str, Any] = {}
-                with suppress(Gone):
-                    effects = load(self._kernel, self._session, *at).doc[BOOK].get("effects", {})
-                self._places[at] = {record["id"]: name for name, record in effects.items()}
-            there = self._places[at].get(foreign.effect, "")
+            there = self._retired(foreign)[0]
         return is_same_call(place, there) if there else None
 
-    def reuse(self, digest: str, place: str) -> Outcome | None:
+    def reuse(self, call: Asked, place: str) -> Outcome | None:
         """The outcome of the same call on the line we came from, each given once."""
-        for foreign in self._parent.get(digest, ()):
+        for foreign in self._same(self._parent, call):
             if (
                 foreign.effect not in self._used
-                and self._is_same(place, foreign)
+                and self._is_meant(place, foreign)
                 and (found := self._outcome(self._furthest[foreign.effect])) is not None
             ):
                 self._used.add(foreign.effect)
                 return found
         return None
 
-    def begun(self, digest: str, place: str) -> dict[str, Any] | None:
+    def gives(self, record: TrackedDict | dict[str, Any], place: str) -> bool:
+        """Whether a planned call is given the outcome that its line had before; whose tool is not known here."""
+        return any(
+            foreign.effect not in self._used
+            and self._is_meant(place, foreign)
+            and self._outcome(self._furthest[foreign.effect]) is not None
+            for foreign in self._parent.get(record["digest"], ())
+        )
+
+    def begun(self, call: Asked, place: str) -> dict[str, Any] | None:
         """The same call on another line, when it has no outcome on any; who takes it up says so: ``use``."""
-        known = (*self._parent.get(digest, ()), *self._other.get(digest, ()))
-        unused = (f.effect for f in known if f.effect not in self._used and self._is_same(place, f))
+        known = (*self._same(self._parent, call), *self._same(self._other, call))
+        unused = (f.effect for f in known if f.effect not in self._used and self._is_meant(place, f))
         effect = next(unused, "")
         return self._begun[effect] if self.is_open(effect) else None
 
@@ -223,23 +274,23 @@ class OtherBranches:
                 )  # fmt: skip
         return None
 
-    def report(self, digest: str, place: str) -> str:
+    def report(self, call: Asked, place: str) -> str:
         """The id of a call made on another line, or started on ours without a known outcome, that is or may be the one
         at this place; "" if none."""
-        for foreign in self._parent.get(digest, ()):
+        for foreign in self._same(self._parent, call):
             if (
                 foreign.effect not in self._used
                 and foreign.effect not in self._refuted
-                and self._is_same(place, foreign) is not False
+                and self._is_meant(place, foreign) is not False
             ):
                 return foreign.effect
         if self.restored:
             # As it is by now: a person may have settled it since.
             for there, record in self._book.get("effects", {}).items():
                 made = "restored" in record and record["status"] in ("in_doubt", "done", "unknown")
-                if made and record["digest"] == digest and is_same_call(place, there) is not False:
+                if made and call.is_same(record) and is_same_call(place, there) is not False:
                     return record["id"]
-        others = (f.effect for f in self._other.get(digest, ()) if self._is_same(place, f) is not False)
+        others = (f.effect for f in self._same(self._other, call) if self._is_meant(place, f) is not False)
         return next((effect for effect in others if effect not in self._refuted and effect not in self._used), "")
 
 
@@ -286,5 +337,5 @@ def done_elsewhere(kernel: Kernel, session: str, at: tuple[int, int] | None, boo
         record["id"]
         for place, record in open_here.items()
         if others.twin(record["id"], record["attempt"])[1] is not None
-        or (record["status"] == "planned" and others.reuse(record["digest"], place) is not None)
+        or (record["status"] == "planned" and others.gives(record, place))
     )

@@ -35,7 +35,7 @@ class Reads:
         """A read runs whenever asked, unless a recorded answer is still fresh."""
         if tool.cache is not None and self._journal.catching_up is not None:
             yield from self._journal.catching_up.read(tool.name)
-        if (hit := (yield from self._same.kept(tool, digest))) is not None:
+        if (hit := (yield from self._same.kept(tool, digest, bound))) is not None:
             telemetry.replayed(tool.name, "cache")
             if PROBLEM in hit:
                 raise no_json(tool.name, hit["effect"], hit[PROBLEM])
@@ -50,7 +50,7 @@ class Reads:
         result, wrong = tool.types.fitting_result(tool.types.result_as_json(result))
         _warn_of_misfit(tool, wrong)
         if self._journal.catching_up is None:
-            wanted = declared(tool, digest)
+            wanted = declared(tool, digest, bound)
             self._cache.keep(wanted, result)
             # A cached read is one somebody pays for: it is durable before anyone sees it.
             x = {"tool": tool.name, **({MISFIT: wrong} if wrong else {})}

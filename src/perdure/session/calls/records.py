@@ -96,7 +96,7 @@ def raised_as(digest: str, place: str) -> str:
     return f"{digest}:{place}" if place.startswith("k:") else digest
 
 
-def is_begun(record: TrackedDict) -> bool:
+def is_begun(record: TrackedDict | dict[str, Any]) -> bool:
     """Whether a call has been made, or may have been, and has no outcome yet."""
     return record["status"] in OPEN and (record["status"] != "planned" or record["attempt"] > 0)
 

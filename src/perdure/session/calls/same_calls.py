@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import CallError, DoneElsewhere, InDoubt, ResultPending
 from perdure.model import Kind
 from perdure.session.calls.effects import stands_at
+from perdure.session.calls.identity import Asked, asked
 from perdure.session.calls.other_branches import OtherBranches, Outcome, is_same_call
 from perdure.session.calls.read_cache import declared
 from perdure.session.calls.records import (
@@ -26,7 +27,7 @@ from perdure.session.calls.records import (
 )
 from perdure.session.calls.retries import key_holds
 from perdure.session.tools.call_state import CallState, redone
-from perdure.session.tools.declaration import Tool, call_digest
+from perdure.session.tools.declaration import Tool
 from perdure.session.tools.running import check_awaited
 from perdure.state.document import plain
 from perdure.system.flow import Do, Flow
@@ -56,47 +57,48 @@ class SameCalls:
         self._cache = cache
         self._others: tuple[int, OtherBranches] | None = None
 
-    def kept(self, tool: Tool, digest: str) -> Flow[dict[str, Any] | None]:
+    def kept(self, tool: Tool, digest: str, args: dict[str, Any]) -> Flow[dict[str, Any] | None]:
         """What the same call returned lately: here, on another branch, or in another session of the owner."""
         if tool.cache is None:
             return None
-        wanted = declared(tool, digest)
+        wanted = declared(tool, digest, args)
         hit = yield from self._cache.find(wanted)
         if hit is None and (tool.read or self._journal.settings.effects != "live"):
             others = yield from self._other_branches()
-            hit = others.kept.get(wanted["name"])
-        return plain(hit) if self._cache.fresh(hit) else None
+            hit = plain(others.kept.get(wanted["name"]))
+        return hit if self._cache.gives(hit, wanted) else None
 
     def begin(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict]:
         """Plan a call that was never made on this line, unless another line has made it, or its result is kept."""
-        if (hit := (yield from self.kept(tool, digest))) is not None:
+        if (hit := (yield from self.kept(tool, digest, bound))) is not None:
             record = self._effects.new(tool, bound, digest, slot)
             yield from self.finish_with(tool, record, hit)
             return record
-        if (known := (yield from self._effects.take_settled(tool, digest, slot))) is not None:
+        call = Asked(tool, bound, digest)
+        if (known := (yield from self._effects.take_settled(call, slot))) is not None:
             record = self._effects.new(tool, bound, digest, slot)
             record["reused"] = known["id"]
             _with_problem(record, known)
             yield from self._effects.done(tool, record, known["result"])
             return record
         check_awaited(tool, self._journal.gate)
-        if (record := self._left(tool, bound, digest, slot)) is not None:
+        if (record := self._left(call, slot)) is not None:
             if record["status"] == "waiting":
                 yield from self._effects.write_waiting(record)
             return record
         if tool.cache is not None:
             # Before there is a record: who is held back has not called.
-            self.hold_back(declared(tool, digest)["name"])
+            self.hold_back(declared(tool, digest, bound)["name"])
         reused: Any = None
         if self._journal.settings.effects != "live":
-            if (record := (yield from self._awaited(tool, bound, digest, slot))) is not None:
+            if (record := (yield from self._awaited(call, slot))) is not None:
                 if record["status"] == "waiting":
                     yield from self._effects.write_waiting(record)
                 return record
-            reused = yield from self._reuse(tool, digest, slot)
+            reused = yield from self._reuse(call, slot)
             if reused is None and self._journal.settings.effects == "dry":
                 raise CallError(f"dry run: {tool.name} is not called")
-        before = self._effects.raised_before(digest, slot)
+        before = self._effects.raised_before(call, slot)
         record = self._effects.new(tool, bound, digest, slot)
         if reused is not None:
             writes = self._taken_over(record, reused)
@@ -116,21 +118,21 @@ class SameCalls:
 
         That another line has made it is no error here. One that is still planned then is to be asked about, or started.
         """
-        digest = call_digest(tool.name, tool.version, bound)
+        wanted = asked(tool, bound)
+        digest = wanted.digest
         again, asks = None, ""
-        hit = yield from self.kept(tool, digest)
+        hit = yield from self.kept(tool, digest, bound)
         known = None
         if hit is None and not tool.read:
-            known = yield from self._effects.take_settled(tool, digest, slot)
+            known = yield from self._effects.take_settled(wanted, slot)
         if hit is None and known is None and not tool.read:
             if self._journal.settings.effects != "live":
-                awaited = self._left(tool, bound, digest, slot)
-                awaited = awaited or (yield from self._awaited(tool, bound, digest, slot))
+                awaited = self._left(wanted, slot) or (yield from self._awaited(wanted, slot))
                 if awaited is not None:
                     awaited["call"] = call
                     return awaited
-            again, asks = yield from self._on_another_branch(digest, slot)
-        earlier = None if tool.read else self._effects.raised_before(digest, slot)
+            again, asks = yield from self._on_another_branch(wanted, slot)
+        earlier = None if tool.read else self._effects.raised_before(wanted, slot)
         record = self._effects.new(tool, bound, digest, slot)
         record["call"] = call
         if hit is not None:
@@ -237,7 +239,7 @@ class SameCalls:
             return
         # Somebody may have paid since it was planned.
         look = planned and "cache" in record and "approval" not in record
-        hit = (yield from self.kept(tool, record["digest"])) if look else None
+        hit = (yield from self.kept(tool, record["digest"], plain(record["args"]))) if look else None
         if hit is not None:
             yield from self.finish_with(tool, record, hit)
             return
@@ -245,7 +247,7 @@ class SameCalls:
             return
         reused = there = None
         if self._journal.settings.effects == "live":
-            planned = yield from self._planned_anew(record, ask=ask)
+            planned = yield from self._planned_anew(tool, record, ask=ask)
         else:
             elsewhere = yield from self._other_branches()
             further, reused = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
@@ -259,7 +261,7 @@ class SameCalls:
             if planned and reused is None and there is None:
                 if further:
                     raise self._done_elsewhere(tool, record["id"])
-                reused = yield from self._reuse(tool, record["digest"], self._effects.place(record))
+                reused = yield from self._reuse(_asked_by(tool, record), self._effects.place(record))
         was_asked = planned and "approval" in record
         if planned and (reused is not None or there is not None or record["line"] != self._journal.line):
             yield from self._approvals.let_go(record, ours=record["line"] == self._journal.line)
@@ -295,7 +297,7 @@ class SameCalls:
             _forget_attempts(record)
         yield from self._effects.finish(record, "failed", None, self._said_elsewhere(effect))
 
-    def _planned_anew(self, record: TrackedDict, *, ask: bool) -> Flow[bool]:
+    def _planned_anew(self, tool: Tool, record: TrackedDict, *, ask: bool) -> Flow[bool]:
         """Whether a call is only planned here; one that another line has made since is, and somebody has to agree."""
         planned = record["status"] == "planned"
         if not ask and not (planned and record["attempt"] and record["line"] != self._journal.line):
@@ -304,7 +306,7 @@ class SameCalls:
         further, _ = yield Do(elsewhere.twin, (record["id"], record["attempt"]))
         made = record["id"] if further else ""
         if planned and not further:
-            made = yield Do(elsewhere.report, (record["digest"], self._effects.place(record)))
+            made = yield Do(elsewhere.report, (_asked_by(tool, record), self._effects.place(record)))
         if ask and made:
             yield from self._have_agreed(record, self._same_elsewhere(made))
         if further:
@@ -330,9 +332,9 @@ class SameCalls:
         """
         if record["attempt"] or REPEATS in record:
             return False
-        place, digest = self._effects.place(record), record["digest"]
-        hit = yield from self.kept(tool, digest)
-        known = hit or (yield from self._effects.take_settled(tool, digest, place))
+        place, call = self._effects.place(record), Asked(tool, bound, record["digest"])
+        hit = yield from self.kept(tool, call.digest, bound)
+        known = hit or (yield from self._effects.take_settled(call, place))
         if known is not None:
             self._approvals.use(record)
             if hit is not None:
@@ -341,7 +343,7 @@ class SameCalls:
                 record["reused"] = known["id"]
                 yield from self._effects.done(tool, record, known["result"])
             return True
-        if (before := self._effects.raised_before(digest, place)) is not None:
+        if (before := self._effects.raised_before(call, place)) is not None:
             id = record["id"]
             if refused := self._repeat(tool, record, *before):
                 self._approvals.use(record)
@@ -352,10 +354,10 @@ class SameCalls:
                 return False
             self._approvals.use(record)
             record["was"] = [*record.get("was", ()), id]
-            if (call := self._journal.calls.pop(id, None)) is not None:
-                self._journal.calls[record["id"]] = call
+            if (called := self._journal.calls.pop(id, None)) is not None:
+                self._journal.calls[record["id"]] = called
             return record["status"] == "in_doubt"
-        begun = next((r for r in self._begun_before(record, place) if digest in (r["digest"], r.get("asked"))), None)
+        begun = next((r for r in self._begun_before(record, place) if call.is_same(r)), None)
         because = ""
         if begun is not None:
             because = f"the same call (effect {begun['id']}) was begun before, and nobody knows whether it was done"
@@ -367,7 +369,7 @@ class SameCalls:
                 return True
         else:
             others = yield from self._other_branches()
-            if made := (yield Do(others.report, (digest, place))):
+            if made := (yield Do(others.report, (call, place))):
                 because = self._same_elsewhere(made)
         if because:
             yield from self._ask_once(tool, bound, record, because)
@@ -440,38 +442,38 @@ class SameCalls:
                 said = f"the same was asked for on another branch, and made there as {call} (effect {effect})"
                 record["because"] = said
 
-    def _left(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> TrackedDict | None:
+    def _left(self, call: Asked, slot: str) -> TrackedDict | None:
         """The same call, where a rewind has left it and nobody knows what became of it: it is gone on with."""
-        return self._effects.take_left(tool, bound, digest, slot) if self._journal.settings.effects == "reuse" else None
+        return self._effects.take_left(call, slot) if self._journal.settings.effects == "reuse" else None
 
-    def _awaited(self, tool: Tool, bound: dict[str, Any], digest: str, slot: str) -> Flow[TrackedDict | None]:
+    def _awaited(self, call: Asked, slot: str) -> Flow[TrackedDict | None]:
         """The same call on another line, where it has no outcome: this line waits for its result, too, or does what its
         tool declares for one of which nobody knows whether it happened. A dry run only takes what is reported of it.
         """
         others = yield from self._other_branches()
-        there = yield Do(others.begun, (digest, slot))
-        if there is None:
+        there = yield Do(others.begun, (call, slot))
+        if there is None or not call.goes_on_with(there):
             return None
         goes_on = there["status"] == "waiting" or self._journal.settings.effects == "reuse"
         if not goes_on and not (yield from self._inbox.waiting(f"outcome:{there['id']}")):
             return None
         others.use(there["id"])
-        return self._effects.go_on_with(tool, bound, digest, slot, there)
+        return self._effects.go_on_with(call, slot, there)
 
-    def _reuse(self, tool: Tool, digest: str, slot: str) -> Flow[Outcome | None]:
+    def _reuse(self, call: Asked, slot: str) -> Flow[Outcome | None]:
         """What the same call returned on the line we came from; refuses when any other line has made it."""
-        reused, other = yield from self._on_another_branch(digest, slot)
+        reused, other = yield from self._on_another_branch(call, slot)
         if other:
-            raise self._done_elsewhere(tool, other)
+            raise self._done_elsewhere(call.tool, other)
         return reused
 
-    def _on_another_branch(self, digest: str, slot: str) -> Flow[tuple[Outcome | None, str]]:
+    def _on_another_branch(self, call: Asked, slot: str) -> Flow[tuple[Outcome | None, str]]:
         """The outcome to reuse, or the id of the same effect on another line."""
         others = yield from self._other_branches()
         if self._journal.settings.effects == "live":
-            return None, (yield Do(others.report, (digest, slot)))
-        reused = yield Do(others.reuse, (digest, slot))
-        return reused, "" if reused is not None else (yield Do(others.report, (digest, slot)))
+            return None, (yield Do(others.report, (call, slot)))
+        reused = yield Do(others.reuse, (call, slot))
+        return reused, "" if reused is not None else (yield Do(others.report, (call, slot)))
 
     def _other_branches(self) -> Flow[OtherBranches]:
         journal = self._journal
@@ -529,6 +531,10 @@ def _with_problem(record: TrackedDict, kept: dict[str, Any]) -> None:
     """Of the same call that was done, and whose result cannot be kept, the same is told here."""
     if kept.get(PROBLEM):
         record[PROBLEM] = kept[PROBLEM]
+
+
+def _asked_by(tool: Tool, record: TrackedDict) -> Asked:
+    return Asked(tool, plain(record["args"]), record["digest"])
 
 
 def _forget_attempts(record: TrackedDict) -> None:

@@ -11,6 +11,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypedDict, Unpack, overload
 
 import msgspec
@@ -18,8 +19,8 @@ import msgspec
 from perdure.errors import InvalidInput
 from perdure.session.tools import Later, UndeclaredTool
 from perdure.session.tools.context import needs_deps, takes_context
-from perdure.session.tools.typed_values import TypedCall
-from perdure.state.values import Wire
+from perdure.session.tools.typed_values import MISFITS, TypedCall
+from perdure.state.values import Wire, same
 from perdure.system.options import check_fits, check_options, is_number
 
 POLICIES = ("retry", "ask", "report")
@@ -234,6 +235,21 @@ class Tool:
         other.__dict__.update(self.__dict__)
         other.key = key
         return other
+
+    @functools.cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of its parameters, as calls record them."""
+        found: dict[str, Any] = {}
+        for name, p in self._signature.parameters.items():
+            if p.default is not p.empty and name != "ctx":
+                # Of one that cannot be recorded no call has it.
+                with suppress(*MISFITS):
+                    found[name] = self.types.default_as_json(name, p.default)
+        return found
+
+    def by_default(self, args: dict[str, Any]) -> list[str]:
+        """Those of recorded arguments that are as their parameters' defaults."""
+        return [name for name, value in self.defaults.items() if name in args and same(args[name], value)]
 
     def edited(self, args: dict[str, Any]) -> dict[str, Any]:
         """Arguments that a person wrote, checked against the types of all parameters, as they are recorded."""

@@ -421,6 +421,11 @@ class TypedCall:
         # Whoever calls may go on with what he gave, and a default is every call's.
         return _own(bound)
 
+    def default_as_json(self, name: str, value: Any) -> Any:
+        """A parameter's default as calls record it; one of ``MISFITS`` when it cannot be recorded."""
+        typed = self._parameters.get(name)
+        return _own({name: value if typed is None else typed.as_json(value)})[name]
+
     def arguments(self, bound: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call as its function wants them, and may change them: the next attempt gets them anew."""
         typed = _own(bound)
