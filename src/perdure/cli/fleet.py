@@ -187,15 +187,33 @@ def _steering(do: Literal["pause", "unpause", "retry"], about: str) -> Callable[
                 if sessions and not wanted and not missing:
                     raise NotFound(_nothing_to_retry(db, picked))
                 picked = wanted if dry_run else picked
-            act(picked, do, lambda batch: change(db, batch, do), dry_run=dry_run, as_json=as_json, failed=missing)
-            if do != "retry" and not dry_run and chosen.agent is not None and chosen.only_agent:
+            whole_agent = do != "retry" and chosen.agent is not None and chosen.only_agent
+            if whole_agent and not dry_run:
+                # Before what is counted: whatever is said of it then, it is held, or let go.
+                assert chosen.agent is not None
                 board_of(db).hold(chosen.agent, do == "pause")
+            act(
+                picked, do, lambda batch: change(db, batch, do, on_board=whole_agent), dry_run=dry_run,
+                as_json=as_json, failed=missing, named=bool(sessions),
+            )  # fmt: skip
+            if whole_agent and not (dry_run or as_json):
+                Out().line(_held(chosen.agent or "", do == "pause"))
             if do != "pause" and not (dry_run or as_json):
                 _tell_who_is_missing(db, picked)
 
     command.__name__ = do
     command.__doc__ = about
     return command
+
+
+def _held(agent: str, on: bool) -> str:
+    """What became of a whole agent, whatever became of sessions of it that are on the board."""
+    return cut(
+        f"All sessions of agent {agent} are held, new ones too: no worker takes them."
+        if on
+        else f"Agent {agent} is not held: workers take its sessions.",
+        300,
+    )
 
 
 def _tell_who_is_missing(db: Database, rows: list[SessionRow]) -> None:

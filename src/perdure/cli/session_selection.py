@@ -33,7 +33,7 @@ STATES = ("queued", "working", "waiting", "parked", "paused")
 
 LEFT = {
     "cancel": "not those in which there is nothing to stop",
-    "pause": "not those that were paused already, or that no worker was ever given",
+    "pause": "not those that were paused already, or that name no agent",
     "unpause": "not those that were not paused",
     "retry": "not those that name no agent, are paused, or have nothing to do",
     "resolve": "not those without a call in doubt",
@@ -147,10 +147,11 @@ def act(
     dry_run: bool,
     as_json: bool,
     failed: Sequence[Failed] = (),
+    named: bool = False,
 ) -> None:
     """Do it to all of them in batches, and say so; or only say which they are.
 
-    ``failed`` are those that are not there, and whatever ``on`` puts there: they are named, and the first of their
+    Where sessions were ``named``, to have done it to none of them is no success. ``failed`` are those that are not there, and whatever ``on`` puts there: they are named, and the first of their
     errors says how the command ends.
     """
     out, done, missing = Out(), 0, len(failed)
@@ -176,3 +177,5 @@ def act(
         from perdure.cli.program import exit_code
 
         raise typer.Exit(exit_code(failed[0][1]))
+    if named and not (done or dry_run):
+        raise typer.Exit(1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from perdure.errors import PerdureError
 from perdure.history.hydrate import find
 from perdure.model import MAIN, Status
-from perdure.protocols import Boarded, Filter, NewWork
+from perdure.protocols import Boarded, Filter, NewWork, Work
 from perdure.session.actions import Action, Do
 from perdure.session.wakes import sort_out
 from perdure.system.commands import about
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
-    from perdure.protocols import Board, Store, Work, WorkerRow
+    from perdure.protocols import Board, Store, WorkerRow
 
 NAMED = 10
 """Agents that are listed instead of one that nobody serves."""
@@ -129,11 +129,13 @@ def _to_fleet(kernel: Kernel, row: SessionRow) -> Handover | None:
         return None
     workers, work = board.workers(), work_of(board, row.id)
     serving = sum(row.agent in served_by([worker]) for worker in workers)
+    # One that is not on the board yet is held with all others of its agent, and so is one that a parent works on.
+    obstacle = obstacle_of(work or Work(row.id, row.agent), row.agent in board.held())
+    if obstacle := obstacle or (misfit_of(work, workers) if work is not None else None):
+        return Handover("nobody", f"{obstacle.line} {obstacle.next} ({obstacle.action.command})")
     if work is None and not serving:
         # Nobody would ever take it off: a worker that comes later looks for such sessions anyway.
         return None
-    if work is not None and (obstacle := obstacle_of(work, row.agent in board.held()) or misfit_of(work, workers)):
-        return Handover("nobody", f"{obstacle.line} {obstacle.next} ({obstacle.action.command})")
     if work is None or not (work.queued or work.worker):
         # What is there keeps its priority.
         board.put([NewWork(row.id, row.agent, row.owner, work.priority if work is not None else 0)])
@@ -244,6 +246,13 @@ def obstacle_of(work: Work, held: bool) -> Obstacle | None:
         next = "Mend what it fails of, then retry it."
         return Obstacle(line, next, Action(Do.RETRY, work.session))
     return None
+
+
+def kept_back(store: Store, session: str, agent: str) -> Obstacle | None:
+    """What keeps workers from a session, on the board or not yet: who runs it as a part of another one asks. Blocks."""
+    if (board := made_board(store)) is None:
+        return None
+    return obstacle_of(work_of(board, session) or Work(session, agent), agent in board.held())
 
 
 def misfit_of(work: Work, workers: Sequence[WorkerRow]) -> Obstacle | None:

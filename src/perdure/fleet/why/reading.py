@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.agent.requests import AGENT, is_answer
 from perdure.errors import ContextTooLong, NotFound, RequestRefused
 from perdure.fleet.inputs import READ, waiting_in
-from perdure.fleet.why.answer import Why
+from perdure.fleet.why.answer import ACT, Why
 from perdure.fleet.why.decision import gone, not_begun, told
 from perdure.fleet.why.facts import Facts, Trail, call_behind, calls_at, child_of, failures_here, is_taken_up
 from perdure.fleet.why.wording import error_in
@@ -22,6 +22,7 @@ from perdure.session.calls.read_cache import claim_of
 from perdure.session.handover import (
     close_to,
     fitting,
+    kept_back,
     lives,
     made_board,
     misfit_of,
@@ -130,10 +131,21 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     if failed in _REFUSALS and (keys := notes.get(REFUSED)):
         refused = (m for m in messages_of(kernel, row.id, READ) if m.key in keys and m.kind == "message")
         facts = facts._replace(refused=tuple(refused))
-    child = next((str(h["session"]) for e in calls_at(facts, "waiting") if (h := child_of(e))), "")
-    if child and depth < _DEEP and (found := kernel.store.look(child)) is not None:
-        facts = facts._replace(child=of_row(db, found, depth=depth + 1))
+    child = next((h for e in calls_at(facts, "waiting") if (h := child_of(e))), None)
+    if child is not None and depth < _DEEP:
+        facts = facts._replace(child=_of_child(db, child, depth))
     return _with_claim(db, facts, depth)
+
+
+def _of_child(db: DatabaseHandle, child: dict[str, Any], depth: int) -> Why | None:
+    """Why the session of a child stands where it stands; also of one that is held and was never made."""
+    session = str(child["session"])
+    if (found := db.kernel.store.look(session)) is not None:
+        return of_row(db, found, depth=depth + 1)
+    agent = str(child.get("agent", ""))
+    if not agent or (obstacle := kept_back(db.kernel.store, session, agent)) is None:
+        return None
+    return Why(obstacle.line, obstacle.next, ACT, (obstacle.action,))
 
 
 def _with_claim(db: DatabaseHandle, f: Facts, depth: int) -> Facts:
