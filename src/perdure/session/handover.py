@@ -79,6 +79,10 @@ def _hand_over(kernel: Kernel, row: SessionRow, branch: str) -> Handover:
     if not row.agent and held and runs_agent(holder):
         # Which agent that is stands in its first checkpoint, and the model is asked before that.
         return _finds_it(holder)
+    if row.status == Status.CLOSED:
+        # What was decided stands, and whoever opens it finds it.
+        opens = Action(Do.REOPEN if row.agent else Do.PROGRAM_REOPENS, row.id)
+        return Handover("nobody", f"It was closed, and nothing goes on with it unless {opens.here} opens it again.")
     if not row.agent:
         return Handover("nobody", "Its program takes it up when it calls again.")
     if row.status == Status.CANCELLED and not _is_told_more(kernel, row):

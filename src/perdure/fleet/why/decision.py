@@ -62,6 +62,7 @@ from perdure.session.calls.records import (
 from perdure.session.handover import has_it_open, obstacle_of
 from perdure.session.journal import LEFT
 from perdure.session.tools.exceptions import in_short
+from perdure.session.waiting_messages import UNSAID, unsaid_words
 from perdure.system import times
 from perdure.system.commands import door, typed
 from perdure.system.commands import quoted as as_word
@@ -666,6 +667,9 @@ def _resting(f: Facts) -> Why:
     if not f.row.agent:
         # Whatever writes it is not an agent: there is no command that could.
         return Why("Nothing in it is open.", "Its program can go on with it at any time.")
+    if unsaid := unsaid_words(f.head.more.get(UNSAID, ())):
+        again = "To have an answer, say it again under another key, or without one."
+        return Why(f"{unsaid}.", again, OK, action_on(f, Do.MESSAGE))
     return Why("It has answered everything.", *_go_on_by_message(f))
 
 
