@@ -10,7 +10,7 @@ import perdure
 from perdure import Agent, FunctionModel, calls, tool
 from perdure.cli.program import run
 from perdure.fleet.board import board_of
-from perdure.protocols import WorkerRow
+from perdure.protocols import NewWork, Rest, WorkerRow
 from perdure.system.lease_holders import new_holder, running_agent
 
 if TYPE_CHECKING:
@@ -78,3 +78,24 @@ def test_what_another_branch_has_is_not_left_behind_by_a_rewind(db: perdure.Data
     with db.session("s") as s:
         s.fork("other")
         assert "unsaid" not in s.rewind(1).more
+
+
+def test_workers_of_a_version_that_does_not_go_on_from_it_are_not_said_to_take_it_nor_that_a_call_is_open(
+    db: perdure.Database,
+):
+    other = Agent("desk", model=FunctionModel(answers, name="m"), tools=[refund], version="2", goes_on_from=["2"])
+    with db.session("s") as s:
+        (asked,) = s.approvals()
+    assert db.approve("s", asked.id, by="eve").words == "It is handed to the fleet at once: 1 worker has agent desk."
+    assert desk.run_sync(db.url, session="s").status == "done"
+    db.post("s", "more")
+    reason = other.run_sync(db.url, session="s").reason
+    assert reason.startswith("it was left by version '1' of agent 'desk', and version '2' goes on from 2")
+    board = board_of(db)
+    board.put([NewWork("s", "desk")])
+    board.claim("w", ("desk",), 1, 1, version="v")
+    board.rest("w", [Rest("s", 0, again=True, avoid_version="v")], 2)
+    found = perdure.why(db, "s")
+    assert "cannot go on with it, version v: no call is open in it, and its program does not go on from" in found.line
+    assert "version '1' of agent desk, which has left the session, or from its schema." in found.line
+    assert "To resume it with another one says what does not fit" in found.next

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 NAMED = 10
 """Agents that are listed instead of one that nobody serves."""
-MISFITS = "its program does not fit a call that is open in the session, or its schema"
-"""What is said of a worker that has left a session to those of other versions."""
+MISFITS = "its program does not fit the version that the session was left by, its schema, or a call that is open in it"
+"""What is said of a worker that has left a session to those of other versions; its log says which of these it is."""
 SILENT = 60_000
 """Milliseconds after which a worker that was not heard of no longer counts as serving its agents."""
 
@@ -150,7 +150,8 @@ def _to_fleet(kernel: Kernel, row: SessionRow) -> Handover | None:
         return Handover("worker", f"{has_it_open(holder).capitalize()}; a worker takes it up when it is let go.")
     return Handover(
         "worker",
-        f"It is taken up at once: {count(serving, 'worker')} {'has' if serving == 1 else 'have'} agent {row.agent}.",
+        # Whether the program of one of them fits what the session was left by, only a worker that has it finds out.
+        f"It is handed to the fleet at once: {count(serving, 'worker')} {'has' if serving == 1 else 'have'} agent {row.agent}.",
     )
 
 
@@ -259,16 +260,19 @@ def kept_back(store: Store, session: str, agent: str) -> Obstacle | None:
     return obstacle_of(work_of(board, session) or Work(session, agent), agent in board.held())
 
 
-def misfit_of(work: Work, workers: Sequence[WorkerRow]) -> Obstacle | None:
-    """That workers have its agent, and none of them a program that can go on with it."""
+def misfit_of(work: Work, workers: Sequence[WorkerRow], unfit: str = MISFITS) -> Obstacle | None:
+    """That workers have its agent, and none of them a program that can go on with it; ``unfit``: because of what."""
     if (
         not work.avoid_version
         or work.agent in served_by(fitting(work, workers))
         or work.agent not in served_by(workers)
     ):
         return None
-    line = f"The workers that have agent {work.agent} cannot go on with it, version {work.avoid_version}: {MISFITS}."
-    next = "Start a worker with the program that it was left by, or resume it with that program yourself."
+    line = f"The workers that have agent {work.agent} cannot go on with it, version {work.avoid_version}: {unfit}."
+    next = (
+        "Start a worker with the program that it was left by, or resume it with that program yourself. "
+        "To resume it with another one says what does not fit, as the log of the workers does."
+    )
     return Obstacle(line, next, Action(Do.WORKER, work.session))
 
 

@@ -9,7 +9,7 @@ from perdure.errors import ContextTooLong, NotFound, RequestRefused
 from perdure.fleet.inputs import READ, waiting_in
 from perdure.fleet.why.answer import ACT, Why
 from perdure.fleet.why.decision import gone, not_begun, told
-from perdure.fleet.why.facts import Facts, Trail, call_behind, calls_at, child_of, failures_here, is_taken_up
+from perdure.fleet.why.facts import Facts, Trail, call_behind, calls_at, child_of, failures_here, is_taken_up, unfit_in
 from perdure.fleet.why.wording import error_in
 from perdure.history.checkpoint import OBJECTIVE, Checkpoint, is_objective
 from perdure.history.expiry import expired
@@ -179,7 +179,7 @@ def _on_the_board(board: Board, f: Facts) -> Facts:
         alive = work is not None and any(lives(w) for w in rows if w.id == work.worker)
         served = agent in served_by(rows if work is None else fitting(work, rows))
         f = f._replace(work=work, served=served, held=agent in held, at_work=alive)
-        f = f._replace(misfit=None if work is None else misfit_of(work, rows))
+        f = f._replace(misfit=None if work is None else misfit_of(work, rows, unfit_in(f)))
         if not served and f.misfit is None:
             # One that has worked on it is its own, whoever is there now.
             likely = [] if f.book.get(AGENT) else close_to(agent, served_by(rows))
