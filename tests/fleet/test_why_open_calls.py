@@ -19,6 +19,7 @@ from perdure.fleet.why.reading import gather
 from perdure.protocols import Filter, Work, WorkerRow
 from perdure.session.handover import Fleet, hand_over
 from perdure.system.lease_holders import new_holder, running_agent
+from perdure.testing.clock import FakeClock
 from tests.server.asking import asking
 
 if TYPE_CHECKING:
@@ -247,3 +248,26 @@ def test_a_session_whose_result_is_polled_for_in_vain_is_told_by_lists_and_count
     assert desk.run_sync(url, session="s").status == "done"
     with perdure.open(url) as db:
         assert stuck(db) == {}
+
+
+def test_how_long_a_call_runs_counts_from_when_this_attempt_began(tmp_path: Path):
+    url, clock, seen = f"sqlite:///{tmp_path}/agents.db", FakeClock(), list[str]()
+
+    @tool(if_unsure="retry", approve=True)
+    def slow(what: str) -> str:
+        clock.advance(3_000)
+        with perdure.open(url, clock=clock) as db:
+            seen.append(perdure.why(db, "s").line)
+        return "done"
+
+    agent = Agent("desk", model=FunctionModel(lambda r: answer(r), name="m"), tools=[slow])
+
+    async def run() -> None:
+        async with perdure.open_async(url, clock=clock) as db:
+            (asked,) = (await agent.run(db, session="s", message="slow a")).approvals
+            clock.advance(3_600_000)
+            await db.approve("s", asked.id, by="eve")
+            await agent.run(db, session="s")
+
+    asyncio.run(run())
+    assert [line.partition(" runs ")[2] for line in seen] == ['slow(what="a") for 3 s.']

@@ -567,7 +567,7 @@ def _running(f: Facts) -> Why:
     first = working[0]
     again = f", attempt {first['attempt']}" if first["attempt"] > 1 else ""
     progress = f", {brief(first['progress'], _LEFT_OUT)}" if first.get("progress") is not None else ""
-    since = times.gap(f.now - first["at"])
+    since = times.gap(f.now - (first["at"] if f.begun is None else f.begun))
     line = f"{who.capitalize()} runs {call_of(first)}{f' for {since}' if since else ''}{again}{progress}."
     return Why(line, "Nothing to do.", WAIT)
 

@@ -56,6 +56,8 @@ class Facts(NamedTuple):
     """Whether the worker that has it on the board lives, as far as is known."""
     unanswered: bool = False
     """Whether what was said last on a branch has no answer: it does not lie in the inbox, which is main's."""
+    begun: int | None = None
+    """When the attempt at the call began that is under way: it may have been asked for long before."""
     trail: Trail | None = None
     """What it wrote last, where workers get no further with it."""
     parent: str = ""

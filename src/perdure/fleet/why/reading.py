@@ -127,6 +127,8 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
         facts = _on_the_board(board, facts)
     if facts.head.status == Status.FAILED or (facts.work is not None and (facts.work.parked or failures_here(facts))):
         facts = facts._replace(trail=_trail(kernel, row, branch))
+    if facts.head.status == Status.RUNNING and (working := calls_at(facts, "started")):
+        facts = facts._replace(begun=_begun(kernel, row, branch, working[0]["id"]))
     failed = facts.head.more.get("error") if branch == MAIN and facts.head.status == Status.FAILED else None
     if failed in _REFUSALS and (keys := notes.get(REFUSED)):
         refused = (m for m in messages_of(kernel, row.id, READ) if m.key in keys and m.kind == "message")
@@ -135,6 +137,15 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
     if child is not None and depth < _DEEP:
         facts = facts._replace(child=_of_child(db, child, depth))
     return _with_claim(db, facts, depth)
+
+
+def _begun(kernel: Kernel, row: SessionRow, branch: str, effect: str) -> int | None:
+    """When the last attempt at a call began: an attempt is written down by itself, or with the answer that asks for it."""
+    for point in history(kernel, row.id, branch, _SEARCHED, None):
+        x = point.envelope.x
+        if (point.envelope.kind == Kind.STARTED and x.get("effect") == effect) or effect in x.get("effects", ()):
+            return point.envelope.at
+    return None
 
 
 def _of_child(db: DatabaseHandle, child: dict[str, Any], depth: int) -> Why | None:
