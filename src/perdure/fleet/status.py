@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.fleet.board import board_of, check_boarded
 from perdure.history.hydrate import known
-from perdure.model import Status
+from perdure.model import MAIN, Status
 from perdure.protocols import Filter, NewWork
 from perdure.session.actions import Action, Do
 from perdure.session.calls.decisions import reported
@@ -227,7 +227,14 @@ async def settle(
         words = f"{calls} in doubt, and it does not go on before that is settled: {call_of(first)}: {settles}"
         return record, Handover("nobody", words)
     # Only now: the lease is free for whoever comes.
-    return record, await db.driver.call(hand_over, db.kernel, await db.look(session), branch)
+    row = await db.look(session)
+    if branch == MAIN and row.agent and row.status in (Status.IDLE, Status.SLEEPING) and not row.pending:
+        # It has answered: whoever ran it would find nothing to do. That of a call counts when it is asked for again.
+        becomes = "This result is given" if verdict == "done" else "It is made"
+        say = Action(Do.MESSAGE, session, store=db.url).command
+        words = f"The session has answered: nobody goes on with it for that. {becomes} when agent {row.agent} asks for "
+        return record, Handover("nobody", f"{words}the same call again ({say}).")
+    return record, await db.driver.call(hand_over, db.kernel, row, branch)
 
 
 async def _is_told(db: AsyncDatabase, session: str, effect: str) -> bool:

@@ -150,14 +150,15 @@ def _with_exception(f: Facts, found: Why) -> Why:
     newest = raised[::-1]
     newest.sort(key=_is_known)
     first, *others = newest
-    told = {"class": first.error, "message": first.message, "traceback": first.traceback}
+    told = {"class": first.error, "message": first.message, "traceback": first.traceback} if first.error else None
     line = f"{found.line} {one_line(str(first), 200)}. {_became(first)}"
     if others:
         open_ = sum(not _is_known(one) for one in others)
         unknown = f"; what {open_} of them had changed by then is not known, either" if open_ else ""
-        which = ", ".join(f"{one.tool} with {one.error}" for one in others[:_OTHERS])
+        which = ", ".join(f"{one.tool} with {one.error or 'no answer'}" for one in others[:_OTHERS])
         left_out = ", …" if len(others) > _OTHERS else ""
-        line = f"{line} {count(len(others), 'more call')} raised: {which}{left_out}{unknown}."
+        did = "raised" if all(one.error for one in others) else "came to no outcome"
+        line = f"{line} {count(len(others), 'more call')} {did}: {which}{left_out}{unknown}."
     return found._replace(line=line, error=error if error is not None else told)
 
 
