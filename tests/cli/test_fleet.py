@@ -139,7 +139,7 @@ def test_pause_and_unpause_by_name_and_by_filter(command: Command, url: str):
         "action": "pause", "dry_run": True, "sessions": ["a", "c"], "changed": 0, "failed": [], "next": None,
     }  # fmt: skip
     assert states(url)["c"] == "queued"
-    paused = "pause: 1 of 2 sessions (not those that were paused already, or that no worker was ever given)\n"
+    paused = "pause: 1 of 2 sessions (not those that were paused already, or that name no agent)\n"
     assert command("pause", "--owner", "ana").out == paused
     let_go = command("unpause", "--state", "paused").out.splitlines()
     assert let_go == ["unpause: 2 of 2 sessions", "No worker serves agent desk: start one with perdure worker APP."]

@@ -182,7 +182,7 @@ def cancel(
 
         picked = pick(db, Selection(sessions, agent, owner, status), failed)
         picked = to_stop(db, picked) if dry_run else picked
-        act(picked, "cancel", stop, dry_run=dry_run, as_json=as_json, failed=failed, named=bool(sessions))
+        act(picked, "cancel", stop, dry_run=dry_run, as_json=as_json, failed=failed)
 
 
 def list_open(db: Database, session: str, branch: str, as_json: bool) -> None:
