@@ -69,7 +69,7 @@ def test_what_a_rewind_leaves_behind_is_said_by_all_who_are_asked(
         code, told = said(command, "s", "hi", "--key", "m1")
         assert (code != 0, "was rewound to before that" in told, another in told) == (True, True, True)
         assert "not answered yet" not in told
-    with pytest.raises(perdure.Gone, match="was rewound to before that: .* say it again under another key"):
+    with pytest.raises(perdure.Gone, match=r"was rewound to before that: .* say it again under another key"):
         desk.run_sync(db.url, session="s", message="hi", key="m1")
     assert desk.run_sync(db.url, session="s", message="hi", key="m2").status == "waiting_approval"
 

@@ -260,7 +260,7 @@ def test_how_long_a_call_runs_counts_from_when_this_attempt_began(tmp_path: Path
             seen.append(perdure.why(db, "s").line)
         return "done"
 
-    agent = Agent("desk", model=FunctionModel(lambda r: answer(r), name="m"), tools=[slow])
+    agent = Agent("desk", model=FunctionModel(answer, name="m"), tools=[slow])
 
     async def run() -> None:
         async with perdure.open_async(url, clock=clock) as db:

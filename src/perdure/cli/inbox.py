@@ -88,7 +88,9 @@ def _print(found: list[InboxMessage], whens: list[str], unsaid: str) -> None:
     out = Out()
     if not found:
         nothing = "nothing waits in it"
-        out.line(cut(f"{nothing}. {unsaid}.", 1000) if unsaid else f"{nothing}, and nothing that was said is unanswered")
+        out.line(
+            cut(f"{nothing}. {unsaid}.", 1000) if unsaid else f"{nothing}, and nothing that was said is unanswered"
+        )
         return
     rows = [
         [

@@ -151,8 +151,8 @@ def act(
 ) -> None:
     """Do it to all of them in batches, and say so; or only say which they are.
 
-    Where sessions were ``named`` and not one is as was wished by it, that is no success. ``failed`` are those that are not there, and whatever ``on`` puts there: they are named, and the first of their
-    errors says how the command ends.
+    Where sessions were ``named``, to have done it to none of them is no success. ``failed`` are those that are not
+    there, and whatever ``on`` puts there: they are named, and the first of their errors says how the command ends.
     """
     out, done, missing = Out(), 0, len(failed)
     if not dry_run:

@@ -148,10 +148,11 @@ def _to_fleet(kernel: Kernel, row: SessionRow) -> Handover | None:
     holder = row.lease.holder
     if holder and not is_dead(holder) and not runs_agent(holder):
         return Handover("worker", f"{has_it_open(holder).capitalize()}; a worker takes it up when it is let go.")
+    # Whether the program of one of them fits what the session was left by, only a worker that has it finds out.
     return Handover(
         "worker",
-        # Whether the program of one of them fits what the session was left by, only a worker that has it finds out.
-        f"It is handed to the fleet at once: {count(serving, 'worker')} {'has' if serving == 1 else 'have'} agent {row.agent}.",
+        f"It is handed to the fleet at once: {count(serving, 'worker')} {'has' if serving == 1 else 'have'} agent "
+        f"{row.agent}.",
     )
 
 

@@ -156,13 +156,16 @@ def obstacle_in(f: Facts) -> Obstacle | None:
 
 def unfit_in(f: Facts) -> str:
     """What of a session the program of a worker may not fit that has left it to others, as its book tells."""
-    setup: dict[str, Any] = (f.book.get(AGENT) or {}).get("setup") or {}
+    notes: dict[str, Any] = f.book.get(AGENT) or {}
+    setup: dict[str, Any] = notes.get("setup") or {}
     left_by = setup.get("version")
     if left_by is None:
         return MISFITS
     version = f"version {left_by!r:.80} of agent {setup.get('agent', f.row.agent)}, which has left the session"
     if call := next((e for status in OPEN for e in calls_at(f, status)), None):
-        return f"its program does not go on from {version}, from its schema, or with a call that is open: {call_of(call)}"
+        return (
+            f"its program does not go on from {version}, from its schema, or with a call that is open: {call_of(call)}"
+        )
     return f"no call is open in it, and its program does not go on from {version}, or from its schema"
 
 

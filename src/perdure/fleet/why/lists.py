@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from perdure.fleet.why.facts import is_taken_up
 from perdure.model import Status
 from perdure.protocols import Filter, Work
-from perdure.session.handover import fitting, is_worked_on, lives, made_board, misfit_of, obstacle_of, served_by, works_of
+from perdure.session.handover import (
+    fitting,
+    is_worked_on,
+    lives,
+    made_board,
+    misfit_of,
+    obstacle_of,
+    served_by,
+    works_of,
+)
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.wording import count
 
@@ -94,6 +103,8 @@ def stuck(db: DatabaseHandle) -> dict[str, int]:
     while rows := db.kernel.store.sessions(status=Status.WAITING_RESULT, after=after, limit=PAGE):
         after = rows[-1].id
         waiting = [row for row in rows if row.agent and polled_in_vain(row)]
-        put_away = {session for session, work in works_of(db.kernel.store, [r.id for r in waiting]).items() if work.parked}
+        put_away = {
+            session for session, work in works_of(db.kernel.store, [r.id for r in waiting]).items() if work.parked
+        }
         found.update(row.agent for row in waiting if row.id not in put_away)
     return dict(found)

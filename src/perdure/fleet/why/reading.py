@@ -140,7 +140,7 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
 
 
 def _begun(kernel: Kernel, row: SessionRow, branch: str, effect: str) -> int | None:
-    """When the last attempt at a call began: an attempt is written down by itself, or with the answer that asks for it."""
+    """When the last attempt at a call began: it is written down by itself, or with the answer that asks for it."""
     for point in history(kernel, row.id, branch, _SEARCHED, None):
         x = point.envelope.x
         if (point.envelope.kind == Kind.STARTED and x.get("effect") == effect) or effect in x.get("effects", ()):
