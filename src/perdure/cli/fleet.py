@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import signal
@@ -48,6 +49,8 @@ OfState = Annotated[
     str | None,
     typer.Option("--state", metavar="STATE", help="Where they are: queued, working, waiting, parked or paused."),
 ]
+
+OfAll = Annotated[bool, typer.Option("--all", help="All sessions that have failed.")]
 
 STATES = {"waiting": "waiting (for a message, a timer or somebody)"}
 """What a state is called where its name alone could be misread."""
@@ -175,13 +178,15 @@ def _steering(do: Literal["pause", "unpause", "retry"], about: str) -> Callable[
         store: Store = None,
         blobs: BlobsAt = None,
         as_json: AsJson = False,
+        everything: bool = False,
     ) -> None:
-        if do == "retry" and not (sessions or status or state):
+        if do == "retry" and not (sessions or status or state) and (agent or owner or everything):
             status = "failed"
         chosen = Selection(sessions, agent, owner, status, state)
         with open_existing(store, blobs) as db:
             missing: list[Failed] = []
-            picked = pick(db, chosen, missing)
+            also = ", --state or --all" if do == "retry" else " or --state"
+            picked = pick(db, chosen, missing, options=f"--agent, --owner, --status{also}")
             if do == "retry" and (sessions or dry_run):
                 wanted = to_retry(db, picked)
                 if sessions and not wanted and not missing:
@@ -203,6 +208,12 @@ def _steering(do: Literal["pause", "unpause", "retry"], about: str) -> Callable[
 
     command.__name__ = do
     command.__doc__ = about
+    signature = inspect.signature(command, eval_str=True)
+    given = dict(signature.parameters)
+    # Only of what has failed there is a natural whole.
+    last = given.pop("everything").replace(annotation=OfAll)
+    named = [*given.values(), last] if do == "retry" else [*given.values()]
+    command.__signature__ = signature.replace(parameters=named)  # pyright: ignore[reportFunctionMemberAccess]
     return command
 
 

@@ -67,15 +67,18 @@ def check_one_of(what: str, said: str | None, known: Sequence[str]) -> str:
     return said or ""
 
 
-def pick(db: Database, chosen: Selection, missing: list[Failed]) -> list[SessionRow]:
+def pick(
+    db: Database, chosen: Selection, missing: list[Failed], *, options: str = "--agent, --owner, --status or --state"
+) -> list[SessionRow]:
     """The sessions that are meant; ``InvalidInput`` when nothing was said, for that would be all of them.
 
     Of several that are named, one that is not there keeps nobody from the others: it is put into ``missing``.
+    ``options``: those that the command has to say which are meant.
     """
     if chosen.sessions:
         return _named(db, list(dict.fromkeys(chosen.sessions)), missing)
     if not (chosen.agent or chosen.owner or chosen.status or chosen.state):
-        raise InvalidInput("say which sessions: name them, or use --agent, --owner, --status or --state")
+        raise InvalidInput(f"say which sessions: name them, or use {options}")
     check_one_of("status", chosen.status, list(Status))
     check_one_of("state", chosen.state, STATES)
     inside = _by_state(db, chosen) if chosen.state is not None else None
