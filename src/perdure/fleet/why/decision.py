@@ -77,6 +77,8 @@ _LEFT_OUT = 90
 """Characters of a call's arguments, or of an error, that are told."""
 MOST_TRIES = 10
 """So often workers try a session at one place, unless they are started with another number."""
+_IN_VAIN = 3
+"""From this attempt on a call whose answers are lost is no mere wait."""
 _OTHERS = 3
 """Calls that raised, beside the one that is told in full, that are told with their exceptions."""
 _CHANGE_FIRST = "Change the key, the model's name, the address or the account first: the provider says which."
@@ -215,7 +217,12 @@ def _on_board(f: Facts) -> Why | None:
         return None
     if obstacle := obstacle_of(f.work, f.held and (has_more(f) or f.work.paused)):
         stands = f" {_stands(f)}" if f.work.parked else ""
-        return Why(f"{obstacle.line}{stands}", obstacle.next, ACT, ways_past(f, obstacle))
+        line, next = f"{obstacle.line}{stands}", obstacle.next
+        if f.row.agent and any(e.kind == "cancel" for e in f.inbox):
+            stops = "it stops when a worker takes it"
+            line = f"Somebody wants it to stop: {stops}. {line}"
+            next = f"Unpause it: {stops}." if f.work.paused and not (f.held or f.work.parked) else next
+        return Why(line, next, ACT, ways_past(f, obstacle))
     return _failing(f) if has_more(f) and failures_here(f) else None
 
 
@@ -399,7 +406,8 @@ def _in_doubt(f: Facts) -> Why:
             return waiting_for_somebody(f, _no_outcome(f, settled[0]))
         what = f"The outcome of {settled[0]['tool']} has arrived" if settled else "A doubt was settled"
         return waiting_for_somebody(f, what)
-    return _find_out(f, doubts, run_action(f) if f.row.agent else actions_for(f.row, Do.PROGRAM))
+    found = _find_out(f, doubts, run_action(f) if f.row.agent else actions_for(f.row, Do.PROGRAM))
+    return _and_kept_back(f, _and_asked(f, found))
 
 
 def _left_in_doubt(f: Facts) -> list[dict[str, Any]]:
@@ -467,13 +475,35 @@ def _approval(f: Facts) -> Why:
     since = times.gap(f.now - first["asked"])
     if first.get("question"):
         asks = f"{first['tool']} asks: {one_line(first['question'], _LEFT_OUT)}{f' ({since})' if since else ''}"
-        return Why(asks, f"Answer it.{_left_out(f, first, 'answer')}", ACT, action_on(f, Do.ANSWER, first["id"]))
+        answer = action_on(f, Do.ANSWER, first["id"])
+        return _and_kept_back(f, Why(asks, f"Answer it.{_left_out(f, first, 'answer')}", ACT, answer))
     more = f", and {len(still) - 1} more" if len(still) > 1 else ""
     because = f" Asked because {full_stop(first['because'])}" if first.get("because") else ""
     waits = f"has waited for agreement for {since}" if since else "waits for agreement"
     line = f"{call_of(first)} {waits}{more}.{because}"
     next = f"Approve it, change it, or reject it.{_left_out(f, first, 'approve')}"
-    return Why(line, next, ACT, action_on(f, Do.APPROVE, first["id"]))
+    return _and_kept_back(f, Why(line, next, ACT, action_on(f, Do.APPROVE, first["id"])))
+
+
+def _and_kept_back(f: Facts, found: Why) -> Why:
+    """The same, with what keeps workers from the session once a person has decided."""
+    if f.head.branch != MAIN or (obstacle := obstacle_in(f)) is None:
+        return found
+    line, next = f"{full_stop(found.line)} {obstacle.line}", f"{found.next} {obstacle.next}"
+    return found._replace(line=line, next=next, actions=(*found.actions, obstacle.action))
+
+
+def _and_asked(f: Facts, found: Why) -> Why:
+    """The same, with the requests that nobody has decided on beside it."""
+    asked = [a for a in pending(f.book, f.head.line) if a["id"] not in f.decided and not is_late(a, f.now)]
+    if not asked:
+        return found
+    first, more = asked[0], f", and {len(asked) - 1} more" if len(asked) > 1 else ""
+    do = Do.ANSWER if first.get("question") else Do.APPROVE
+    line = (
+        f"{found.line} {call_of(first)} waits for {'an answer' if first.get('question') else 'agreement'}, too{more}."
+    )
+    return found._replace(line=line, actions=(*found.actions, *action_on(f, do, first["id"])))
 
 
 def _left_out(f: Facts, asked: dict[str, Any], listed_by: str) -> str:
@@ -621,7 +651,12 @@ def _tried_again(f: Facts, call: dict[str, Any]) -> Why:
         return waiting_for_somebody(f, what)
     left = call.get("retry_at", 0) - f.now
     again = f"It is tried again in {ahead_of(left)}" if left > 0 else "It is being tried again now"
-    return Why(f"{full_stop(what)} {again}, under the same id.", "Nothing to do: it goes on by itself.", WAIT)
+    line = f"{full_stop(what)} {again}, under the same id."
+    if call["attempt"] < _IN_VAIN:
+        return Why(line, "Nothing to do: it goes on by itself.", WAIT)
+    return Why(
+        line, "Mend what it fails of, if that is yours: it goes on by itself as soon as it is answered.", FAILING
+    )
 
 
 def _left_open(f: Facts) -> Why | None:
@@ -651,6 +686,11 @@ def _resting(f: Facts) -> Why:
         if not (f.row.agent and given_up_in(f.inbox)):
             return found
         again = "Say again what is to be answered all the same."
+        if messages_in(f.inbox) > (given_up := given_up_in(f.inbox)):
+            # What was said since is answered; only what was said before is not.
+            before = "1 message was" if given_up == 1 else f"{given_up} messages were"
+            again = f"{before} said before somebody wanted it to stop, and will not be answered."
+            return found._replace(next=f"{found.next} {again}")
         return found._replace(next=f"{found.next} {again}", actions=(*found.actions, *actions_for(f.row, Do.MESSAGE)))
     if f.unanswered and f.row.agent:
         return waiting_for_somebody(f, "What was said last on it has no answer yet")
