@@ -81,7 +81,7 @@ def test_a_session_whose_time_is_over_waits_for_nobodys_agreement_although_no_sw
 
     async def work() -> None:
         async with perdure.open_async(f"sqlite:///{tmp_path}/agents.db", clock=clock, maintain=False) as db:
-            await agent.run(db, session="s", message="go", ttl="1h")
+            await agent.run(db, session="s", message="go", ttl=3600)
             for standing in (1, 0):
                 Sampler(db.kernel.store).sample()
                 assert total("perdure_approval_pending") == standing

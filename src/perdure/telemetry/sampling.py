@@ -77,7 +77,7 @@ class Sampler:
         while looked < self._most:
             rows = self._store.sessions(status=status, after=after, limit=min(PAGE, self._most - looked))
             looked += len(rows)
-            # Nobody can decide any more where the time is over, swept or not; what is in doubt is kept for its settling.
+            # Nobody can decide any more where the time is over, swept or not; what is in doubt is kept till then.
             found += sum(status != Status.WAITING_APPROVAL or not row.over for row in rows)
             if len(rows) < PAGE:
                 break

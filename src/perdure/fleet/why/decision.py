@@ -655,7 +655,7 @@ def _tried_again(f: Facts, call: dict[str, Any]) -> Why:
     if call["attempt"] < _IN_VAIN:
         return Why(line, "Nothing to do: it goes on by itself.", WAIT)
     return Why(
-        line, "Mend what it fails of, if that is yours: it goes on by itself as soon as it is answered.", FAILING
+        line, "Mend what it fails of, if that is yours: it goes on by itself when it is answered.", FAILING
     )
 
 
