@@ -654,9 +654,7 @@ def _tried_again(f: Facts, call: dict[str, Any]) -> Why:
     line = f"{full_stop(what)} {again}, under the same id."
     if call["attempt"] < _IN_VAIN:
         return Why(line, "Nothing to do: it goes on by itself.", WAIT)
-    return Why(
-        line, "Mend what it fails of, if that is yours: it goes on by itself when it is answered.", FAILING
-    )
+    return Why(line, "Mend what it fails of, if that is yours: it goes on by itself when it is answered.", FAILING)
 
 
 def _left_open(f: Facts) -> Why | None:
