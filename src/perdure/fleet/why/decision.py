@@ -1,6 +1,7 @@
 """What the facts come to: :func:`told` decides, from facts alone, and nobody else words where a session stands.
 
-All sentences stand in this one place: only side by side is it seen that no two of them contradict each other.
+Long because all sentences stand in this one place: only side by side is it seen that no two of them contradict each
+other.
 """
 
 from __future__ import annotations
