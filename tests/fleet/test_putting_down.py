@@ -135,7 +135,7 @@ def test_a_conversation_that_was_handed_to_an_agent_of_other_workers_becomes_the
 
 
 def test_a_conversation_that_was_handed_on_is_held_with_the_agent_that_has_it(tmp_path: Path):
-    def said(request: Request) -> object:
+    def said(request: Request) -> Any:
         last = request.messages[-1]
         return f"painted: {text_of(last)}" if last["role"] == "user" else "here is the sea"
 
