@@ -140,13 +140,13 @@ def test_why_says_of_a_call_that_is_tried_again_since_when_how_often_with_what_e
         play(work())
         kinds = [c.kind for c in other.history("s")]
     assert kinds.count("retrying") == 3
-    assert [found.severity for found in clock.seen] == ["wait"] * 3
+    assert [found.severity for found in clock.seen] == ["wait", "wait", "failing"]
     last = clock.seen[-1]
     assert last.line == (
         "wire(amount=5) has got no answer for 3 s, in 3 attempts, the last time with TimeoutError: no word from the "
         "bank. It is tried again in 4 s, under the same id."
     )
-    assert last.next == "Nothing to do: it goes on by itself."
+    assert last.next == "Mend what it fails of, if that is yours: it goes on by itself when it is answered."
     assert last.error is not None
     assert "in wire" in last.error["traceback"]
 

@@ -307,6 +307,17 @@ def test_what_cannot_be_carried_over_is_told_and_nothing_is_touched(tools: Calla
     asyncio.run(main())
 
 
+def test_the_ways_out_name_what_they_are_about():
+    async def main() -> None:
+        async with opened() as db:
+            approval = await waiting(db)
+            result = await agent(status).run(db, session="s")
+            assert result.status == "incompatible"
+            assert result.notes[-1].endswith(f"or reject the approval ({approval.id})")
+
+    asyncio.run(main())
+
+
 def test_a_migration_that_fails_or_makes_nonsense_is_told():
     async def main(said: str) -> None:
         async with opened() as db:

@@ -139,13 +139,20 @@ def test_pause_and_unpause_by_name_and_by_filter(command: Command, url: str):
         "action": "pause", "dry_run": True, "sessions": ["a", "c"], "changed": 0, "failed": [], "next": None,
     }  # fmt: skip
     assert states(url)["c"] == "queued"
-    paused = "pause: 1 of 2 sessions (not those that were paused already, or that no worker was ever given)\n"
+    paused = "pause: 1 of 2 sessions (not those that were paused already, or that name no agent)\n"
     assert command("pause", "--owner", "ana").out == paused
     let_go = command("unpause", "--state", "paused").out.splitlines()
     assert let_go == ["unpause: 2 of 2 sessions", "No worker serves agent desk: start one with perdure worker APP."]
     assert set(states(url).values()) == {"queued"}
-    nothing = command("pause")
-    assert (nothing.code, "say which sessions" in nothing.err) == (2, True)
+    for name, options in (
+        ("pause", "--agent, --owner, --status or --state"), ("cancel", "--agent, --owner or --status"),
+        ("retry", "--agent, --owner, --status, --state or --all"),
+    ):  # fmt: skip
+        nothing = command(name)
+        ways = f"say which sessions: name them, or use {options}\n"
+        assert (nothing.code, nothing.err.endswith(ways)) == (2, True), nothing.err
+    assert command("retry", "--all").out == "retry: 0 of 0 sessions\n"
+    assert command("pause", "--all").code == 2
     assert command("pause", "--status", "sleepy").code == 2
     assert command("pause", "--state", "sleepy").code == 2
 

@@ -79,11 +79,16 @@ def test_a_refusal_without_a_reason_says_no_more_than_that(command: Command):
     assert command("resume", APP, "s", "--json").json["text"] == '{"error": "approval rejected: too dear"}'
 
 
-def test_a_session_of_another_agent_is_taken_over_and_that_is_told(command: Command):
+def test_a_session_of_another_agent_is_taken_over_by_name_only_and_that_is_told(command: Command):
     with perdure.open() as db:
         perdure.submit(db, "g0", "hello", agent="dessk")
     told = "it was a session of agent 'dessk', and is one of 'desk' from now on"
-    taken = command("resume", APP, "g0", "--json").json
+    refused = command("resume", APP, "g0")
+    assert refused.code == 2
+    not_here = f"it is a session of agent 'dessk', which {APP} does not have: name a program that has it."
+    assert f"{not_here} To give it to another agent, name it, as {APP}:agent" in refused.err
+    assert command("ls", "--json").json["items"][0]["agent"] == "dessk"
+    taken = command("resume", f"{APP}:agent", "g0", "--json").json
     assert (taken["status"], taken["notes"]) == ("done", [told])
     assert command("run", APP, "g0", "hello", "--json").json["notes"] == []
 
@@ -115,6 +120,18 @@ KINDS = {
     "within": "agent = made('till', made('helper').as_tool(description='helps'))",
     "listed": "helper = made('helper')\nagents = [made('till', helper.as_tool(description='helps')), helper]",
 }
+
+
+def test_each_of_several_requests_is_told_with_its_commands(command: Command, tmp_path: Path):
+    several = 'calls(("big", {"x": 5}), ("big", {"x": 6})) if word == "big"'
+    shop = TILL.replace('calls(("big", {"x": 5})) if word == "big"', several)
+    (tmp_path / "shop.py").write_text(f"{shop}\nagent = made('till')\n")
+    told = command("run", "shop.py", "s", "big").out.splitlines()
+    asked = command("approve", "s", "--list", "--json").json["approvals"]
+    assert len(asked) == 2
+    for one in asked:
+        assert f"  perdure approve s {one['id']}" in told
+        assert f"  perdure reject s {one['id']}" in told
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -276,6 +293,22 @@ def test_a_branch_where_there_is_no_database_is_told_what_is_missing(command: Co
         assert refused.code == 3
         assert "a branch is of a session that is there, and there is no database" in refused.err
         assert "run, chat, worker and serve make one" not in refused.err
+
+
+def test_where_those_that_make_a_database_would_refuse_nobody_is_sent_there(command: Command, tmp_path: Path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    for store, way_out in (
+        ("sqlite:///nodir/x.db", f"correct the path, or make the folder {tmp_path / 'nodir'} first"),
+        (f"file://{tmp_path}/full", "it is not empty ('mine' is in it): name a folder that is"),
+    ):
+        looked = command("ls", "--store", store)
+        assert looked.code == 3
+        assert "nothing was made; " + way_out in looked.err
+        assert command("run", APP, "s", "hello", "--store", store).code != 0
+    (tmp_path / "empty").mkdir()
+    assert "worker and serve make one" in command("ls", "--store", f"file://{tmp_path}/empty").err
+    assert command("run", APP, "s", "hello", "--store", f"file://{tmp_path}/empty").code == 0
 
 
 def test_one_turn_is_one(command: Command, ledger: Path):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-GOES_ON = "It is taken up at once: 1 worker has agent desk."
+GOES_ON = "It is handed to the fleet at once: 1 worker has agent desk."
 
 
 def by_library(url: str, approval: str, folder: Path) -> None:

@@ -134,6 +134,24 @@ def test_a_conversation_that_was_handed_to_an_agent_of_other_workers_becomes_the
         assert db.look("s").agent == "painter"
 
 
+def test_a_conversation_that_was_handed_on_is_held_with_the_agent_that_has_it(tmp_path: Path):
+    def said(request: Request) -> Any:
+        last = request.messages[-1]
+        return f"painted: {text_of(last)}" if last["role"] == "user" else "here is the sea"
+
+    painter = Agent("painter", model=ScriptedModel(said))
+    front = Agent("front", model=ScriptedModel(lambda _: calls(("hand_to_painter", {}))), tools=[handoff(painter)])
+    url = url_of("sqlite", tmp_path)
+    with perdure.open(url) as db:
+        submit(db, "s", "paint the sea", agent="front", owner="ana", priority=7)
+        _work(url, [front, painter], lambda _: is_idle(db, ["s"]) and work_of(board(db), "s").agent == "painter")
+        assert (work_of(board(db), "s").owner, work_of(board(db), "s").priority) == ("ana", 7)
+        board(db).hold("painter", True)
+        db.post("s", "more")
+        assert "All sessions of agent painter are held" in why(db, "s").line
+        assert board(db).claim("w", ("front", "painter"), 9, 0) == []
+
+
 def test_a_session_of_a_schema_that_it_does_not_know_is_left_to_those_who_do(tmp_path: Path):
     url = url_of("sqlite", tmp_path)
     with perdure.open(url, schema="2.0.0") as db:

@@ -14,9 +14,12 @@ from perdure.cli.program import run
 from perdure.fleet.board import board_of
 from perdure.fleet.status import to_retry
 from perdure.fleet.why.decision import told
+from perdure.fleet.why.lists import glance, stuck
 from perdure.fleet.why.reading import gather
 from perdure.protocols import Filter, Work, WorkerRow
-from perdure.session.handover import hand_over
+from perdure.session.handover import Fleet, hand_over
+from perdure.system.lease_holders import new_holder, running_agent
+from perdure.testing.clock import FakeClock
 from tests.server.asking import asking
 
 if TYPE_CHECKING:
@@ -225,3 +228,46 @@ def test_saying_what_became_of_a_call_does_not_have_a_cancelled_session_go_on(
         # A new message it is that has it go on, and who said it is told so.
         api.db.post("s", "order b")
         assert hand_over(api.db.kernel, api.db.look("s")).to == "worker"
+
+
+def test_a_session_whose_result_is_polled_for_in_vain_is_told_by_lists_and_counted_as_why_says(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/agents.db"
+    desk.run_sync(url, session="s", message="order a")
+    with perdure.open(url) as db:
+        board = board_of(db)
+        with running_agent():
+            board.beat(WorkerRow(new_holder(), "vm", 1, "v", ("desk",), 20, 0, 0))
+        work = Work("s", "desk", due=db.kernel.clock.wall() + 5000)
+        facts = gather(db, db.look("s"))._replace(work=work)
+        assert told(facts).severity == "failing"
+        row = db.look("s")
+        assert stuck(db) == {"desk": 1}
+        said = glance(row, work, Fleet(board.workers()), db.kernel.clock.wall())
+        assert said == "failing, what it waits for is asked for in vain: RuntimeError"
+        db.post_outcome("s", next(e["id"] for e in facts.book["effects"].values()), "there")
+    assert desk.run_sync(url, session="s").status == "done"
+    with perdure.open(url) as db:
+        assert stuck(db) == {}
+
+
+def test_how_long_a_call_runs_counts_from_when_this_attempt_began(tmp_path: Path):
+    url, clock, seen = f"sqlite:///{tmp_path}/agents.db", FakeClock(), list[str]()
+
+    @tool(if_unsure="retry", approve=True)
+    def slow(what: str) -> str:
+        clock.advance(3_000)
+        with perdure.open(url, clock=clock) as db:
+            seen.append(perdure.why(db, "s").line)
+        return "done"
+
+    agent = Agent("desk", model=FunctionModel(answer, name="m"), tools=[slow])
+
+    async def run() -> None:
+        async with perdure.open_async(url, clock=clock) as db:
+            (asked,) = (await agent.run(db, session="s", message="slow a")).approvals
+            clock.advance(3_600_000)
+            await db.approve("s", asked.id, by="eve")
+            await agent.run(db, session="s")
+
+    asyncio.run(run())
+    assert [line.partition(" runs ")[2] for line in seen] == ['slow(what="a") for 3 s.']

@@ -177,4 +177,6 @@ def test_an_approval_on_a_branch_is_given_there(desk: Desk):
 def test_a_key_and_a_branch_that_is_not_there_are_refused(desk: Desk):
     assert "inbox" in desk.post(f"{S}/runs", {"branch": "b", "message": "x", "key": "k"}, 422)["detail"]
     assert "fork it first" in desk.post(f"{S}/runs", {"branch": "nowhere", "message": "x"}, 422)["detail"]
-    desk.post("/sessions/nobody/runs", {"branch": "b"}, 404)
+    for branch in ("b", "main"):
+        begins = "there is no session 'nobody': POST /api/v1/sessions begins one, with its agent and owner"
+        assert desk.post("/sessions/nobody/runs", {"branch": branch}, 404)["detail"] == begins

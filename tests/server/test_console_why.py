@@ -357,7 +357,8 @@ def test_one_that_workers_of_another_version_may_go_on_with(db: perdure.Database
     for name in ("old", "new"):
         board.beat(WorkerRow(name, "host", 1, name, ("desk",), 10))
     board.put([NewWork("s", "desk")])
-    left = "could not go on with it: its program does not fit a call that is open in the session, or its schema."
+    which = "version '1' of agent desk, which has left the session, or from its schema."
+    left = f"could not go on with it: no call is open in it, and its program does not go on from {which}"
     in_the_end = "Nothing to do, unless workers of no version can: then it is parked in the end."
     for version in ("old", "new"):
         board.claim(version, ("desk",), 1, clock.wall(), version=version)
@@ -368,7 +369,7 @@ def test_one_that_workers_of_another_version_may_go_on_with(db: perdure.Database
         assert found.line == f"1 message waits in its inbox, and {waits}. One of version {version} {left}"
         assert (found.next, found.severity) == (in_the_end, "wait")
     board.leave("old")
-    assert "have agent desk cannot go on with it, version new: its program" in why(db, "s").line
+    assert "have agent desk cannot go on with it, version new: no call is open in it" in why(db, "s").line
 
 
 def test_every_status_has_an_answer(db: perdure.Database, clock: FakeClock) -> None:

@@ -206,6 +206,38 @@ def test_a_reconciler_that_cannot_be_asked_is_refused_where_it_is_declared(world
         charge_tool(world, if_unsure=find)
 
 
+@pytest.mark.parametrize(
+    ("option", "function", "given"),
+    [
+        ("facts", lambda: 1, "the tool's arguments by name (to, amount)"),
+        ("facts", lambda args: 1, "the tool's arguments by name (to, amount)"),
+        ("approve", lambda: True, "the tool's arguments as one dict"),
+        ("approve", lambda to, amount: True, "the tool's arguments as one dict"),
+        ("recheck", lambda now: True, "the facts then and the facts now"),
+    ],
+    ids=["facts of nothing", "facts of a dict", "approve of nothing", "approve by name", "recheck of one"],
+)
+def test_a_rule_that_cannot_be_called_is_refused_where_the_tool_is_declared(option: str, function: Any, given: str):
+    def pay(to: str, amount: int) -> str:
+        return to
+
+    with pytest.raises(perdure.InvalidInput) as refused:
+        perdure.tool(pay, **{option: function})
+    assert str(refused.value).startswith(f"pay: the function in {option} is called with {given}, and with ctx where")
+
+
+def test_rules_that_take_a_context_or_anything_are_not_refused():
+    def pay(to: str, amount: int, ctx: perdure.Context) -> str:
+        return to
+
+    def pass_on(**arguments: Any) -> str:
+        return ""
+
+    perdure.tool(pay, approve=lambda args, ctx: True, facts=lambda to, amount, ctx: 1, recheck=lambda a, b, ctx: True)
+    perdure.tool(pay, approve=lambda *args: True, facts=lambda **args: 1, recheck=max)
+    perdure.tool(pass_on, approve=bool, facts=lambda to: 1)
+
+
 def test_report_tells_that_the_outcome_is_unknown(db: perdure.Database, clock: FakeClock, world: World) -> None:
     charge = charge_tool(world, if_unsure="report")
     crash(db, clock, charge, world, "after")

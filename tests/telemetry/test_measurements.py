@@ -13,9 +13,10 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 import perdure
-from perdure import telemetry
+from perdure import Agent, ScriptedModel, calls, telemetry, tool
 from perdure.system import faults
 from perdure.telemetry import instruments, prometheus
+from perdure.telemetry.sampling import Sampler
 from perdure.testing.clock import FakeClock
 from tests.telemetry.scene import SESSION, ask_again, ask_for_refund, pay, refund, shop, whole_life
 
@@ -66,6 +67,28 @@ def test_everything_that_happens_is_measured(tmp_path: Path):
     assert total("perdure_queue_length") == 2
     assert total("perdure_workers") == 1
     assert total("perdure_worker_busy") == 3
+
+
+def test_a_session_whose_time_is_over_waits_for_nobodys_agreement_although_no_sweep_came_by(tmp_path: Path):
+    prometheus.listening()
+    clock = FakeClock()
+
+    @tool(approve=True)
+    def grant(to: str) -> str:
+        return to
+
+    agent = Agent("desk", model=ScriptedModel([calls(("grant", {"to": "ana"}))]), tools=[grant])
+
+    async def work() -> None:
+        async with perdure.open_async(f"sqlite:///{tmp_path}/agents.db", clock=clock, maintain=False) as db:
+            await agent.run(db, session="s", message="go", ttl=3600)
+            for standing in (1, 0):
+                Sampler(db.kernel.store).sample()
+                assert total("perdure_approval_pending") == standing
+                # The request stays open for seven days, and keeps its session.
+                clock.advance(8 * 86_400_000)
+
+    asyncio.run(work())
 
 
 def test_no_label_names_a_session_a_run_or_a_checkpoint(tmp_path: Path):

@@ -94,3 +94,4 @@ agent = Agent(
     model=ScriptedModel([calls(("price", {})), calls(("charge", {"amount": 5})), "Done."]),
     tools=[price, charge],
 )
+asker = Agent("asker", model=ScriptedModel([calls(("mail", {"to": "ana"})), "Done."]), tools=[mail])

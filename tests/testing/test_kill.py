@@ -56,6 +56,11 @@ def test_what_waits_for_a_person_is_told():
         assert "InDoubt" in repr(outcome)
 
 
+def test_what_an_agent_waits_for_is_told_although_its_run_raises_nothing():
+    with kill_and_resume(f"{kill_apps.__name__}:asker", at="inside tool mail", say=["Write to ana"]) as outcome:
+        assert (outcome.waits, outcome.status(), outcome.calls) == ("InDoubt", "in_doubt", {"mail": 1})
+
+
 def test_a_call_that_is_made_twice_shows():
     with kill_and_resume(kill_apps.careless, at="after commit 2") as outcome:
         assert outcome.calls["charge"] == 2

@@ -42,7 +42,7 @@ class App(NamedTuple):
     def agent(self, of_session: str = "") -> Agent:
         """The agent for a session that is one of the agent of this name ("": of none yet).
 
-        One that the session names and that is not here leaves it to the usual one, which takes it over.
+        One that the session names and that is not here leaves it to nobody: another one takes it over by name only.
         """
         usual = self.usual
         if self.name or not of_session or (usual is not None and usual.name == of_session):
@@ -50,7 +50,12 @@ class App(NamedTuple):
         same = [agent for agent in self.agents if agent.name == of_session]
         if len(same) > 1:
             raise _two_called(self.place, of_session)
-        return same[0] if same else self._usual()
+        if same:
+            return same[0]
+        raise InvalidInput(
+            f"it is a session of agent {of_session!r:.80}, which {self.place} does not have: name a program that has "
+            f"it. To give it to another agent, {self.there}"
+        )
 
     def others(self, agent: Agent) -> tuple[Agent, ...]:
         """Who else may get the conversation of that one by name; of two with one name nobody can tell who is meant."""

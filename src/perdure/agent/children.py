@@ -11,6 +11,7 @@ from perdure.agent import run_result as ended
 from perdure.errors import Busy, CallError, InvalidInput, Misuse, NotFound
 from perdure.model import Status
 from perdure.session.calls.records import OPEN
+from perdure.session.handover import kept_back
 from perdure.session.tools import Done, Later, NotDone
 from perdure.session.tools.context import Context
 from perdure.session.tools.declaration import Tool
@@ -28,6 +29,8 @@ HERE: contextvars.ContextVar[Loop | None] = contextvars.ContextVar("perdure_loop
 """The loop that the code at hand runs for."""
 WAITS = (ended.WAITING_APPROVAL, ended.WAITING_RESULT, ended.IN_DOUBT, ended.SLEEPING)
 """Ends of a run after which a child will go on."""
+HELD = "held"
+"""What stands for the status of a child that a person keeps from being worked on."""
 _AGAIN = 0.1
 """Seconds between tries to get at a child that somebody else holds, who may be dead."""
 
@@ -57,7 +60,8 @@ class AgentTool(Tool):
 
         async def poll(handle: Any) -> Any:
             try:
-                answer = await self._go_on(here(), handle["session"], handle["effect"], None)
+                # Only one that was held before it began has a task left: it is said under a key, so it is said once.
+                answer = await self._go_on(here(), handle["session"], handle["effect"], handle.get("task"))
             except NotDone as e:
                 return e
             return None if isinstance(answer, Later) else Done(answer)
@@ -68,6 +72,12 @@ class AgentTool(Tool):
     async def _go_on(self, loop: Loop, session: str, effect: str, task: str | None) -> Any:
         """Work on the child's session: its answer, or that it comes later."""
         parent = {"session": loop.s.id, "branch": loop.s.branch, "step": loop.s.step, "effect": effect}
+        assert loop.db is not None
+        if obstacle := await loop.db.driver.call(kept_back, loop.db.kernel.store, session, self.agent.name):
+            # What no worker may take is not taken in the hands of its parent, either.
+            loop.note(f"{self.name} waits, session {session}: {obstacle.line} {obstacle.next}")
+            waits = {"session": session, "effect": effect, "status": HELD, "agent": self.agent.name}
+            return Later(waits if task is None else {**waits, "task": task})
         try:
             result = await self._run(loop, session, effect, task, parent)
         except Busy as busy:

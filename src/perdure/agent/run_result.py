@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.agent.requests import AGENT
-from perdure.session.calls.records import MISFIT, OPEN, exception_of, unfit
+from perdure.session.calls.records import MISFIT, OPEN, RECORD, exception_of, unfit
 from perdure.state.document import plain
 from perdure.system.times import timestamp
 from perdure.system.wording import call_words
@@ -57,7 +57,7 @@ class Raised(NamedTuple):
     """raised: what it had changed by then is not known; failed: nothing; done: it had happened; unknown: the answer was
     lost, and nobody will find out"""
     error: str
-    """The class of the exception."""
+    """The class of the exception; "" when its process ended before there was one."""
     message: str
     traceback: str
     """Where it came from, the innermost place last; without secrets, and no longer than is of use."""
@@ -65,6 +65,8 @@ class Raised(NamedTuple):
     """The effect under which the same call was made again since, and was done."""
 
     def __str__(self) -> str:
+        if not self.error:
+            return f"{self.call} got no answer"
         return f"{self.call} raised {self.error}{': ' + self.message if self.message else ''}"
 
 
@@ -181,17 +183,29 @@ def misfits_in(book: Mapping[str, Any]) -> list[str]:
 
 
 def raised_in(book: Mapping[str, Any]) -> list[Raised]:
-    """Calls whose tools ended with exceptions: those of the last run, and those that the journal still holds."""
+    """Calls whose tools ended with exceptions, and others of which nobody knows what they did: those of the last run,
+    those that the journal still holds, and those that are remembered until somebody has said what became of them."""
     notes: dict[str, Any] = book.get(AGENT) or {}
     noted = [_raised(r) for r in notes.get(_RAISED, ())]
     seen = {one.effect for one in noted}
     done = {r["digest"]: r["id"] for r in book.get("effects", {}).values() if r["status"] == "done"}
+    records = list(book.get("effects", {}).values())
+    # The model was told long ago, and is refused the same call until a person says what became of this one.
+    kept = [one[RECORD] for one in book.get("raised", {}).values() if RECORD in one]
+    records = [*(r for r in kept if all(r["id"] != held["id"] for held in records)), *records]
     held = [
         _raised({**_about(r), **told, "again": done.get(r["digest"], "") if r["status"] == "raised" else ""})
-        for r in book.get("effects", {}).values()
-        if r["id"] not in seen and r["status"] not in OPEN and (told := exception_of(r)) is not None
+        for r in records
+        if r["id"] not in seen and r["status"] not in OPEN and (told := _ended_with(r)) is not None
     ]
     return [*noted, *held]
+
+
+def _ended_with(record: dict[str, Any]) -> dict[str, str] | None:
+    """The exception of a call; nothing in its fields where nobody knows what became of it and there was none."""
+    if (told := exception_of(record)) is not None or record["status"] != "unknown":
+        return told
+    return {"class": "", "message": "", "traceback": ""}
 
 
 def _about(record: Mapping[str, Any]) -> dict[str, str]:

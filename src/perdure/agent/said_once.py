@@ -23,7 +23,7 @@ from perdure.history.reader import change_of
 from perdure.model import MAIN, Status
 from perdure.session.inbox import open_edited, seal_entry
 from perdure.session.journal import session_closed
-from perdure.session.waiting_messages import LISTED, named_at, withdrawn
+from perdure.session.waiting_messages import LISTED, named_at, rewound, withdrawn
 from perdure.session.wakes import sort_out
 from perdure.state.document import plain
 from perdure.system.names import check_name, check_session
@@ -41,6 +41,7 @@ ANSWERED = "answered"
 KEPT = 200
 """Messages of a session whose answers the newest state knows by their keys; those of older ones are looked for in its
 history."""
+_UNDER_ANOTHER = "to have it answered, say it again under another key"
 RESTING = (ended.DONE, ended.SLEEPING)
 
 
@@ -90,6 +91,13 @@ def answer_of(kernel: Kernel, session: str, key: str, branch: str) -> Answered |
         if taken is not None:
             found = _after(kernel, row, name, taken.step, key)
             return None if found is None else Answered(name, found)
+    for name in branches:
+        if (left := rewound(kernel, session, name, key)) is not None:
+            raise Gone(
+                f"message {key!r:.80} of session {session!r} gets no answer: it was said, and at step {left.step} "
+                f"{name} was rewound to before that: {_UNDER_ANOTHER}",
+                "rewound",
+            )
     return None
 
 
@@ -245,7 +253,7 @@ class Said:
             if (old := await self.answer()) is None:
                 raise Gone(
                     f"session {self.session!r}: nothing that is left of it has an answer to message {self.key!r:.80}: "
-                    "it was never said, or what followed was rewound or dropped",
+                    f"it was never said, or what followed was rewound or dropped: {_UNDER_ANOTHER}",
                     "unanswered",
                 )
             return old

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.agent.requests import note_setup
 from perdure.errors import InvalidInput
 from perdure.model import Kind
+from perdure.session.actions import Action, Do
 from perdure.session.calls.identity import identify
 from perdure.session.calls.records import OPEN, UNSETTLED
 from perdure.session.calls.schemas import note_result_schema
@@ -20,6 +21,7 @@ from perdure.session.tools import migrations
 from perdure.state.document import plain
 from perdure.state.values import same
 from perdure.system import faults
+from perdure.system.commands import door
 from perdure.system.wording import call_words
 
 if TYPE_CHECKING:
@@ -156,11 +158,19 @@ async def _ways_out(loop: Loop) -> str:
     records = loop.calls.open_records()
     asked = [r for record in records if (r := s.requests.of_call(record)) is not None and r["status"] == "pending"]
     decided = [await s.driver.drive(s.inbox.waiting(f"decision:{request['id']}")) for request in asked]
-    if not all(decided):
-        ways.append("reject the approval")
-    if any(record["status"] in ("started", "in_doubt", "unknown") for record in records):
-        ways.append("resolve the effect with abort or done")
+    if left := [request for request, said in zip(asked, decided, strict=True) if not said]:
+        rejects = Action(Do.APPROVE, s.id, left[0]["id"], s.branch).others[-1]
+        ways.append(_typed("reject the approval", left[0]["id"], rejects))
+    if begun := [record for record in records if record["status"] in ("started", "in_doubt", "unknown")]:
+        resolves = Action(Do.RESOLVE, s.id, begun[0]["id"], s.branch)
+        commands = " or ".join((resolves.others[-1], resolves.command))
+        ways.append(_typed("resolve the effect with abort or done", begun[0]["id"], commands))
     return ", or ".join(ways)
+
+
+def _typed(way: str, id: str, command: str) -> str:
+    """A way out with what to type, for whoever types; for others with what it is about."""
+    return f"{way} ({command if door() == 'shell' else id})"
 
 
 async def _migrate(loop: Loop, plan: Plan, new: dict[str, Any]) -> None:

@@ -57,6 +57,8 @@ FILES = {"app.py": "app.py", "README.md": "README.md", "gitignore": ".gitignore"
 PLACEHOLDER = "myagent"
 EFFECTS = ("reuse", "dry", "live")
 GOES_ON = "the same message was there and not answered yet: it was gone on with (--again says it once more)"
+_TYPED = 5
+"""Requests and doubts whose commands are told after a run; resolve and approve --list tell them all."""
 BAD = ("failed", "incompatible", "in_doubt", "cancelled")
 """Ends of a run that are a negative answer."""
 
@@ -323,7 +325,7 @@ def _print_result(result: RunResult, branch: str, *, as_json: bool) -> None:
             out.line(f"  {cut(typed(f'reject {quoted(result.session)} {approval.id}'), 1000)}", "dim")
         asks = []
     doubts = [Action(Do.RESOLVE, result.session, d.effect, branch) for d in result.in_doubt]
-    for action in (doubts or asks)[:1]:
+    for action in (doubts or asks)[:_TYPED]:
         for command in (action.command, *action.others):
             out.line(f"  {cut(command, 1000)}", "dim")
     if result.status == FAILED:

@@ -180,7 +180,7 @@ def cancel(
         def stop(batch: list[SessionRow]) -> int:
             return each(batch, lambda session: db.cancel(session, by=who, reason=reason), failed)
 
-        picked = pick(db, Selection(sessions, agent, owner, status), failed)
+        picked = pick(db, Selection(sessions, agent, owner, status), failed, options="--agent, --owner or --status")
         picked = to_stop(db, picked) if dry_run else picked
         act(picked, "cancel", stop, dry_run=dry_run, as_json=as_json, failed=failed)
 

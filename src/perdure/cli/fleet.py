@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import signal
@@ -48,6 +49,8 @@ OfState = Annotated[
     str | None,
     typer.Option("--state", metavar="STATE", help="Where they are: queued, working, waiting, parked or paused."),
 ]
+
+OfAll = Annotated[bool, typer.Option("--all", help="All sessions that have failed.")]
 
 STATES = {"waiting": "waiting (for a message, a timer or somebody)"}
 """What a state is called where its name alone could be misread."""
@@ -175,27 +178,53 @@ def _steering(do: Literal["pause", "unpause", "retry"], about: str) -> Callable[
         store: Store = None,
         blobs: BlobsAt = None,
         as_json: AsJson = False,
+        everything: bool = False,
     ) -> None:
-        if do == "retry" and not (sessions or status or state):
+        if do == "retry" and not (sessions or status or state) and (agent or owner or everything):
             status = "failed"
         chosen = Selection(sessions, agent, owner, status, state)
         with open_existing(store, blobs) as db:
             missing: list[Failed] = []
-            picked = pick(db, chosen, missing)
+            also = ", --state or --all" if do == "retry" else " or --state"
+            picked = pick(db, chosen, missing, options=f"--agent, --owner, --status{also}")
             if do == "retry" and (sessions or dry_run):
                 wanted = to_retry(db, picked)
                 if sessions and not wanted and not missing:
                     raise NotFound(_nothing_to_retry(db, picked))
                 picked = wanted if dry_run else picked
-            act(picked, do, lambda batch: change(db, batch, do), dry_run=dry_run, as_json=as_json, failed=missing)
-            if do != "retry" and not dry_run and chosen.agent is not None and chosen.only_agent:
+            whole_agent = do != "retry" and chosen.agent is not None and chosen.only_agent
+            if whole_agent and not dry_run:
+                # Before what is counted: whatever is said of it then, it is held, or let go.
+                assert chosen.agent is not None
                 board_of(db).hold(chosen.agent, do == "pause")
+            act(
+                picked, do, lambda batch: change(db, batch, do, on_board=whole_agent), dry_run=dry_run,
+                as_json=as_json, failed=missing, named=bool(sessions),
+            )  # fmt: skip
+            if whole_agent and not (dry_run or as_json):
+                Out().line(_held(chosen.agent or "", do == "pause"))
             if do != "pause" and not (dry_run or as_json):
                 _tell_who_is_missing(db, picked)
 
     command.__name__ = do
     command.__doc__ = about
+    signature = inspect.signature(command, eval_str=True)
+    given = dict(signature.parameters)
+    # Only of what has failed there is a natural whole.
+    last = given.pop("everything").replace(annotation=OfAll)
+    named = [*given.values(), last] if do == "retry" else [*given.values()]
+    command.__signature__ = signature.replace(parameters=named)  # pyright: ignore[reportFunctionMemberAccess]
     return command
+
+
+def _held(agent: str, on: bool) -> str:
+    """What became of a whole agent, whatever became of sessions of it that are on the board."""
+    return cut(
+        f"All sessions of agent {agent} are held, new ones too: no worker takes them."
+        if on
+        else f"Agent {agent} is not held: workers take its sessions.",
+        300,
+    )
 
 
 def _tell_who_is_missing(db: Database, rows: list[SessionRow]) -> None:

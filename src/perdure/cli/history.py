@@ -21,6 +21,7 @@ from perdure.model import MAIN, TAG_PREFIX, Kind
 from perdure.session.actions import Action, Do
 from perdure.session.calls.records import MISFIT, exception_of
 from perdure.session.tools.exceptions import in_short
+from perdure.session.waiting_messages import UNSAID, unsaid_words
 from perdure.session.wakes import VOID, is_of_another
 from perdure.shapes.basics import page
 from perdure.shapes.history import Merge, checkpoint
@@ -418,14 +419,10 @@ def rewind(
             left = s.head
             made = s.rewind(named)
     assert left is not None
-    tell(
-        as_json,
-        checkpoint(made),
-        cut(
-            f"{session}: {branch} goes on from {named}, at step {made.step}; it has left step {left.step}, {left.id}",
-            1000,
-        ),
-    )
+    words = f"{session}: {branch} goes on from {named}, at step {made.step}; it has left step {left.step}, {left.id}"
+    if unsaid := unsaid_words(made.more.get(UNSAID, ())):
+        words = f"{words}. {unsaid}. To have an answer, say it again under another key, or without one."
+    tell(as_json, checkpoint(made), cut(words, 1000))
 
 
 def merge(

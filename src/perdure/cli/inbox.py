@@ -12,12 +12,15 @@ from perdure.cli.output import Out, print_json, tell
 from perdure.cli.terminal_text import cut
 from perdure.cli.which_database import open_existing
 from perdure.errors import InvalidInput
+from perdure.model import MAIN
+from perdure.session.waiting_messages import UNSAID, unsaid_words
 from perdure.shapes.basics import Page
 from perdure.shapes.work import amended, inbox_message
 from perdure.system.times import ago
 from perdure.system.wording import size
 
 if TYPE_CHECKING:
+    from perdure.database import Database
     from perdure.shapes.work import InboxMessage
 
 
@@ -66,16 +69,28 @@ def inbox(
             words = f"{cut(session, 200)}: {cut(key, 200)} {did}{before}. {cut(done.handover.words, 1000)}"
             tell(as_json, amended(session, key, did, done), words)
             return
+        unsaid = "" if found else _unsaid(db, session)
     if as_json:
         print_json(Page(items=found, next=None))
     else:
-        _print(found, whens)
+        _print(found, whens, unsaid)
 
 
-def _print(found: list[InboxMessage], whens: list[str]) -> None:
+def _unsaid(db: Database, session: str) -> str:
+    """What a rewind has left behind where the session still stands."""
+    row = db.look(session)
+    if not any(head.branch == MAIN for head in row.heads):
+        return ""
+    return unsaid_words(db.read(session, migrate=False).checkpoint.more.get(UNSAID, ()))
+
+
+def _print(found: list[InboxMessage], whens: list[str], unsaid: str) -> None:
     out = Out()
     if not found:
-        out.line("nothing waits in it, and nothing that was said is unanswered")
+        nothing = "nothing waits in it"
+        out.line(
+            cut(f"{nothing}. {unsaid}.", 1000) if unsaid else f"{nothing}, and nothing that was said is unanswered"
+        )
         return
     rows = [
         [

@@ -33,7 +33,7 @@ STATES = ("queued", "working", "waiting", "parked", "paused")
 
 LEFT = {
     "cancel": "not those in which there is nothing to stop",
-    "pause": "not those that were paused already, or that no worker was ever given",
+    "pause": "not those that were paused already, or that name no agent",
     "unpause": "not those that were not paused",
     "retry": "not those that name no agent, are paused, or have nothing to do",
     "resolve": "not those without a call in doubt",
@@ -67,15 +67,18 @@ def check_one_of(what: str, said: str | None, known: Sequence[str]) -> str:
     return said or ""
 
 
-def pick(db: Database, chosen: Selection, missing: list[Failed]) -> list[SessionRow]:
+def pick(
+    db: Database, chosen: Selection, missing: list[Failed], *, options: str = "--agent, --owner, --status or --state"
+) -> list[SessionRow]:
     """The sessions that are meant; ``InvalidInput`` when nothing was said, for that would be all of them.
 
     Of several that are named, one that is not there keeps nobody from the others: it is put into ``missing``.
+    ``options``: those that the command has to say which are meant.
     """
     if chosen.sessions:
         return _named(db, list(dict.fromkeys(chosen.sessions)), missing)
     if not (chosen.agent or chosen.owner or chosen.status or chosen.state):
-        raise InvalidInput("say which sessions: name them, or use --agent, --owner, --status or --state")
+        raise InvalidInput(f"say which sessions: name them, or use {options}")
     check_one_of("status", chosen.status, list(Status))
     check_one_of("state", chosen.state, STATES)
     inside = _by_state(db, chosen) if chosen.state is not None else None
@@ -147,11 +150,12 @@ def act(
     dry_run: bool,
     as_json: bool,
     failed: Sequence[Failed] = (),
+    named: bool = False,
 ) -> None:
     """Do it to all of them in batches, and say so; or only say which they are.
 
-    ``failed`` are those that are not there, and whatever ``on`` puts there: they are named, and the first of their
-    errors says how the command ends.
+    Where sessions were ``named``, to have done it to none of them is no success. ``failed`` are those that are not
+    there, and whatever ``on`` puts there: they are named, and the first of their errors says how the command ends.
     """
     out, done, missing = Out(), 0, len(failed)
     if not dry_run:
@@ -176,3 +180,5 @@ def act(
         from perdure.cli.program import exit_code
 
         raise typer.Exit(exit_code(failed[0][1]))
+    if named and not (done or dry_run):
+        raise typer.Exit(1)

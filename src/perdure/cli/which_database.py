@@ -117,13 +117,25 @@ def _existing(url: str) -> str:
         raise InvalidInput(f"{path} names no database: the name of an SQLite database ends in {', '.join(ENDINGS)}")
     if scheme == "file":
         if not os.path.exists(os.path.join(path, "perdure.json")):
-            raise NoDatabase(f"there is no database in the folder {path}: nothing was made; {MAKERS} make one")
+            raise NoDatabase(
+                f"there is no database in the folder {path}: nothing was made; {_who_makes(path, folder=True)}"
+            )
     elif path and not os.path.isdir(path):
         if not os.path.exists(path):
-            raise NoDatabase(f"there is no database {path}: nothing was made; {MAKERS} make one")
+            raise NoDatabase(f"there is no database {path}: nothing was made; {_who_makes(path)}")
         if not os.path.getsize(path):
             raise NoDatabase(f"{path} is empty: no program has written to it yet")
     return url
+
+
+def _who_makes(path: str, *, folder: bool = False) -> str:
+    """Who makes a database there, or why nobody does: as those commands say it."""
+    above = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(above) and not folder:
+        return f"correct the path, or make the folder {above} first"
+    if folder and os.path.isdir(path) and (foreign := sorted(os.listdir(path))):
+        return f"it is not empty ({foreign[0]!r:.80} is in it): name a folder that is"
+    return f"{MAKERS} make one"
 
 
 def _candidates(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.errors import InvalidInput, NotFound, PerdureError
 from perdure.fleet.board import board_of, check_boarded
 from perdure.history.hydrate import known
-from perdure.model import Status
+from perdure.model import MAIN, Status
 from perdure.protocols import Filter, NewWork
 from perdure.session.actions import Action, Do
 from perdure.session.calls.decisions import reported
@@ -112,11 +112,13 @@ def steer(db: DatabaseHandle, sessions: Iterable[str], do: str) -> int:
     return change(db, [known(db.kernel, check_session(session)) for session in dict.fromkeys(sessions)], do)
 
 
-def change(db: DatabaseHandle, chosen: Sequence[SessionRow], do: str) -> int:
+def change(db: DatabaseHandle, chosen: Sequence[SessionRow], do: str, *, on_board: bool = False) -> int:
     """Pause, unpause or retry sessions; how many were changed, or are tried again.
 
-    To be tried again they are put on the board if they are not there. Those that name no agent, that a person has
-    paused, or in which there is nothing to do, no worker takes: they are not counted.
+    To be paused or tried again they are put on the board if they are not there: also a session that a parent works on
+    is nobody's then. ``on_board``: only those are meant that are there, since what keeps the others is said elsewhere.
+    Those that name no agent, and to be tried again those that a person has paused, or in which there is nothing to do,
+    no worker takes: they are not counted.
     """
     if do not in DEEDS:
         raise InvalidInput(f"what is done to a session is one of {', '.join(DEEDS)}, not {do!r:.40}")
@@ -126,10 +128,12 @@ def change(db: DatabaseHandle, chosen: Sequence[SessionRow], do: str) -> int:
     if not chosen:
         return 0
     meant = Filter(sessions=tuple(row.id for row in chosen))
-    if do != "retry":
-        return board.change(meant, do, db.kernel.clock.wall())
     # What is there keeps its priority.
     there = {w.session: w.priority for w in board.works(meant, limit=len(chosen))}
+    if do == "pause" and not on_board:
+        board.put([NewWork(row.id, row.agent, row.owner) for row in chosen if row.agent and row.id not in there])
+    if do != "retry":
+        return board.change(meant, do, db.kernel.clock.wall())
     board.put([NewWork(row.id, row.agent, row.owner, there.get(row.id, 0)) for row in chosen if row.agent])
     board.change(meant, do, db.kernel.clock.wall())
     # Counted by what came of it: those that no worker was kept from are tried again.
@@ -223,7 +227,14 @@ async def settle(
         words = f"{calls} in doubt, and it does not go on before that is settled: {call_of(first)}: {settles}"
         return record, Handover("nobody", words)
     # Only now: the lease is free for whoever comes.
-    return record, await db.driver.call(hand_over, db.kernel, await db.look(session), branch)
+    row = await db.look(session)
+    if branch == MAIN and row.agent and row.status in (Status.IDLE, Status.SLEEPING) and not row.pending:
+        # It has answered: whoever ran it would find nothing to do. That of a call counts when it is asked for again.
+        becomes = "This result is given" if verdict == "done" else "It is made"
+        say = Action(Do.MESSAGE, session, store=db.url).command
+        words = f"The session has answered: nobody goes on with it for that. {becomes} when agent {row.agent} asks for "
+        return record, Handover("nobody", f"{words}the same call again ({say}).")
+    return record, await db.driver.call(hand_over, db.kernel, row, branch)
 
 
 async def _is_told(db: AsyncDatabase, session: str, effect: str) -> bool:

@@ -472,6 +472,9 @@ class Worker:
                 # It was handed to one that other workers have: theirs it is from now on.
                 await self._do(board.put, [NewWork(work.session, result.agent, work.owner, work.priority)])
                 return
+            if result.agent != work.agent and result.agent in self.agents:
+                # It was handed to another one: a hold of that one is a hold of this session from now on.
+                await self._do(board.put, [NewWork(work.session, result.agent, work.owner, work.priority)])
             if result.status == FAILED:
                 work = await self._counted(board, work, 1)
             rest = after_run(able.values(), work, result, clock.wall(), most=most, version=self.version, going=going)

@@ -24,6 +24,7 @@ from perdure.session.calls.left_behind import carried, status_with
 from perdure.session.calls.other_branches import done_elsewhere
 from perdure.session.journal import Pending, sent, still_unknown, whose
 from perdure.session.taken import marks_of, start
+from perdure.session.waiting_messages import UNSAID, left_behind
 from perdure.state.delta import apply, diff
 from perdure.state.document import BOOK, STATE, edit, plain
 from perdure.state.merge import Clash, merge
@@ -82,9 +83,11 @@ class Branches:
         row, loaded = yield from self._locate(at)
         assert loaded.point is not None
         self._movable("rewind")
-        return (
-            yield from self._append_line(self._journal.branch, row, loaded.point, asked, {"leaves": tip}, tip, loaded)
-        )
+        branch, x = self._journal.branch, dict[str, Any](leaves=tip)
+        if unsaid := (yield Do(left_behind, (self._journal.kernel, row, branch, loaded.point.envelope))):
+            # They stay taken: whoever says one of them again is told so, and not that its answer is to come.
+            x[UNSAID] = unsaid
+        return (yield from self._append_line(branch, row, loaded.point, asked, x, tip, loaded))
 
     def switch(self, branch: str) -> Flow[Checkpoint | None]:
         """Move this handle to the head of another branch."""

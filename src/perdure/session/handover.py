@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from perdure.errors import PerdureError
 from perdure.history.hydrate import find
 from perdure.model import MAIN, Status
-from perdure.protocols import Boarded, Filter, NewWork
+from perdure.protocols import Boarded, Filter, NewWork, Work
 from perdure.session.actions import Action, Do
 from perdure.session.wakes import sort_out
 from perdure.system.commands import about
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from perdure.kernel import Kernel
     from perdure.model import SessionRow
-    from perdure.protocols import Board, Store, Work, WorkerRow
+    from perdure.protocols import Board, Store, WorkerRow
 
 NAMED = 10
 """Agents that are listed instead of one that nobody serves."""
-MISFITS = "its program does not fit a call that is open in the session, or its schema"
-"""What is said of a worker that has left a session to those of other versions."""
+MISFITS = "its program does not fit the version that the session was left by, its schema, or a call that is open in it"
+"""What is said of a worker that has left a session to those of other versions; its log says which of these it is."""
 SILENT = 60_000
 """Milliseconds after which a worker that was not heard of no longer counts as serving its agents."""
 
@@ -79,6 +79,10 @@ def _hand_over(kernel: Kernel, row: SessionRow, branch: str) -> Handover:
     if not row.agent and held and runs_agent(holder):
         # Which agent that is stands in its first checkpoint, and the model is asked before that.
         return _finds_it(holder)
+    if row.status == Status.CLOSED:
+        # What was decided stands, and whoever opens it finds it.
+        opens = Action(Do.REOPEN if row.agent else Do.PROGRAM_REOPENS, row.id)
+        return Handover("nobody", f"It was closed, and nothing goes on with it unless {opens.here} opens it again.")
     if not row.agent:
         return Handover("nobody", "Its program takes it up when it calls again.")
     if row.status == Status.CANCELLED and not _is_told_more(kernel, row):
@@ -129,11 +133,13 @@ def _to_fleet(kernel: Kernel, row: SessionRow) -> Handover | None:
         return None
     workers, work = board.workers(), work_of(board, row.id)
     serving = sum(row.agent in served_by([worker]) for worker in workers)
+    # One that is not on the board yet is held with all others of its agent, and so is one that a parent works on.
+    obstacle = obstacle_of(work or Work(row.id, row.agent), row.agent in board.held())
+    if obstacle := obstacle or (misfit_of(work, workers) if work is not None else None):
+        return Handover("nobody", f"{obstacle.line} {obstacle.next} ({obstacle.action.command})")
     if work is None and not serving:
         # Nobody would ever take it off: a worker that comes later looks for such sessions anyway.
         return None
-    if work is not None and (obstacle := obstacle_of(work, row.agent in board.held()) or misfit_of(work, workers)):
-        return Handover("nobody", f"{obstacle.line} {obstacle.next} ({obstacle.action.command})")
     if work is None or not (work.queued or work.worker):
         # What is there keeps its priority.
         board.put([NewWork(row.id, row.agent, row.owner, work.priority if work is not None else 0)])
@@ -142,9 +148,11 @@ def _to_fleet(kernel: Kernel, row: SessionRow) -> Handover | None:
     holder = row.lease.holder
     if holder and not is_dead(holder) and not runs_agent(holder):
         return Handover("worker", f"{has_it_open(holder).capitalize()}; a worker takes it up when it is let go.")
+    # Whether the program of one of them fits what the session was left by, only a worker that has it finds out.
     return Handover(
         "worker",
-        f"It is taken up at once: {count(serving, 'worker')} {'has' if serving == 1 else 'have'} agent {row.agent}.",
+        f"It is handed to the fleet at once: {count(serving, 'worker')} {'has' if serving == 1 else 'have'} agent "
+        f"{row.agent}.",
     )
 
 
@@ -246,16 +254,26 @@ def obstacle_of(work: Work, held: bool) -> Obstacle | None:
     return None
 
 
-def misfit_of(work: Work, workers: Sequence[WorkerRow]) -> Obstacle | None:
-    """That workers have its agent, and none of them a program that can go on with it."""
+def kept_back(store: Store, session: str, agent: str) -> Obstacle | None:
+    """What keeps workers from a session, on the board or not yet: who runs it as a part of another one asks. Blocks."""
+    if (board := made_board(store)) is None:
+        return None
+    return obstacle_of(work_of(board, session) or Work(session, agent), agent in board.held())
+
+
+def misfit_of(work: Work, workers: Sequence[WorkerRow], unfit: str = MISFITS) -> Obstacle | None:
+    """That workers have its agent, and none of them a program that can go on with it; ``unfit``: because of what."""
     if (
         not work.avoid_version
         or work.agent in served_by(fitting(work, workers))
         or work.agent not in served_by(workers)
     ):
         return None
-    line = f"The workers that have agent {work.agent} cannot go on with it, version {work.avoid_version}: {MISFITS}."
-    next = "Start a worker with the program that it was left by, or resume it with that program yourself."
+    line = f"The workers that have agent {work.agent} cannot go on with it, version {work.avoid_version}: {unfit}."
+    next = (
+        "Start a worker with the program that it was left by, or resume it with that program yourself. "
+        "To resume it with another one says what does not fit, as the log of the workers does."
+    )
     return Obstacle(line, next, Action(Do.WORKER, work.session))
 
 

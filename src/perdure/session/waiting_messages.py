@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from perdure.errors import Busy, InvalidInput, MessageTaken, NotFound, PerdureError
 from perdure.history.checkpoint import Reading
 from perdure.history.expiry import ended, has_expired, revive
-from perdure.history.hydrate import find, load_head
+from perdure.history.hydrate import ancestry, find, load_head, origins
 from perdure.history.reader import change_of, history
 from perdure.history.reported_outcomes import too_late
 from perdure.model import MAIN, Kind, Status
@@ -30,7 +30,7 @@ from perdure.system.names import check_name, check_session
 from perdure.system.wording import one_line, storable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from perdure.kernel import Kernel
     from perdure.model import Envelope, InboxEntry, SessionRow
@@ -38,11 +38,17 @@ if TYPE_CHECKING:
 
 REFUSED = "refused"
 """Where an agent's notes say which messages went with a request that the provider refuses, by their keys."""
+UNSAID = "unsaid"
+"""Where a rewind says which messages it has left behind, by their keys: they were taken, and nobody answers them."""
+MOST_UNSAID = 200
+"""So many of them are named, the newest."""
 INSTEAD = "(This message was withdrawn.)"
 """What stands in a conversation instead of a message that was withdrawn when a run had taken it already."""
 LISTED = 500
 """Checkpoints that are looked through at a time."""
 _SAME = object()
+_NAMED = 5
+"""Keys that are named in a sentence."""
 
 
 class InboxMessage(NamedTuple):
@@ -123,6 +129,50 @@ def named_at(kernel: Kernel, session: str, branch: str, key: str) -> Envelope | 
                 return point.envelope
         before = points[-1].envelope.step
     return None
+
+
+def left_behind(kernel: Kernel, row: SessionRow, branch: str, to: Envelope) -> list[str]:
+    """The keys of messages that a branch took and that a rewind to a checkpoint leaves behind, oldest first; not those
+    that another branch has. Blocks."""
+    stays = ancestry(kernel, row.id, to.line, to.step, origins(kernel, row.id))
+    found: list[str] = []
+    before: int | None = None
+    while points := history(kernel, row.id, branch, LISTED, before):
+        for point in points:
+            env = point.envelope
+            if env.step <= stays.get(env.line, -1) or len(found) >= MOST_UNSAID:
+                break
+            keys = [key for key in env.x.get("takes", ()) if key not in env.x.get(VOID, ())]
+            change = change_of(kernel, env) if keys else None
+            messages = {name for name, kind, _ in (change[1].get("took", ()) if change else ()) if kind == "message"}
+            found += [key for key in reversed(keys) if key in messages]
+        else:
+            before = points[-1].envelope.step
+            continue
+        break
+    others = [name for name in row.branches if name != branch]
+    found = [key for key in found if not any(named_at(kernel, row.id, other, key) for other in others)]
+    return found[:MOST_UNSAID][::-1]
+
+
+def rewound(kernel: Kernel, session: str, branch: str, key: str) -> Envelope | None:
+    """The rewind of a branch that has left a message behind. Blocks."""
+    before: int | None = None
+    while points := history(kernel, session, branch, LISTED, before):
+        for point in points:
+            if key in point.envelope.x.get(UNSAID, ()):
+                return point.envelope
+        before = points[-1].envelope.step
+    return None
+
+
+def unsaid_words(keys: Sequence[str]) -> str:
+    """What is said of messages that a rewind has left behind; "" when there are none."""
+    if not keys:
+        return ""
+    named = ", ".join(f"{key:.80}" for key in keys[:_NAMED]) + (", …" if len(keys) > _NAMED else "")
+    what, it = (f"message {named}", "it") if len(keys) == 1 else (f"{len(keys)} messages ({named})", "them")
+    return f"The rewind has left {what} behind: nobody answers {it} any more"
 
 
 def withdrawn(kernel: Kernel, session: str, branch: str, key: str, taken: Envelope | None) -> str:

@@ -183,7 +183,7 @@ class RaisedCall(Shape):
     """raised: what it had changed by then is not known; failed: nothing; done: it had happened; unknown: the answer was
     lost."""
     error: str
-    """The class of the exception."""
+    """The class of the exception; empty when its process ended before there was one."""
     message: str
     traceback: str
     """Where it came from, the innermost place last."""
@@ -192,7 +192,7 @@ class RaisedCall(Shape):
 
 
 def raised_calls(book: Mapping[str, Any]) -> list[RaisedCall]:
-    """Those of the last run, and those that the journal still holds."""
+    """Those of the last run, those that the journal still holds, and those of which nobody has said what they did."""
     return [shaped(RaisedCall, one) for one in raised_in(book)]
 
 

@@ -73,10 +73,12 @@ class Sampler:
         self._told[instrument] = set(values)
 
     def _standing(self, status: str) -> int:
-        found, after = 0, None
-        while found < self._most:
-            rows = self._store.sessions(status=status, after=after, limit=min(PAGE, self._most - found))
-            found += len(rows)
+        found, looked, after = 0, 0, None
+        while looked < self._most:
+            rows = self._store.sessions(status=status, after=after, limit=min(PAGE, self._most - looked))
+            looked += len(rows)
+            # Nobody can decide any more where the time is over, swept or not; what is in doubt is kept till then.
+            found += sum(status != Status.WAITING_APPROVAL or not row.over for row in rows)
             if len(rows) < PAGE:
                 break
             after = rows[-1].id

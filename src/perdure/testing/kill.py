@@ -19,7 +19,8 @@ from perdure.doctor.app import run_child
 from perdure.doctor.app_checks import PARKING
 from perdure.doctor.app_process import Task
 from perdure.doctor.instrumentation import ANSWER, BEFORE, CALLING, SAVE, TOOL
-from perdure.errors import InvalidInput
+from perdure.errors import ApprovalNeeded, InDoubt, InvalidInput, ResultPending
+from perdure.model import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -45,7 +46,7 @@ class Outcome:
         """How often each tool was really called before the kill."""
         self.second: Counter[str] = Counter(e["name"] for e in second.of(CALLING))
         """And after it."""
-        self.waits = second.error["kind"] if second.error is not None else ""
+        self.waits = second.error["kind"] if second.error is not None else _waits_in(db)
         """Why the second run ended without being finished: ``InDoubt``, ``ApprovalNeeded`` or ``ResultPending``; ""
         when it was finished."""
         self.db = db
@@ -72,6 +73,20 @@ class Outcome:
 
     def __repr__(self) -> str:
         return f"<killed {self.at}; calls {dict(self.calls)}{f'; waits: {self.waits}' if self.waits else ''}>"
+
+
+_WAITS = {
+    Status.IN_DOUBT: InDoubt.__name__,
+    Status.WAITING_APPROVAL: ApprovalNeeded.__name__,
+    Status.WAITING_RESULT: ResultPending.__name__,
+}
+"""What stands in the way of a session, in the order in which it is told: a parent waits for what its child does."""
+
+
+def _waits_in(db: Database) -> str:
+    """The same of an agent, whose run ends with a result and raises nothing."""
+    stand = {row.status for row in db.sessions()}
+    return next((name for status, name in _WAITS.items() if status in stand), "")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What the facts come to: :func:`told` decides, from facts alone, and nobody else words where a session stands.
 
-All sentences stand in this one place: only side by side is it seen that no two of them contradict each other.
+Long because all sentences stand in this one place: only side by side is it seen that no two of them contradict each
+other.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ from perdure.session.calls.records import (
 from perdure.session.handover import has_it_open, obstacle_of
 from perdure.session.journal import LEFT
 from perdure.session.tools.exceptions import in_short
+from perdure.session.waiting_messages import UNSAID, unsaid_words
 from perdure.system import times
 from perdure.system.commands import door, typed
 from perdure.system.commands import quoted as as_word
@@ -77,6 +79,8 @@ _LEFT_OUT = 90
 """Characters of a call's arguments, or of an error, that are told."""
 MOST_TRIES = 10
 """So often workers try a session at one place, unless they are started with another number."""
+_IN_VAIN = 3
+"""From this attempt on a call whose answers are lost is no mere wait."""
 _OTHERS = 3
 """Calls that raised, beside the one that is told in full, that are told with their exceptions."""
 _CHANGE_FIRST = "Change the key, the model's name, the address or the account first: the provider says which."
@@ -150,14 +154,15 @@ def _with_exception(f: Facts, found: Why) -> Why:
     newest = raised[::-1]
     newest.sort(key=_is_known)
     first, *others = newest
-    told = {"class": first.error, "message": first.message, "traceback": first.traceback}
+    told = {"class": first.error, "message": first.message, "traceback": first.traceback} if first.error else None
     line = f"{found.line} {one_line(str(first), 200)}. {_became(first)}"
     if others:
         open_ = sum(not _is_known(one) for one in others)
         unknown = f"; what {open_} of them had changed by then is not known, either" if open_ else ""
-        which = ", ".join(f"{one.tool} with {one.error}" for one in others[:_OTHERS])
+        which = ", ".join(f"{one.tool} with {one.error or 'no answer'}" for one in others[:_OTHERS])
         left_out = ", …" if len(others) > _OTHERS else ""
-        line = f"{line} {count(len(others), 'more call')} raised: {which}{left_out}{unknown}."
+        did = "raised" if all(one.error for one in others) else "came to no outcome"
+        line = f"{line} {count(len(others), 'more call')} {did}: {which}{left_out}{unknown}."
     return found._replace(line=line, error=error if error is not None else told)
 
 
@@ -214,7 +219,12 @@ def _on_board(f: Facts) -> Why | None:
         return None
     if obstacle := obstacle_of(f.work, f.held and (has_more(f) or f.work.paused)):
         stands = f" {_stands(f)}" if f.work.parked else ""
-        return Why(f"{obstacle.line}{stands}", obstacle.next, ACT, ways_past(f, obstacle))
+        line, next = f"{obstacle.line}{stands}", obstacle.next
+        if f.row.agent and any(e.kind == "cancel" for e in f.inbox):
+            stops = "it stops when a worker takes it"
+            line = f"Somebody wants it to stop: {stops}. {line}"
+            next = f"Unpause it: {stops}." if f.work.paused and not (f.held or f.work.parked) else next
+        return Why(line, next, ACT, ways_past(f, obstacle))
     return _failing(f) if has_more(f) and failures_here(f) else None
 
 
@@ -398,7 +408,8 @@ def _in_doubt(f: Facts) -> Why:
             return waiting_for_somebody(f, _no_outcome(f, settled[0]))
         what = f"The outcome of {settled[0]['tool']} has arrived" if settled else "A doubt was settled"
         return waiting_for_somebody(f, what)
-    return _find_out(f, doubts, run_action(f) if f.row.agent else actions_for(f.row, Do.PROGRAM))
+    found = _find_out(f, doubts, run_action(f) if f.row.agent else actions_for(f.row, Do.PROGRAM))
+    return _and_kept_back(f, _and_asked(f, found))
 
 
 def _left_in_doubt(f: Facts) -> list[dict[str, Any]]:
@@ -472,13 +483,35 @@ def _approval(f: Facts) -> Why:
     since = times.gap(f.now - first["asked"])
     if first.get("question"):
         asks = f"{first['tool']} asks: {one_line(first['question'], _LEFT_OUT)}{f' ({since})' if since else ''}"
-        return Why(asks, f"Answer it.{_left_out(f, first, 'answer')}", ACT, action_on(f, Do.ANSWER, first["id"]))
+        answer = action_on(f, Do.ANSWER, first["id"])
+        return _and_kept_back(f, Why(asks, f"Answer it.{_left_out(f, first, 'answer')}", ACT, answer))
     more = f", and {len(still) - 1} more" if len(still) > 1 else ""
     because = f" Asked because {full_stop(first['because'])}" if first.get("because") else ""
     waits = f"has waited for agreement for {since}" if since else "waits for agreement"
     line = f"{call_of(first)} {waits}{more}.{because}"
     next = f"Approve it, change it, or reject it.{_left_out(f, first, 'approve')}"
-    return Why(line, next, ACT, action_on(f, Do.APPROVE, first["id"]))
+    return _and_kept_back(f, Why(line, next, ACT, action_on(f, Do.APPROVE, first["id"])))
+
+
+def _and_kept_back(f: Facts, found: Why) -> Why:
+    """The same, with what keeps workers from the session once a person has decided."""
+    if f.head.branch != MAIN or (obstacle := obstacle_in(f)) is None:
+        return found
+    line, next = f"{full_stop(found.line)} {obstacle.line}", f"{found.next} {obstacle.next}"
+    return found._replace(line=line, next=next, actions=(*found.actions, obstacle.action))
+
+
+def _and_asked(f: Facts, found: Why) -> Why:
+    """The same, with the requests that nobody has decided on beside it."""
+    asked = [a for a in pending(f.book, f.head.line) if a["id"] not in f.decided and not is_late(a, f.now)]
+    if not asked:
+        return found
+    first, more = asked[0], f", and {len(asked) - 1} more" if len(asked) > 1 else ""
+    do = Do.ANSWER if first.get("question") else Do.APPROVE
+    line = (
+        f"{found.line} {call_of(first)} waits for {'an answer' if first.get('question') else 'agreement'}, too{more}."
+    )
+    return found._replace(line=line, actions=(*found.actions, *action_on(f, do, first["id"])))
 
 
 def _left_out(f: Facts, asked: dict[str, Any], listed_by: str) -> str:
@@ -573,7 +606,7 @@ def _running(f: Facts) -> Why:
     first = working[0]
     again = f", attempt {first['attempt']}" if first["attempt"] > 1 else ""
     progress = f", {brief(first['progress'], _LEFT_OUT)}" if first.get("progress") is not None else ""
-    since = times.gap(f.now - first["at"])
+    since = times.gap(f.now - (first["at"] if f.begun is None else f.begun))
     line = f"{who.capitalize()} runs {call_of(first)}{f' for {since}' if since else ''}{again}{progress}."
     return Why(line, "Nothing to do.", WAIT)
 
@@ -626,7 +659,10 @@ def _tried_again(f: Facts, call: dict[str, Any]) -> Why:
         return waiting_for_somebody(f, what)
     left = call.get("retry_at", 0) - f.now
     again = f"It is tried again in {ahead_of(left)}" if left > 0 else "It is being tried again now"
-    return Why(f"{full_stop(what)} {again}, under the same id.", "Nothing to do: it goes on by itself.", WAIT)
+    line = f"{full_stop(what)} {again}, under the same id."
+    if call["attempt"] < _IN_VAIN:
+        return Why(line, "Nothing to do: it goes on by itself.", WAIT)
+    return Why(line, "Mend what it fails of, if that is yours: it goes on by itself when it is answered.", FAILING)
 
 
 def _left_open(f: Facts) -> Why | None:
@@ -656,6 +692,11 @@ def _resting(f: Facts) -> Why:
         if not (f.row.agent and given_up_in(f.inbox)):
             return found
         again = "Say again what is to be answered all the same."
+        if messages_in(f.inbox) > (given_up := given_up_in(f.inbox)):
+            # What was said since is answered; only what was said before is not.
+            before = "1 message was" if given_up == 1 else f"{given_up} messages were"
+            again = f"{before} said before somebody wanted it to stop, and will not be answered."
+            return found._replace(next=f"{found.next} {again}")
         return found._replace(next=f"{found.next} {again}", actions=(*found.actions, *actions_for(f.row, Do.MESSAGE)))
     if f.unanswered and f.row.agent:
         return waiting_for_somebody(f, "What was said last on it has no answer yet")
@@ -673,6 +714,9 @@ def _resting(f: Facts) -> Why:
     if not f.row.agent:
         # Whatever writes it is not an agent: there is no command that could.
         return Why("Nothing in it is open.", "Its program can go on with it at any time.")
+    if unsaid := unsaid_words(f.head.more.get(UNSAID, ())):
+        again = "To have an answer, say it again under another key, or without one."
+        return Why(f"{unsaid}.", again, OK, action_on(f, Do.MESSAGE))
     return Why("It has answered everything.", *_go_on_by_message(f))
 
 

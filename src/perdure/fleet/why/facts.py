@@ -14,8 +14,8 @@ from perdure.history.checkpoint import Checkpoint
 from perdure.model import Status
 from perdure.protocols import Work
 from perdure.session.calls.read_cache import Claim
-from perdure.session.calls.records import BEHIND, OPEN, is_tried_again
-from perdure.session.handover import is_worked_on, obstacle_of
+from perdure.session.calls.records import BEHIND, OPEN, call_of, is_tried_again
+from perdure.session.handover import MISFITS, is_worked_on, obstacle_of
 from perdure.session.waiting_messages import InboxMessage
 from perdure.system.lease_holders import is_dead
 
@@ -56,6 +56,8 @@ class Facts(NamedTuple):
     """Whether the worker that has it on the board lives, as far as is known."""
     unanswered: bool = False
     """Whether what was said last on a branch has no answer: it does not lie in the inbox, which is main's."""
+    begun: int | None = None
+    """When the attempt at the call began that is under way: it may have been asked for long before."""
     trail: Trail | None = None
     """What it wrote last, where workers get no further with it."""
     parent: str = ""
@@ -150,6 +152,21 @@ def obstacle_in(f: Facts) -> Obstacle | None:
     if f.served is None or not f.row.agent:
         return None
     return obstacle_of(f.work if f.work is not None else Work(f.row.id, f.row.agent), f.held) or f.misfit
+
+
+def unfit_in(f: Facts) -> str:
+    """What of a session the program of a worker may not fit that has left it to others, as its book tells."""
+    notes: dict[str, Any] = f.book.get(AGENT) or {}
+    setup: dict[str, Any] = notes.get("setup") or {}
+    left_by = setup.get("version")
+    if left_by is None:
+        return MISFITS
+    version = f"version {left_by!r:.80} of agent {setup.get('agent', f.row.agent)}, which has left the session"
+    if call := next((e for status in OPEN for e in calls_at(f, status)), None):
+        return (
+            f"its program does not go on from {version}, from its schema, or with a call that is open: {call_of(call)}"
+        )
+    return f"no call is open in it, and its program does not go on from {version}, or from its schema"
 
 
 def has_more(f: Facts) -> bool:

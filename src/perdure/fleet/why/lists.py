@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from perdure.fleet.why.facts import is_taken_up
 from perdure.model import Status
 from perdure.protocols import Filter, Work
-from perdure.session.handover import fitting, is_worked_on, lives, made_board, misfit_of, obstacle_of, served_by
+from perdure.session.handover import (
+    fitting,
+    is_worked_on,
+    lives,
+    made_board,
+    misfit_of,
+    obstacle_of,
+    served_by,
+    works_of,
+)
 from perdure.system.lease_holders import describe, is_dead
 from perdure.system.wording import count
 
@@ -50,10 +59,17 @@ def trouble(row: SessionRow, work: Work | None, fleet: Fleet) -> str:
             return misfit.line
         if work.agent not in served_by(fitting(work, fleet.workers)):
             return f"no worker serves agent {work.agent}"
+    if polled_in_vain(row):
+        return f"failing, what it waits for is asked for in vain: {row.error}"
     times = failures(row, work)
     return (
         f"failing, at least {times} times at the same place{': ' + row.error if row.error else ''}" if times > 1 else ""
     )
+
+
+def polled_in_vain(row: SessionRow) -> bool:
+    """Whether what a session waits for can be asked for, and the function that does it failed the last time."""
+    return row.status == Status.WAITING_RESULT and bool(row.error)
 
 
 def failures(row: SessionRow, work: Work) -> int:
@@ -81,6 +97,14 @@ def stuck(db: DatabaseHandle) -> dict[str, int]:
         after = works[-1].session
         for work in works:
             row = None if work.parked or work.paused else db.kernel.store.look(work.session)
-            if row is not None and failures(row, work) > 1:
+            if row is not None and failures(row, work) > 1 and not polled_in_vain(row):
                 found[work.agent] += 1
+    after = None
+    while rows := db.kernel.store.sessions(status=Status.WAITING_RESULT, after=after, limit=PAGE):
+        after = rows[-1].id
+        waiting = [row for row in rows if row.agent and polled_in_vain(row)]
+        put_away = {
+            session for session, work in works_of(db.kernel.store, [r.id for r in waiting]).items() if work.parked
+        }
+        found.update(row.agent for row in waiting if row.id not in put_away)
     return dict(found)

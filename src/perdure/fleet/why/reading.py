@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.agent.requests import AGENT, is_answer
 from perdure.errors import ContextTooLong, NotFound, RequestRefused
 from perdure.fleet.inputs import READ, waiting_in
-from perdure.fleet.why.answer import Why
+from perdure.fleet.why.answer import ACT, Why
 from perdure.fleet.why.decision import gone, not_begun, told
-from perdure.fleet.why.facts import Facts, Trail, call_behind, calls_at, child_of, failures_here, is_taken_up
+from perdure.fleet.why.facts import Facts, Trail, call_behind, calls_at, child_of, failures_here, is_taken_up, unfit_in
 from perdure.fleet.why.wording import error_in
 from perdure.history.checkpoint import OBJECTIVE, Checkpoint, is_objective
 from perdure.history.expiry import expired
@@ -22,6 +22,7 @@ from perdure.session.calls.read_cache import claim_of
 from perdure.session.handover import (
     close_to,
     fitting,
+    kept_back,
     lives,
     made_board,
     misfit_of,
@@ -126,14 +127,36 @@ def gather(db: DatabaseHandle, row: SessionRow, branch: str = MAIN, depth: int =
         facts = _on_the_board(board, facts)
     if facts.head.status == Status.FAILED or (facts.work is not None and (facts.work.parked or failures_here(facts))):
         facts = facts._replace(trail=_trail(kernel, row, branch))
+    if facts.head.status == Status.RUNNING and (working := calls_at(facts, "started")):
+        facts = facts._replace(begun=_begun(kernel, row, branch, working[0]["id"]))
     failed = facts.head.more.get("error") if branch == MAIN and facts.head.status == Status.FAILED else None
     if failed in _REFUSALS and (keys := notes.get(REFUSED)):
         refused = (m for m in messages_of(kernel, row.id, READ) if m.key in keys and m.kind == "message")
         facts = facts._replace(refused=tuple(refused))
-    child = next((str(h["session"]) for e in calls_at(facts, "waiting") if (h := child_of(e))), "")
-    if child and depth < _DEEP and (found := kernel.store.look(child)) is not None:
-        facts = facts._replace(child=of_row(db, found, depth=depth + 1))
+    child = next((h for e in calls_at(facts, "waiting") if (h := child_of(e))), None)
+    if child is not None and depth < _DEEP:
+        facts = facts._replace(child=_of_child(db, child, depth))
     return _with_claim(db, facts, depth)
+
+
+def _begun(kernel: Kernel, row: SessionRow, branch: str, effect: str) -> int | None:
+    """When the last attempt at a call began: it is written down by itself, or with the answer that asks for it."""
+    for point in history(kernel, row.id, branch, _SEARCHED, None):
+        x = point.envelope.x
+        if (point.envelope.kind == Kind.STARTED and x.get("effect") == effect) or effect in x.get("effects", ()):
+            return point.envelope.at
+    return None
+
+
+def _of_child(db: DatabaseHandle, child: dict[str, Any], depth: int) -> Why | None:
+    """Why the session of a child stands where it stands; also of one that is held and was never made."""
+    session = str(child["session"])
+    if (found := db.kernel.store.look(session)) is not None:
+        return of_row(db, found, depth=depth + 1)
+    agent = str(child.get("agent", ""))
+    if not agent or (obstacle := kept_back(db.kernel.store, session, agent)) is None:
+        return None
+    return Why(obstacle.line, obstacle.next, ACT, (obstacle.action,))
 
 
 def _with_claim(db: DatabaseHandle, f: Facts, depth: int) -> Facts:
@@ -167,7 +190,7 @@ def _on_the_board(board: Board, f: Facts) -> Facts:
         alive = work is not None and any(lives(w) for w in rows if w.id == work.worker)
         served = agent in served_by(rows if work is None else fitting(work, rows))
         f = f._replace(work=work, served=served, held=agent in held, at_work=alive)
-        f = f._replace(misfit=None if work is None else misfit_of(work, rows))
+        f = f._replace(misfit=None if work is None else misfit_of(work, rows, unfit_in(f)))
         if not served and f.misfit is None:
             # One that has worked on it is its own, whoever is there now.
             likely = [] if f.book.get(AGENT) else close_to(agent, served_by(rows))

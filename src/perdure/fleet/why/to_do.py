@@ -17,12 +17,13 @@ from perdure.fleet.why.facts import (
     is_run,
     messages_in,
     obstacle_in,
+    unfit_in,
 )
 from perdure.fleet.why.wording import ahead_of, full_stop, messages_wait
 from perdure.model import MAIN
 from perdure.session.actions import Action, Do
 from perdure.session.calls.records import OPEN
-from perdure.session.handover import MISFITS, has_it_open
+from perdure.session.handover import has_it_open
 from perdure.system.lease_holders import describe
 from perdure.system.wording import count
 
@@ -58,7 +59,7 @@ def waiting_for_somebody(f: Facts, what: str) -> Why:
         due = f.work.due if f.work is not None and not (f.work.queued or f.work.worker) else None
         left, next = "", "Nothing to do."
         if f.work is not None and f.work.avoid_version:
-            left = f" One of version {f.work.avoid_version} could not go on with it: {MISFITS}."
+            left = f" One of version {f.work.avoid_version} could not go on with it: {unfit_in(f)}."
             next = "Nothing to do, unless workers of no version can: then it is parked in the end."
         if due is not None and due > f.now:
             return Why(f"{what}, and a worker looks at it in {ahead_of(due - f.now)}.{left}", next, WAIT)

@@ -191,14 +191,16 @@ async def start_run(call: Call[Nothing, NewRun]) -> Started:
     """
     b, runs, key = call.body, call.ctx.runs, _key_of(call)
     check_said(call.ctx, b.message, to_agent=True)
-    gone = await call.ctx.blocking(ended, call.ctx.db.kernel, call.session)
     row: SessionRow | None = await call.ctx.blocking(find, call.ctx.db.kernel, call.session)
-    if row is not None and not row.heads and not gone:
-        begins = Action(Do.START, call.session).http
+    begins = Action(Do.START, call.session).http
+    if row is None:
+        raise NotFound(f"there is no session {call.session!r:.80}: {begins} begins one, with its agent and owner")
+    gone = await call.ctx.blocking(ended, call.ctx.db.kernel, call.session)
+    if not row.heads and not gone:
         raise NotFound(
             f"session {call.session!r:.80} has no checkpoint yet: {begins} begins it, with its agent and owner"
         )
-    if row is None or (b.branch not in row.branches and not (gone and b.branch == MAIN)):
+    if b.branch not in row.branches and not (gone and b.branch == MAIN):
         raise InvalidInput(f"session {call.session!r:.80} has no branch {b.branch!r:.80}: fork it first")
     if (b.reopen or b.objective is not None) and b.branch != MAIN:
         raise Refusal(422, "invalid-request", f"{'reopen' if b.reopen else 'objective'} goes with main")

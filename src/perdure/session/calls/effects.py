@@ -23,6 +23,7 @@ from perdure.session.calls.records import (
     ENDED_RUN,
     GIVEN_UP,
     LEFT,
+    LOOKUP,
     MISFIT,
     OPEN,
     PLACE,
@@ -192,8 +193,11 @@ class Effects:
         return Status.IDLE if self._inbox.wakes_at is None else Status.SLEEPING
 
     def write_waiting(self, record: TrackedDict) -> Flow[None]:
-        """Make durable that a call was made and its result comes later."""
-        yield from self._journal.write(Kind.WAITING, x=about(record), status=self.session_status())
+        """Make durable that a call was made and its result comes later, or that nobody could be asked for it."""
+        # The class stands in the session's row: lists and metrics tell of it without opening a session.
+        failed = plain(record).get(LOOKUP, "").partition(":")[0]
+        x = about(record, error=failed) if failed else about(record)
+        yield from self._journal.write(Kind.WAITING, x=x, status=self.session_status())
 
     def find(self, effect: str) -> TrackedDict:
         # The newest: a call that is repeated after it raised goes on under its id.

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypedDict, Unpack, overload
 
@@ -188,8 +188,8 @@ class Tool:
         self._signature = _signature_of(self.name, fn)
         self.wants_context = takes_context(fn)
         self.schema = None if schema is None else _checked_schema(self.name, schema, self._signature)
-        if callable(if_unsure):
-            _check_lookup(self.name, if_unsure, self._signature)
+        asked = {"if_unsure": if_unsure, "approve": approve, "facts": facts, "recheck": recheck}
+        _check_asked(self.name, asked, self._signature)
         functools.update_wrapper(self, fn)
         if "<locals>" in getattr(fn, "__qualname__", ""):
             # Types that are declared beside it can be found now, and hardly later.
@@ -282,23 +282,37 @@ class Tool:
         return f"<tool {self.name}>"
 
 
-def _check_lookup(name: str, find: Callable[..., Any], signature: inspect.Signature) -> None:
-    """Refuse a function that cannot be asked: it is needed when something else has gone wrong already."""
+def _check_asked(name: str, declared: Mapping[str, Any], signature: inspect.Signature) -> None:
+    """Refuse functions of a tool that cannot be called as they are: they are needed when a model waits for the call, or
+    when something else has gone wrong already."""
     parameters = [p for p in signature.parameters.values() if p.name != "ctx"]
     open_ended = [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     names = [p.name for p in parameters if p not in open_ended]
+    by_name = f"the tool's arguments by name ({', '.join(names)})"
+    for option, fn in declared.items():
+        named = option in ("if_unsure", "facts")
+        given, positional = (names, 0) if named else ([], 2 if option == "recheck" else 1)
+        what = {"approve": "the tool's arguments as one dict", "recheck": "the facts then and the facts now"}
+        if callable(fn) and (wrong := _misfit(fn, given, positional, more=named and bool(open_ended))):
+            raise InvalidInput(
+                f"{name}: the function in {option} is called with {what.get(option, by_name)}, and with ctx where it "
+                f"takes one: {wrong}"
+            )
+
+
+def _misfit(fn: Callable[..., Any], names: Sequence[str], positional: int, *, more: bool) -> str:
+    """Why a function cannot be called with these; "" when it can, or where nobody can tell."""
     try:
-        takes = inspect.signature(find)
+        takes = inspect.signature(fn)
     except (TypeError, ValueError):
         # Some that are not written in Python do not say.
-        return
+        return ""
+    given = [*names, "ctx"] if takes_context(fn) else names
     try:
-        given = [*names, "ctx"] if takes_context(find) else names
-        (takes.bind_partial if open_ended else takes.bind)(**dict.fromkeys(given))
+        (takes.bind_partial if more else takes.bind)(*[None] * positional, **dict.fromkeys(given))
     except TypeError as e:
-        raise InvalidInput(
-            f"{name}: the function in if_unsure is called with the tool's arguments by name ({', '.join(names)}): {e}"
-        ) from None
+        return str(e)
+    return ""
 
 
 @overload

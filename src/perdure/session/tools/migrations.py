@@ -33,7 +33,8 @@ def tool_migration(
     The function may change the arguments it is given or return new ones; ``results`` does the same for results that
     are recorded and that the model has not been told yet. With ``renamed`` the tool has that name from the new version
     on. Steps are chained. A call that waits for an approval is asked for again: what was to be approved has changed. So
-    is one that was begun, when its arguments change, whatever its tool declares: it gets another id. By the same steps an earlier call is found of which nobody knows what it did, when it is asked for once more.
+    is one that was begun, when its arguments change, whatever its tool declares: it gets another id. By the same steps
+    an earlier call is found of which nobody knows what it did, when it is asked for once more.
 
     >>> @tool_migration("refund_in_docs", "1", "2")
     ... def in_cents(arguments):
