@@ -302,8 +302,7 @@ class Corrupted(StoreError):
 
 
 class TailLost(StoreError):
-    """The store no longer has what it had acknowledged: it was restored, its files were removed or put back, or a
-    replica that lagged was promoted.
+    """The store no longer has what it had acknowledged: it was put back or removed, or a lagging replica was promoted.
 
     ``step`` is the last one that was acknowledged to this handle, ``left`` the newest that is still there.
     """
