@@ -238,7 +238,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "effect-elsewhere", "history",
         "A call that another branch has made is made again.",
-        "        if other:\n            raise _done_elsewhere(tool, other, self._where(other))",
+        "        if other:\n            raise self._done_elsewhere(call.tool, other)",
         "        del other",
     ),
     Fault(

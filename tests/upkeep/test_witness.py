@@ -505,7 +505,7 @@ def test_an_agent_that_does_it_all_again_does_not_pay_again(put: Put):
     again = asyncio.run(run())
     assert [doubt.effect for doubt in again.in_doubt] == [effect]
     with put.open(clock=None) as db:
-        assert "was done before the store was put back already" in str(db.read("s").plain())
+        assert "was begun before the store was put back" in str(db.read("s").plain())
         assert db.verify(witness=put.witness).ok
     assert PAID == ["7"]
 

@@ -66,8 +66,8 @@ def left_aside(files: Sequence[str]) -> str:
         f"{count(len(files), 'file')} that {'was' if len(files) == 1 else 'were'} set aside "
         f"{'is' if len(files) == 1 else 'are'} beside the database: {', '.join(files[:3])}{more}. They may have "
         "commits that nothing else has, from when its files were taken away or written over: a copy (.rescued-…) is "
-        "brought back with perdure copy, a log (.log-…) fits only a copy of the database that was there; remove each "
-        "then"
+        "brought back with the command copy, a log (.log-…) fits only a copy of the database that was there; remove "
+        "each then"
     )
 
 

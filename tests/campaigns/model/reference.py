@@ -284,7 +284,8 @@ class Reference:
             if expected is OutcomeUnknown:
                 return expected
         life = self.life(hand.session)
-        if life.heads and hand.branch not in life.heads:
+        if hand.branch not in life.heads and (life.heads or hand.branch != "main"):
+            # A branch parts from what is there, also where the session has ended meanwhile: it begins on main.
             return NotFound
         hand.adopt(life.heads.get(hand.branch))
         return None

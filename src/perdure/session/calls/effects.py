@@ -2,6 +2,9 @@
 
 :class:`Effects` keeps them in the journal and settles them, whoever brings the outcome: the call itself, a post, a
 person. The calls are made in ``attempts``.
+
+Long because whatever settles a record, and whatever is remembered of it afterwards, keeps one table of states: read
+apart, no two of the ways to an outcome could be held against each other.
 """
 
 from __future__ import annotations
