@@ -625,8 +625,8 @@ def translate(error: BaseException, path: str, os_error: int = 0) -> errors.Perd
             return _full(path)
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return errors.Unavailable(
-                f"{path} is locked by another process for too long: look for one that hangs inside a "
-                f"transaction (a backup, an open sqlite3 shell){_wait_longer()}; nothing was written"
+                f"{path} is locked for too long by another process, or another library in this one: look for one that "
+                f"hangs inside a transaction (a backup, an open sqlite3 shell){_wait_longer()}; nothing was written"
             )
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError():
             return errors.Unavailable(
