@@ -226,7 +226,7 @@ def test_a_run_that_is_given_up_on_says_where_its_message_is(tmp_path: Path):
             with pytest.raises(TimeoutError) as late:
                 async with asyncio.timeout(0.2):
                     await slow.run(db, session="s", message="one")
-            cancelled = late.value.__cause__
+            cancelled = late.value.__cause__ or late.value.__context__  # the latter in early 3.11
             assert isinstance(cancelled, asyncio.CancelledError)
             key = vars(cancelled)["message_key"]
             assert (await desk().run(db, session="s", message="one", key=key)).text == "re: one"
