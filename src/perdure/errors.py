@@ -302,7 +302,7 @@ class Corrupted(StoreError):
 
 
 class TailLost(StoreError):
-    """The store no longer has what it had acknowledged: it was put back or removed, or a lagging replica was promoted.
+    """The store no longer has what it had acknowledged: it was restored, or a replica that lagged was promoted.
 
     ``step`` is the last one that was acknowledged to this handle, ``left`` the newest that is still there.
     """
@@ -313,9 +313,8 @@ class TailLost(StoreError):
         self.left = left
         now = "has no checkpoint of it at all" if left is None else f"has it up to step {left} by now"
         super().__init__(
-            f"session {session!r}: step {step} was acknowledged, and the store {now}: it was restored, its files were "
-            "removed or put back, or it failed over to a replica that lagged behind. reload() and go on from what is "
-            "left, or put back what was there; effects of the lost steps happened"
+            f"session {session!r}: step {step} was acknowledged, and the store {now}: it was restored, or failed over "
+            "to a replica that lagged behind. reload() and go on from what is left; effects of the lost steps happened"
         )
 
 

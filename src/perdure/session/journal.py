@@ -221,6 +221,7 @@ class Journal:
         """The effects that go on through this handle, by id; of reads nobody need know."""
         self.drafts: set[CallState] = set()
         """Drafts of the state that calls under way have: each is told what is written meanwhile."""
+        self._epoch = kernel.store.epoch
         self._agent = ""
         """Who works on the session, as far as the store was told."""
         self._life = 0
@@ -312,6 +313,7 @@ class Journal:
         self.unpacked = loaded.loose
         self.pending = None
         self.held.clear()
+        self._epoch = self.kernel.store.epoch
         self.stale = None
 
     def load(self) -> Flow[None]:
@@ -609,7 +611,7 @@ class Journal:
     def _lost_tail(self) -> TailLost | None:
         """Whether the store forgot what it had acknowledged to this handle; only who was told can know."""
         newest = self._told if self.held else self.point
-        if newest is None:
+        if newest is None or self.kernel.store.epoch == self._epoch:
             return None
         env, digest = newest
         try:
